@@ -1,0 +1,55 @@
+# The project's commands. Each one that runs code first sets up its own virtual environment, .venv, when it is missing
+# or older than pyproject.toml or constraints.txt. Options go in ARGS: make test ARGS="-k masking -x"
+
+PYTHON ?= python3
+ARGS ?=
+STAMP := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+# A virtual environment holds absolute paths. One that was copied here, or whose Python has gone, loses its stamp,
+# and what has no stamp (a half-made one, too) is built anew.
+ifneq ($(shell test -x .venv/bin/python && cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(shell rm -f $(STAMP))
+endif
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: $(STAMP) ## condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes
+	@.venv/bin/condenser demo $(ARGS)
+
+test: $(STAMP) ## run the tests (offline, on a CPU)
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: $(STAMP) ## lint, check the formatting and the types
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy
+
+bench: $(STAMP) ## measure the speed and the memory of pre-training
+	@.venv/bin/python -m benchmarks.pretraining $(ARGS)
+
+clean: ## remove .venv, caches and build outputs (runs/ stays)
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp goes first and comes back last, so that an installation that was cut short is built anew.
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -f $@ ]; then \
+	  echo "Updating .venv, because pyproject.toml or constraints.txt has changed ..."; \
+	  rm -f $@; \
+	else \
+	  command -v $(PYTHON) >/dev/null || { \
+	    echo "error: no '$(PYTHON)' found; name a Python of 3.11 or newer: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; \
+	    exit 1; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	    "error: $(PYTHON) is Python %d.%d, and condenser needs 3.11 or newer; name one: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" \
+	    % sys.version_info[:2])' || exit 1; \
+	  echo "Setting up .venv: installing the tested versions of constraints.txt, one to two minutes the first time ..."; \
+	  rm -rf .venv && $(PYTHON) -m venv .venv; \
+	fi
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@pwd -P > $@
+	@echo "The environment .venv is ready."

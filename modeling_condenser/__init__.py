@@ -1,0 +1,55 @@
+"""Condenser: retrieval-oriented pre-training of any encoder, for the Hugging Face Hub.
+
+Public names, and the registration that lets the Auto classes open a Condenser checkpoint in a
+process that has this package; elsewhere the checkpoint brings its own code. Stages that need more
+than transformers are imported when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining
+
+from .configuration_condenser import CondenserConfig
+from .modeling_condenser import (
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
+    CondenserForPreTrainingOutput,
+    CondenserMaskedLMOutput,
+    CondenserModel,
+)
+
+if TYPE_CHECKING:
+    from .pretraining.collator import CondenserDataCollator
+    from .pretraining.trainer import CondenserTrainer
+    from .publishing.export import export_encoder
+
+AutoConfig.register("condenser", CondenserConfig)
+AutoModel.register(CondenserConfig, CondenserModel)
+AutoModelForMaskedLM.register(CondenserConfig, CondenserForMaskedLM)
+AutoModelForPreTraining.register(CondenserConfig, CondenserForPreTraining)
+
+_STAGES = {
+    "CondenserDataCollator": ".pretraining.collator",
+    "CondenserTrainer": ".pretraining.trainer",
+    "export_encoder": ".publishing.export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _STAGES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_STAGES[name], __name__), name)
+
+
+__all__ = [
+    "CondenserConfig",
+    "CondenserDataCollator",
+    "CondenserForMaskedLM",
+    "CondenserForPreTraining",
+    "CondenserForPreTrainingOutput",
+    "CondenserMaskedLMOutput",
+    "CondenserModel",
+    "CondenserTrainer",
+    "export_encoder",
+]

@@ -1,0 +1,148 @@
+"""Configuration of a Condenser: the encoder's own configuration, and how the head sits on it.
+
+One of the two files that travel to the Hub with a pre-training checkpoint (the other is
+`modeling_condenser.py`), so it imports nothing but transformers and the standard library.
+"""
+
+from difflib import get_close_matches
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+_CONDENSER_FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm")
+# Standard fields that transformers itself reads from a config.json without declaring them.
+_UNDECLARED_FIELDS = (
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "tokenizer_class",
+    "torch_dtype",
+)
+
+
+class CondenserConfig(PreTrainedConfig):
+    """How a Condenser is built on an encoder (Gao & Callan 2021, section 3.3).
+
+    Args:
+        encoder_config: configuration of the backbone, of any supported `model_type`, as an object
+            or as the dictionary found in its `config.json`. Defaults to BERT base.
+        n_head_layers: number of layers of the Condenser head, L^h in the paper; at least 1.
+        skip_from: number L^e of early layers: the head reads the token representations that leave
+            backbone layer `skip_from`. 0 is the embeddings, `num_hidden_layers` means no skip.
+            Defaults to half of the backbone's layers, the paper's split (6 of 12).
+        late_mlm: whether the backbone's late output is trained with MLM as well (eq. 10).
+
+    Raises:
+        ValueError: head depth below 1, `skip_from` outside the backbone, or an unknown argument.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> config = CondenserConfig(encoder_config=BertConfig(num_hidden_layers=4))
+        >>> config.skip_from, config.n_head_layers, config.vocab_size
+        (2, 2, 30522)
+    """
+
+    model_type = "condenser"
+    sub_configs = {"encoder_config": AutoConfig}
+
+    encoder_config: dict | PreTrainedConfig | None = None
+    n_head_layers: int = 2
+    skip_from: int | None = None
+    late_mlm: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.encoder_config = _as_config(self.encoder_config)
+        n_layers = self.encoder_config.num_hidden_layers
+        if self.skip_from is None:
+            self.skip_from = n_layers // 2
+        if self.n_head_layers < 1:
+            raise ValueError(
+                f"n_head_layers is {self.n_head_layers}, but a Condenser head needs at least one "
+                "layer. For plain MLM without a head use CondenserForMaskedLM."
+            )
+        if not 0 <= self.skip_from <= n_layers:
+            raise ValueError(
+                f"skip_from is {self.skip_from}, but the backbone has {n_layers} layers: choose a "
+                f"layer from 0 (the embeddings) to {n_layers} (no skip)."
+            )
+        _refuse_unknown(kwargs)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+        """Build from the content of a config.json.
+
+        Raises:
+            ValueError: it belongs to another kind of model, such as the plain encoder itself.
+        """
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            raise ValueError(
+                f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
+                "checkpoint. To start from a plain encoder use "
+                "CondenserForPreTraining.from_encoder(name_or_path)."
+            )
+        return super().from_dict(config_dict, **kwargs)
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+        """The backbone's configuration, where transformers keeps the vocabulary size."""
+        return self.encoder_config
+
+    @property
+    def vocab_size(self) -> int:
+        return self.encoder_config.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        return self.encoder_config.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self.encoder_config.num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self.encoder_config.num_attention_heads
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        return self.encoder_config.tie_word_embeddings
+
+    @property
+    def initializer_range(self) -> float:
+        return self.encoder_config.initializer_range
+
+
+def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConfig:
+    if encoder_config is None:
+        return AutoConfig.for_model("bert")
+    if isinstance(encoder_config, PreTrainedConfig):
+        return encoder_config
+    if "model_type" not in encoder_config:
+        raise ValueError(
+            "encoder_config has no model_type, so its kind is unknown: pass the whole content of "
+            f"the encoder's config.json (came with the keys {sorted(encoder_config)[:8]})."
+        )
+    fields = dict(encoder_config)
+    return AutoConfig.for_model(fields.pop("model_type"), **fields)
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    """Raise on what transformers would silently turn into an attribute."""
+    known = {*_CONDENSER_FIELDS, *_UNDECLARED_FIELDS, *PreTrainedConfig().to_dict()}
+    for name in kwargs:
+        if name.startswith("_") or name in known or hasattr(PreTrainedConfig, name):
+            continue
+        nearest = get_close_matches(name, sorted(known), n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(
+            f"CondenserConfig has no argument {name!r}.{hint} Its own are "
+            f"{', '.join(_CONDENSER_FIELDS)}; the backbone's belong in encoder_config."
+        )
+
+
+__all__ = ["CondenserConfig"]

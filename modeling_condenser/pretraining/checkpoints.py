@@ -1,0 +1,107 @@
+"""Whole checkpoints and how they are told from torn ones.
+
+A process can die, and a disk can fill, in the middle of writing. A checkpoint therefore counts as
+whole when it holds a manifest, written last, that names every file with its size and checksum.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "checkpoint_manifest.json"
+
+
+def seal_checkpoint(folder: Path) -> None:
+    """Write the manifest of a checkpoint all of whose files are written."""
+    files = {
+        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": _checksum(file)}
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != MANIFEST
+    }
+    write_json(folder / MANIFEST, files)
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with a sealed checkpoint; None if nothing is."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for name, expected in manifest.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != expected["size"]:
+            return f"{name} has {file.stat().st_size} bytes instead of {expected['size']}"
+        if _checksum(file) != expected["sha256"]:
+            return f"{name} has been changed"
+    return None
+
+
+def last_whole_checkpoint(run_folder: Path) -> Path | None:
+    """The newest checkpoint to resume from; None if there is none.
+
+    Torn checkpoints, which a killed process leaves, and damaged ones are passed over with a warning.
+
+    Raises:
+        ValueError: there are checkpoints, but every one of them is damaged.
+    """
+    damaged: list[str] = []
+    for folder in sorted(run_folder.glob("checkpoint-*"), key=_step, reverse=True):
+        if not _is_sealed(folder):
+            logger.warning("%s was not written to its end; trying an older one.", folder)
+            continue
+        damage = find_damage(folder)
+        if damage is None:
+            return folder
+        damaged.append(f"{folder.name}: {damage}")
+        logger.warning("%s is damaged (%s); trying an older one.", folder, damage)
+    if damaged:
+        raise ValueError(
+            f"No checkpoint in {run_folder} can be resumed from: {'; '.join(damaged)}. Restore the "
+            "files, or remove these folders to start the run again."
+        )
+    return None
+
+
+def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None = None) -> None:
+    """Remove the oldest whole checkpoints beyond a number to keep, never the best one.
+
+    Args:
+        run_folder: that holds the `checkpoint-*` folders.
+        keep: how many to keep, at least 1; None or 0 to keep all.
+        best: folder of the best checkpoint, if any.
+    """
+    if not keep:
+        return
+    sealed = [f for f in sorted(run_folder.glob("checkpoint-*"), key=_step) if _is_sealed(f)]
+    for folder in sealed[:-keep]:
+        if best is None or folder.resolve() != Path(best).resolve():
+            shutil.rmtree(folder)
+
+
+def _is_sealed(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w") as file:
+        json.dump(content, file, indent=2, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _step(folder: Path) -> int:
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1

@@ -1,0 +1,158 @@
+"""Blocks of token ids in, a padded and masked batch out.
+
+What the model trains on is decided here, so this is where it is made reproducible: a block's masks
+are a function of the block and of its `mask_key` alone. Which worker makes the batch, what else is
+in it, and whether the run was interrupted have no part in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from .counter_random import uniforms
+from .masking import IGNORE_INDEX, WINDOW_STREAM, choose_words, masking_budget, replace_tokens
+from .words import find_word_starts
+
+PAD_MULTIPLE = 8
+
+
+class CondenserDataCollator:
+    """Adds CLS and SEP, cuts what is over-long, masks whole words, and pads.
+
+    Args:
+        tokenizer: of any kind that `find_word_starts` knows, with mask, padding, and CLS tokens.
+        max_length: longest sequence in tokens, with the special ones. A longer block is cut to a
+            random window, another one each time it is seen, as in the reference.
+        mlm_probability: share of a block's tokens to mask.
+        seed: seeds the masks of examples that bring no `mask_key`; see `__call__`.
+
+    Raises:
+        ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int = 512,
+        mlm_probability: float = 0.15,
+        seed: int = 0,
+    ):
+        if tokenizer.mask_token_id is None:
+            raise ValueError(
+                f"{type(tokenizer).__name__} has no mask token, which masked language modelling "
+                "needs: choose the tokenizer of a masked language model, or add one with "
+                "tokenizer.add_special_tokens({'mask_token': '[MASK]'}) and resize the model."
+            )
+        if not 0.0 < mlm_probability < 1.0:
+            raise ValueError(f"mlm_probability is {mlm_probability}, but must lie between 0 and 1.")
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.mlm_probability = mlm_probability
+        self.seed = seed
+        self.word_starts = find_word_starts(tokenizer)
+        self._prefix, self._suffix = special_frame(tokenizer)
+        if max_length <= len(self._prefix) + len(self._suffix):
+            raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
+        self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
+        self._generator: np.random.Generator | None = None
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Make a batch.
+
+        Args:
+            examples: each with `input_ids`, token ids without special tokens, and where possible
+                `mask_key`, an integer that decides its masks. Without one, keys are drawn in the
+                order of the calls from a generator seeded with `seed` (and the worker's number),
+                so that masks differ between epochs but depend on the number of workers.
+
+        Returns:
+            `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
+            `max_length` allows it; `labels` is the original token where masked, otherwise -100.
+        """
+        keys = self._keys(examples)
+        blocks = [np.asarray(example["input_ids"], dtype=np.int64) for example in examples]
+        ids, is_text, is_token = self._frame(self._windows(blocks, keys))
+
+        words = self.word_starts.number_words(ids, is_text)
+        budget = masking_budget(is_text.sum(axis=1), self.mlm_probability)
+        chosen = choose_words(words, budget, keys)
+        masked = replace_tokens(
+            ids,
+            chosen,
+            keys,
+            mask_token_id=self.tokenizer.mask_token_id,
+            ordinary_ids=self._ordinary_ids,
+        )
+        return {
+            "input_ids": torch.from_numpy(masked),
+            "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
+            "labels": torch.from_numpy(np.where(chosen, ids, IGNORE_INDEX)),
+        }
+
+    def _keys(self, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """(B,) the examples' own keys, or fresh ones."""
+        if all("mask_key" in example for example in examples):
+            return np.array([example["mask_key"] for example in examples], dtype=np.int64)
+        if self._generator is None:
+            worker = torch.utils.data.get_worker_info()
+            self._generator = np.random.default_rng([self.seed, worker.id if worker else 0])
+        return self._generator.integers(0, 2**63 - 1, size=len(examples))
+
+    def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
+        """Cut over-long blocks to a random window that fits beside the special tokens."""
+        room = self.max_length - len(self._prefix) - len(self._suffix)
+        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
+        starts = [int(u * (max(len(b) - room, 0) + 1)) for u, b in zip(where, blocks, strict=True)]
+        return [block[start : start + room] for start, block in zip(starts, blocks, strict=True)]
+
+    def _frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Put blocks between their special tokens and pad them.
+
+        Returns:
+            Ids, whether a position is text, and whether it is a token at all; each (B, T).
+        """
+        lengths = np.array([len(block) for block in blocks])
+        n_prefix, n_suffix = len(self._prefix), len(self._suffix)
+        longest = int(lengths.max()) + n_prefix + n_suffix
+        width = min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max(longest, self.max_length))
+
+        position = np.arange(width)[None, :]
+        end = (n_prefix + lengths)[:, None]
+        is_text = (position >= n_prefix) & (position < end)
+        is_token = position < end + n_suffix
+        ids = np.full((len(blocks), width), self.tokenizer.pad_token_id, dtype=np.int64)
+        ids[:, :n_prefix] = self._prefix
+        ids[is_text] = np.concatenate(blocks)
+        ids[is_token & (position >= end)] = np.tile(self._suffix, len(blocks))
+        return ids, is_text, is_token
+
+
+def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
+    """The special tokens that a tokenizer puts before and after a single text.
+
+    Returns:
+        Ids of the prefix and of the suffix, int64.
+
+    Raises:
+        ValueError: the first of them is not CLS, where a Condenser reads the dense vector, or the
+            tokenizer has no padding token.
+    """
+    if tokenizer.pad_token_id is None:
+        raise ValueError(f"{type(tokenizer).__name__} has no padding token: set pad_token.")
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    framed = tokenizer("a", add_special_tokens=True)["input_ids"]
+    n_prefix = next(
+        (i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), len(framed)
+    )
+    prefix, suffix = framed[:n_prefix], framed[n_prefix + len(bare) :]
+    cls_id = tokenizer.cls_token_id
+    if not prefix or (cls_id is not None and prefix[0] != cls_id):
+        raise ValueError(
+            f"{type(tokenizer).__name__} puts {prefix} before a text, but a Condenser reads the "
+            f"dense vector at position 0 and needs the CLS token ({cls_id}) there."
+        )
+    return np.array(prefix, dtype=np.int64), np.array(suffix, dtype=np.int64)

@@ -1,0 +1,83 @@
+"""What a Condenser's head takes from the dense vector: the cheapest sign of whether condensing works.
+
+The head can lower its loss by reading the late CLS vector, or get by with the early tokens alone.
+Exchanging the late CLS between the blocks of a batch tells which: the rise of the head's loss is
+what the vector was worth. It is near 0 until the head begins to read it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from modeling_condenser.modeling_condenser import IGNORE_INDEX, CondenserForPreTraining
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Measured on one batch without dropout; None where the model has no such part.
+
+    Attributes:
+        head_accuracy: share of masked tokens that the Condenser head predicts.
+        late_accuracy: share of masked tokens that the late output predicts.
+        swap_cost: rise of the head's loss, in nats a masked token, when each block is given
+            another block's late CLS vector.
+    """
+
+    head_accuracy: float | None
+    late_accuracy: float | None
+    swap_cost: float | None
+
+    def logs(self) -> dict[str, float]:
+        """The measures that there are."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@torch.no_grad()
+def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> Probe:
+    """Measure a model on a batch, leaving it and all random states as they were.
+
+    Costs one forward pass and one more of the head.
+
+    Args:
+        model: a `CondenserForPreTraining`, or a `CondenserForMaskedLM`, which has no head.
+        batch: `input_ids`, `attention_mask` and `labels`, each (B, T).
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        return _measure(model, batch["input_ids"], batch["attention_mask"], batch["labels"])
+    finally:
+        model.train(was_training)
+
+
+def _measure(
+    model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor
+) -> Probe:
+    masked = labels != IGNORE_INDEX
+    targets = labels[masked]
+    if len(targets) == 0:
+        return Probe(None, None, None)
+    if not isinstance(model, CondenserForPreTraining):
+        late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
+        return Probe(None, _accuracy(model.lm_head(late[masked]), targets), None)
+
+    late, early, _ = model.encode(ids, mask)
+    cls_late = late[:, :1]
+    own = model.lm_head(model.run_head(cls_late, early, mask)[masked])  # (M, V)
+    late_accuracy = _accuracy(model.lm_head(late[masked]), targets)
+    swap_cost = None
+    if len(ids) > 1:
+        swapped = model.lm_head(model.run_head(cls_late.roll(1, dims=0), early, mask)[masked])
+        swap_cost = _loss(swapped, targets) - _loss(own, targets)
+    return Probe(_accuracy(own, targets), late_accuracy, swap_cost)
+
+
+def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
+    return (logits.argmax(-1) == targets).float().mean().item()
+
+
+def _loss(logits: torch.Tensor, targets: torch.Tensor) -> float:
+    return torch.nn.functional.cross_entropy(logits.float(), targets).item()
