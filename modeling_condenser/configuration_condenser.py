@@ -86,7 +86,17 @@ class CondenserConfig(PreTrainedConfig):
                 "checkpoint. To start from a plain encoder use "
                 "CondenserForPreTraining.from_encoder(name_or_path)."
             )
-        return super().from_dict(config_dict, **kwargs)
+        # Libraries leave attributes of theirs in a saved config (use_cache, for one): kept as such.
+        foreign = {name: value for name, value in config_dict.items() if not _is_known(name)}
+        for name in foreign:
+            if get_close_matches(name, _CONDENSER_FIELDS, n=1, cutoff=0.8):
+                _refuse_unknown({name: foreign[name]})
+        own = {name: value for name, value in config_dict.items() if name not in foreign}
+        loaded = super().from_dict(own, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        for name, value in foreign.items():
+            setattr(config, name, value)
+        return loaded
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
         """The backbone's configuration, where transformers keeps the vocabulary size."""
@@ -131,13 +141,17 @@ def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConf
     return AutoConfig.for_model(fields.pop("model_type"), **fields)
 
 
+def _is_known(name: str) -> bool:
+    standard = hasattr(PreTrainedConfig, name) or name in PreTrainedConfig().to_dict()
+    return standard or name.startswith("_") or name in (*_CONDENSER_FIELDS, *_UNDECLARED_FIELDS)
+
+
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:
     """Raise on what transformers would silently turn into an attribute."""
-    known = {*_CONDENSER_FIELDS, *_UNDECLARED_FIELDS, *PreTrainedConfig().to_dict()}
     for name in kwargs:
-        if name.startswith("_") or name in known or hasattr(PreTrainedConfig, name):
+        if _is_known(name):
             continue
-        nearest = get_close_matches(name, sorted(known), n=1)
+        nearest = get_close_matches(name, _CONDENSER_FIELDS, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(
             f"CondenserConfig has no argument {name!r}.{hint} Its own are "

@@ -1,0 +1,109 @@
+"""Evaluate this repository's encoder on a retrieval collection, and print the measures.
+
+    python evaluate_retrieval.py COLLECTION [--split test] [--model FOLDER_OR_HUB_NAME]
+
+COLLECTION is a BEIR folder or a Hub data set of that layout (corpus.jsonl, queries.jsonl,
+qrels/SPLIT.tsv). How texts are encoded is read from encoding_contract.json. Stand-alone: it needs
+transformers, torch, datasets, faiss-cpu, huggingface_hub and ir-measures, and executes no remote
+code.
+"""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+
+import faiss
+import ir_measures
+import numpy as np
+import torch
+from datasets import load_dataset
+from huggingface_hub import hf_hub_download, snapshot_download
+from ir_measures import RR, R, nDCG
+from transformers import AutoModel, AutoTokenizer
+
+MEASURES = {"MRR@10": RR @ 10, "nDCG@10": nDCG @ 10, "R@100": R @ 100}
+
+
+def read_contract(model):
+    """The encoding contract of a folder or a Hub repository."""
+    local = Path(model) / "encoding_contract.json"
+    path = local if local.is_file() else hf_hub_download(model, "encoding_contract.json")
+    return json.loads(Path(path).read_text())
+
+
+def read_collection(name, split):
+    """Passages, judged queries and judgements of a BEIR folder or Hub data set."""
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(name, repo_type="dataset"))
+    corpus = load_dataset("json", data_files=str(folder / "corpus.jsonl"), split="train")
+    queries = load_dataset("json", data_files=str(folder / "queries.jsonl"), split="train")
+    with (folder / "qrels" / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+    qrels = {}
+    for query_id, passage_id, grade in rows:
+        qrels.setdefault(query_id, {})[passage_id] = int(grade)
+    qrels = {q: grades for q, grades in qrels.items() if max(grades.values()) > 0}
+    texts = {row["_id"]: row["text"] for row in queries if row["_id"] in qrels}
+    return corpus, texts, qrels
+
+
+@torch.no_grad()
+def encode(texts, model, tokenizer, contract, max_length, batch_size=64):
+    """Vectors of texts, (N, H) float32; batches are of like length."""
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    vectors = np.empty((len(texts), model.config.hidden_size), dtype=np.float32)
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        batch = tokenizer(
+            [texts[i] for i in rows],
+            padding=True,
+            truncation=True,
+            max_length=max_length,
+            return_tensors="pt",
+            return_token_type_ids=contract["token_type_ids"],
+        ).to(model.device)
+        cls = model(**batch).last_hidden_state[:, 0]
+        if contract["similarity"] == "cosine":
+            cls = torch.nn.functional.normalize(cls, dim=-1)
+        vectors[rows] = cls.float().cpu().numpy()
+    return vectors
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("collection")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--model", default=str(Path(__file__).parent))
+    arguments = parser.parse_args()
+
+    contract = read_contract(arguments.model)
+    if contract["pooling"] != "cls":
+        raise SystemExit(f"This script pools by CLS, but the contract says {contract['pooling']}.")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    model = AutoModel.from_pretrained(arguments.model).eval().to(device)
+    corpus, queries, qrels = read_collection(arguments.collection, arguments.split)
+
+    separator = contract["title_separator"]
+    passages = [f"{t}{separator}{x}" if t else x for t, x in zip(corpus["title"], corpus["text"])]
+    index = faiss.IndexFlatIP(model.config.hidden_size)
+    index.add(encode(passages, model, tokenizer, contract, contract["passage_max_length"]))
+    vectors = encode(
+        list(queries.values()), model, tokenizer, contract, contract["query_max_length"]
+    )
+    depth = min(100, len(corpus))
+    scores, places = index.search(vectors, depth)
+    ids = corpus["_id"]
+    run = {}
+    for query_id, row_scores, row_places in zip(queries, scores, places):
+        # Best first, ties by passage id; the measures see ranks, not scores.
+        ranked = sorted(zip(-row_scores, (ids[p] for p in row_places)))
+        run[query_id] = {passage_id: float(depth - i) for i, (_, passage_id) in enumerate(ranked)}
+    values = ir_measures.calc_aggregate(list(MEASURES.values()), qrels, run)
+    print(json.dumps({name: round(values[m], 4) for name, m in MEASURES.items()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

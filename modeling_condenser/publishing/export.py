@@ -1,0 +1,125 @@
+"""The export: a pre-training checkpoint in, a plain encoder's repository folder out."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from modeling_condenser.modeling_condenser import CondenserModel
+from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
+from modeling_condenser.pretraining.run_folder import whole_folder
+
+from .card import write_export_card
+from .contract import EncodingContract
+
+EVALUATION_SCRIPT = "evaluate_retrieval.py"
+
+
+def export_encoder(
+    checkpoint: str | Path, out: str | Path, *, contract: EncodingContract | None = None
+) -> Path:
+    """Export the backbone of a checkpoint as a plain encoder of its own model type.
+
+    Args:
+        checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one.
+        out: folder to write, whole or not at all.
+        contract: how the encoder is to be used; by default CLS, dot product, and the longest
+            sequence that it was pre-trained with.
+
+    Returns:
+        `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
+        backbone's), tokenizer, sentence-transformers modules, contract, evaluation script and card.
+
+    Raises:
+        ValueError: `out` holds something else than an earlier export.
+    """
+    out = Path(out)
+    _refuse_foreign(out)
+    source = resolve_checkpoint(checkpoint)
+    with _quiet_transformers():
+        model = CondenserModel.from_pretrained(source)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    contract = contract or _default_contract(tokenizer, model)
+    with whole_folder(out) as partial:
+        write_encoder_folder(partial, model.encoder, tokenizer, contract)
+        write_export_card(partial, checkpoint=checkpoint, contract=contract)
+    return out
+
+
+def resolve_checkpoint(checkpoint: str | Path) -> str:
+    """The folder (or Hub name) that holds the weights of a run, a checkpoint or a repository."""
+    model = Path(checkpoint) / MODEL_FOLDER
+    return str(model if model.is_dir() else checkpoint)
+
+
+def write_encoder_folder(
+    folder: Path,
+    encoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    contract: EncodingContract,
+) -> None:
+    """Write all of a published repository but its card.
+
+    Args:
+        folder: existing and empty.
+        encoder: of a model type that transformers knows.
+        tokenizer: the encoder's.
+        contract: how it encodes.
+    """
+    encoder.save_pretrained(folder)
+    tokenizer.model_max_length = max(contract.query_max_length, contract.passage_max_length)
+    if not contract.token_type_ids:
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(folder)
+    contract.save(folder)
+    _write_sentence_transformers_modules(folder, contract)
+    shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
+
+
+def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:
+    """Let sentence-transformers write the module files that say what the contract says."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    with _quiet_transformers(), tempfile.TemporaryDirectory() as scratch:
+        transformer = Transformer(str(folder), max_seq_length=contract.passage_max_length)
+        dimension = transformer.get_embedding_dimension()
+        modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
+        if contract.similarity == "cosine":
+            modules.append(Normalize())
+        model = SentenceTransformer(modules=modules, similarity_fn_name=contract.similarity)
+        model.save_pretrained(scratch, create_model_card=False)
+        for file in Path(scratch).rglob("*"):
+            target = folder / file.relative_to(scratch)
+            if file.is_file() and not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)
+
+
+def _default_contract(
+    tokenizer: PreTrainedTokenizerBase, model: CondenserModel
+) -> EncodingContract:
+    positions = model.config.encoder_config.max_position_embeddings
+    longest = min(tokenizer.model_max_length, positions)
+    return EncodingContract(query_max_length=longest, passage_max_length=longest)
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        if not (out / EVALUATION_SCRIPT).is_file():
+            raise ValueError(f"{out} exists and is no earlier export: choose another folder.")
+
+
+class _quiet_transformers:
+    """Silences load reports and progress bars of weights that are checked elsewhere."""
+
+    def __enter__(self) -> None:
+        self.verbosity = transformers_logging.get_verbosity()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def __exit__(self, *exception: object) -> None:
+        transformers_logging.set_verbosity(self.verbosity)
+        transformers_logging.enable_progress_bar()

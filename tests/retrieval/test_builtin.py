@@ -1,0 +1,229 @@
+"""The built-in collection, from two tiny packages."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.retrieval.builtin import (
+    PACKAGES,
+    STANDARD_LIBRARY,
+    Pair,
+    build_builtin_collection,
+    drop_duplicates,
+    find_package_roots,
+    list_source_files,
+    split_docstring,
+    split_of,
+)
+from modeling_condenser.retrieval.collection import load_collection
+
+PROSE = "The rest of this docstring tells in some fifteen words what {} does to its input and why."
+
+MODULE = f'''
+"""Tools for zoos.
+
+{PROSE.format("the module")}
+"""
+raise RuntimeError("this package must not be imported")
+
+class Zoo:
+    """Hold many animals.
+
+    {PROSE.format("the class")}
+
+    Parameters
+    ----------
+    size : int
+        How many.
+    """
+
+    def feed(self):
+        """Feed all animals
+        at once.
+
+        {PROSE.format("feeding")}
+        """
+
+    async def clean(self):
+        """Too short."""
+
+    @property
+    def area(self):
+        """Feed all  ANIMALS at once.
+
+        {PROSE.format("the property, whose query is a duplicate,")}
+        """
+
+if True:
+    def count():
+        """Count the animals slowly.
+
+        {PROSE.format("counting")}
+        """
+else:
+    def count():
+        """Count the animals quickly.
+
+        {PROSE.format("the other definition of the same name")}
+        """
+'''
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> dict[str, Path]:
+    zoo = tmp_path / "site" / "zoo"
+    (zoo / "tests").mkdir(parents=True)
+    (zoo / "__init__.py").write_text(MODULE)
+    (zoo / "broken.py").write_text("def f(:\n")
+    (zoo / "tests" / "helpers.py").write_text(MODULE.replace("animals", "tests"))
+    (zoo / "test_zoo.py").write_text(MODULE.replace("animals", "tests"))
+    library = tmp_path / "lib"
+    (library / "site-packages" / "other").mkdir(parents=True)
+    (library / "site-packages" / "other" / "a.py").write_text(MODULE.replace("animals", "others"))
+    many = "\n".join(
+        f'def f{i}():\n    """Do thing number {i}.\n\n    {PROSE.format(i)}\n    """'
+        for i in range(100)
+    )
+    (library / "many.py").write_text(many)
+    return {STANDARD_LIBRARY: library, "zoo": zoo}
+
+
+def read_jsonl(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[str, Path]) -> None:
+    out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]}, n_workers=1)
+    corpus = {record["_id"]: record for record in read_jsonl(out / "corpus.jsonl")}
+    assert list(corpus) == ["zoo", "zoo.Zoo", "zoo.Zoo.feed", "zoo.count"]
+    assert corpus["zoo.Zoo"] == {
+        "_id": "zoo.Zoo",
+        "title": "",
+        "text": PROSE.format("the class") + "\n\nParameters\n----------\nsize : int\n    How many.",
+    }
+    queries = {record["_id"]: record["text"] for record in read_jsonl(out / "queries.jsonl")}
+    assert queries == {
+        "q:zoo": "Tools for zoos.",
+        "q:zoo.Zoo": "Hold many animals.",
+        "q:zoo.Zoo.feed": "Feed all animals at once.",
+        "q:zoo.count": "Count the animals slowly.",
+    }
+    assert "zoo" not in sys.modules
+
+
+def test_splits_follow_the_hash_and_load(tmp_path: Path, roots: dict[str, Path]) -> None:
+    out = build_builtin_collection(tmp_path / "out", roots=roots, max_queries_per_eval_split=5)
+    names = [record["_id"] for record in read_jsonl(out / "corpus.jsonl")]
+    assert len(names) == 104
+    sizes = Counter(split_of(name) for name in names)
+    for split in ("train", "dev", "test"):
+        collection = load_collection(out, split=split)
+        assert len(collection.passages) == 104
+        expected = sizes[split] if split == "train" else 5
+        assert len(collection.queries) == expected
+        for query_id, grades in collection.qrels.items():
+            assert grades == {query_id.removeprefix("q:"): 1}
+            assert split_of(query_id.removeprefix("q:")) == split
+
+
+def test_eval_queries_stay_when_more_are_asked_for(tmp_path: Path, roots: dict[str, Path]) -> None:
+    few = build_builtin_collection(tmp_path / "a", roots=roots, max_queries_per_eval_split=3)
+    more = build_builtin_collection(tmp_path / "b", roots=roots, max_queries_per_eval_split=6)
+    lines = [(out / "qrels" / "dev.tsv").read_text().splitlines() for out in (few, more)]
+    assert len(lines[0]) == 4
+    assert lines[1][:4] == lines[0]
+
+
+def test_the_build_is_the_same_every_time(tmp_path: Path, roots: dict[str, Path]) -> None:
+    one = build_builtin_collection(tmp_path / "a", roots=roots, n_workers=1)
+    two = build_builtin_collection(tmp_path / "b", roots=roots, n_workers=2)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "sources.json"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    sources = json.loads((one / "sources.json").read_text())
+    assert sources["pairs"] == 104
+    assert sources["packages"]["zoo"] == {"version": None, "pairs": 4}
+    assert sources["packages"]["python"]["pairs"] == 100
+    assert len(sources["fingerprint"]) == 64
+    assert sum(sources["queries"].values()) == 104
+
+
+def test_a_finished_collection_is_left_alone(tmp_path: Path, roots: dict[str, Path]) -> None:
+    out = build_builtin_collection(tmp_path / "out", roots=roots)
+    before = (out / "corpus.jsonl").stat().st_mtime_ns
+    assert build_builtin_collection(out, roots={"zoo": roots["zoo"]}) == out
+    assert (out / "corpus.jsonl").stat().st_mtime_ns == before
+
+
+def test_nothing_is_left_behind_and_nothing_overwritten(
+    tmp_path: Path, roots: dict[str, Path]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="has no sources.json, expected a new or empty"):
+        build_builtin_collection(mine, roots=roots)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ValueError, match="no usable docstring"):
+        build_builtin_collection(tmp_path / "out", roots={"nothing": tmp_path / "nothing"})
+    build_builtin_collection(tmp_path / "good", roots=roots)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["good", "lib", "mine", "nothing", "site"]
+
+
+@pytest.mark.parametrize(
+    "passage",
+    [
+        "Parameters\n----------\nx : array\n    " + "A long list of words about the array. " * 4,
+        "Args:\n    x: " + "A long list of words about the array. " * 4,
+        "Returns\n=======\n\n>>> f(1)\n" + "2 " * 20,
+        ":param x: " + "words " * 20 + "\n\n.. note::\n    " + "words " * 20,
+        "x : int\n    " + "words " * 20 + "\n\n- item " + "words " * 20,
+        "Ten words are too few for a passage, I think.",
+        "",
+    ],
+)
+def test_boilerplate_and_short_passages_are_dropped(passage: str) -> None:
+    assert split_docstring(f"A fine short query.\n\n{passage}") is None
+
+
+def test_queries_have_3_to_64_words_and_no_underline() -> None:
+    rest = "\n\n" + PROSE.format("it")
+    assert split_docstring("Two words" + rest) is None
+    assert split_docstring("word " * 65 + rest) is None
+    assert split_docstring("word " * 64 + rest) is not None
+    assert split_docstring("A longer title\n==============" + rest) == (
+        "A longer title",
+        PROSE.format("it"),
+    )
+
+
+def test_duplicates_are_found_up_to_case_and_white_space() -> None:
+    first = Pair("a", "a.f", "Do the thing.", "Some text")
+    rest = [
+        Pair("a", "a.g", "do  THE thing.", "Other text"),
+        Pair("a", "a.h", "Do something else.", "some\n  text"),
+        Pair("a", "a.f", "Third.", "Third text"),
+        Pair("b", "b.f", "Fourth.", "Fourth text"),
+    ]
+    assert drop_duplicates([first, *rest]) == [first, rest[3]]
+
+
+def test_the_split_of_a_name_never_changes() -> None:
+    # int(the first 16 digits of `printf NAME | sha256sum`, 16) % 10: 0 is test, 1 is dev.
+    assert split_of("math.cos") == "test"
+    assert split_of("numpy.mean") == "dev"
+    assert split_of("torch.nn.Linear") == "train"
+    shares = Counter(split_of(f"name{i}") for i in range(10_000))
+    assert shares["dev"] == pytest.approx(1000, abs=100)
+    assert shares["test"] == pytest.approx(1000, abs=100)
+
+
+def test_the_environment_is_found_without_tests() -> None:
+    roots = find_package_roots()
+    assert next(iter(roots)) == STANDARD_LIBRARY
+    assert {"numpy", "torch", "transformers"} <= set(roots) <= {STANDARD_LIBRARY, *PACKAGES}
+    files = list_source_files({"numpy": roots["numpy"]})
+    assert "numpy.linalg" in {file.module for file in files}
+    assert not any("tests" in file.path.relative_to(roots["numpy"]).parts for file in files)

@@ -1,0 +1,95 @@
+"""Run files: order, exact scores, and errors that name the line."""
+
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+
+from modeling_condenser.retrieval.runs import (
+    best_first,
+    order_of_ids,
+    rank_passages,
+    read_run,
+    write_run,
+)
+
+
+def test_a_written_run_is_ranked_by_score_then_id(tmp_path: Path) -> None:
+    run = {"q2": {"b": 1.5, "a": 1.5, "c": 2.0}, "q1": {"z": -0.1}, "q3": {}}
+    path = write_run(run, tmp_path / "run.txt", tag="bm25")
+    assert path.read_text().splitlines() == [
+        "q2 Q0 c 1 2.0 bm25",
+        "q2 Q0 a 2 1.5 bm25",
+        "q2 Q0 b 3 1.5 bm25",
+        "q1 Q0 z 1 -0.1 bm25",
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == ["run.txt"]
+
+
+def test_scores_survive_the_file_bit_for_bit(tmp_path: Path) -> None:
+    scores = np.random.default_rng(0).standard_normal(50).astype(np.float32)
+    run = {"q": {f"p{i}": score for i, score in enumerate(scores)}}
+    reread = read_run(write_run(run, tmp_path / "run.txt", tag="x"))
+    assert reread == {"q": {f"p{i}": float(score) for i, score in enumerate(scores)}}
+
+
+def test_ir_measures_reads_the_same_run(tmp_path: Path) -> None:
+    run = {"q1": {"a": 0.1, "b": 1e-17}, "q2": {"a": 123456.789}}
+    path = write_run(run, tmp_path / "run.txt", tag="x")
+    rows = {(doc.query_id, doc.doc_id, doc.score) for doc in ir_measures.read_trec_run(str(path))}
+    assert rows == {("q1", "a", 0.1), ("q1", "b", 1e-17), ("q2", "a", 123456.789)}
+
+
+def test_an_error_while_writing_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    path = write_run({"q": {"a": 1.0}}, tmp_path / "run.txt", tag="x")
+    with pytest.raises(ValueError, match="passage 'b' nan: expected a finite number"):
+        write_run({"q": {"b": float("nan")}}, path, tag="x")
+    assert read_run(path) == {"q": {"a": 1.0}}
+    assert [file.name for file in tmp_path.iterdir()] == ["run.txt"]
+
+
+@pytest.mark.parametrize(
+    ("run", "tag", "message"),
+    [
+        ({"q 1": {"a": 1.0}}, "x", "query id 'q 1'"),
+        ({"q": {"": 1.0}}, "x", "passage id ''"),
+        ({"q": {"a": 1.0}}, "my tag", "run tag 'my tag'"),
+    ],
+)
+def test_ids_and_tags_must_be_single_words(
+    tmp_path: Path, run: dict[str, dict[str, float]], tag: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_run(run, tmp_path / "run.txt", tag=tag)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q Q0 b 2 1.0", "run.txt:3: 5 columns, expected 6"),
+        ("q Q0 b 2 high x", "run.txt:3: score 'high', expected a finite number"),
+        ("q Q0 b 2 inf x", "run.txt:3: score 'inf'"),
+        ("q Q0 a 2 0.5 x", "run.txt:3: query 'q' lists passage 'a' a second time"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(f"q Q0 a 1 1.0 x\n\n{line}\n")
+    with pytest.raises(ValueError, match=message):
+        read_run(path)
+
+
+def test_a_missing_run_file_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no run file at"):
+        read_run(tmp_path / "absent.txt")
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7, 40, 100])
+def test_best_first_orders_like_rank_passages_at_any_depth(depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    ids = [f"p{i}" for i in rng.permutation(40)]
+    scores = rng.integers(0, 4, size=40).astype(np.float32)  # many ties
+    best = best_first(scores, id_order=order_of_ids(ids), depth=depth)
+    expected = rank_passages(dict(zip(ids, scores.tolist(), strict=True)))[:depth]
+    assert [(ids[i], float(scores[i])) for i in best] == expected
