@@ -1,0 +1,1 @@
+"""Commands: each file parses its words, calls one stage, and reports."""

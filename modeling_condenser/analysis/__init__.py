@@ -1,0 +1,1 @@
+"""Analysis: what condensing changed, as plots and figures made from run folders."""

@@ -21,9 +21,9 @@ from modeling_condenser.collection.beir import load_collection
 from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
 from modeling_condenser.pretraining.recipe import fill
 from modeling_condenser.pretraining.run_folder import claim_run_folder, record_run, whole_folder
-from modeling_condenser.publishing.card import CardFacts, folder_title, read_stage, write_card
 from modeling_condenser.publishing.contract import EncodingContract
-from modeling_condenser.publishing.export import write_encoder_folder
+from modeling_condenser.publishing.export import write_repository
+from modeling_condenser.publishing.provenance import read_provenance, read_stage
 
 from .pairs import training_pairs
 
@@ -111,7 +111,10 @@ def finetune(settings: Mapping[str, Any]) -> Path:
             "session_seconds": round(time.perf_counter() - started, 1),
         },
     )
-    _save_retriever(model, contract, model_folder, run_folder)
+    stage = read_stage(run_folder, "Fine-tuning")
+    stages = [*read_provenance(Path(recipe.encoder)), *([stage] if stage else [])]
+    with whole_folder(model_folder) as partial:
+        write_repository(partial, model[0].model, model.tokenizer, contract, stages)
     return model_folder
 
 
@@ -124,21 +127,3 @@ def _contract(recipe: FinetuningRecipe) -> EncodingContract:
         query_max_length=recipe.query_max_length or contract.query_max_length,
         passage_max_length=recipe.passage_max_length or contract.passage_max_length,
     )
-
-
-def _save_retriever(
-    model: SentenceTransformer, contract: EncodingContract, folder: Path, run_folder: Path
-) -> None:
-    stage = read_stage(run_folder)
-    with whole_folder(folder) as partial:
-        write_encoder_folder(partial, model[0].model, model.tokenizer, contract)
-        write_card(
-            partial,
-            CardFacts(
-                title=folder_title(run_folder),
-                summary="A dense retriever: a plain encoder whose CLS vectors are compared by "
-                f"{contract.similarity}.",
-                contract=contract,
-                stages=[("Fine-tuning", *stage)],
-            ),
-        )

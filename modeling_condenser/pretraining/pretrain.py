@@ -54,6 +54,8 @@ class PretrainingRecipe:
         mlm_probability: share of a block's tokens to mask.
         preprocessing_workers: processes that build blocks.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
+        attn_implementation: attention back-end ("eager", "sdpa", "flash_attention_2", ...); the
+            library's choice by default.
     """
 
     encoder: str
@@ -70,6 +72,7 @@ class PretrainingRecipe:
     mlm_probability: float = 0.15
     preprocessing_workers: int | None = None
     encoder_changes: dict[str, Any] = field(default_factory=dict)
+    attn_implementation: str | None = None
 
     @property
     def sources(self) -> list[Source]:
@@ -108,6 +111,8 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
     set_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer or recipe.encoder)
     model = open_model(recipe)
+    if recipe.attn_implementation is not None:
+        model.set_attn_implementation(recipe.attn_implementation)
     check_fit(tokenizer, model, recipe.max_length)
     collator = CondenserDataCollator(
         tokenizer,

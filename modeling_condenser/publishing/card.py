@@ -1,21 +1,21 @@
-"""Model cards, made from what lies in the folders of a run and from nothing else."""
+"""Model cards, made from what lies in a repository folder and its evaluations, nothing else."""
 
-import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from modeling_condenser.pretraining.run_folder import RECIPE_FILE, RUN_FILE
+from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
 
 from .contract import EncodingContract
+from .provenance import Stage, read_provenance
 
 CARD_FILE = "README.md"
 
-_CITATIONS = """```bibtex
+_CITATION = """```bibtex
 @inproceedings{gao-callan-2021-condenser,
   title = {Condenser: a Pre-training Architecture for Dense Retrieval},
   author = {Gao, Luyu and Callan, Jamie},
@@ -46,78 +46,70 @@ class ReportedResult:
     p_value: float | None = None
 
 
-@dataclass(frozen=True)
-class CardFacts:
-    """What a card states.
-
-    Attributes:
-        title: first heading.
-        summary: what the model is, in a paragraph.
-        contract: how it encodes.
-        stages: (heading, recipe as read, run record as read) of each stage that made it.
-        results: of its evaluation; empty if it was not evaluated.
-        commands: that reproduce the results.
-        base_model: Hub name of the encoder it started from, if it is one.
-    """
-
-    title: str
-    summary: str
-    contract: EncodingContract
-    stages: Sequence[tuple[str, dict[str, Any], dict[str, Any]]] = ()
-    results: Sequence[ReportedResult] = ()
-    commands: Sequence[str] = ()
-    base_model: str | None = None
-    tags: Sequence[str] = field(default_factory=lambda: ("condenser", "dense-retrieval"))
-
-
-def write_export_card(
-    folder: Path, *, checkpoint: str | Path, contract: EncodingContract
+def write_card(
+    folder: Path, *, results: Sequence[ReportedResult] = (), commands: Sequence[str] = ()
 ) -> None:
-    """Write the card of an export that has not been evaluated, from its checkpoint's run folder."""
-    run_folder = run_folder_of(checkpoint)
-    recipe, run = read_stage(run_folder)
-    objective = run.get("objective", recipe.get("objective", "condenser"))
-    summary = (
-        "A plain encoder, condensed for dense retrieval: its CLS vector was trained to carry what "
-        "a masked-LM head needs (Gao & Callan 2021). Fine-tune it into a retriever."
-        if objective == "condenser"
-        else "A plain encoder, trained further with plain masked language modelling."
-    )
-    encoder = str(recipe.get("encoder", ""))
-    facts = CardFacts(
-        title=folder_title(folder),
-        summary=summary,
-        contract=contract,
-        stages=[("Pre-training", recipe, run)] if recipe else [],
-        base_model=None if not encoder or Path(encoder).exists() else encoder,
-    )
-    write_card(folder, facts)
+    """Write a repository's README.md from its contract, its provenance and its results.
+
+    Args:
+        folder: with an encoding contract.
+        results: of the model's evaluation; none if it was not evaluated, which the card then says.
+        commands: that reproduce the results.
+    """
+    card = render_card(folder, results, commands)
+    partial = folder / f".{CARD_FILE}.partial"
+    partial.write_text(str(card), encoding="utf-8")
+    os.replace(partial, folder / CARD_FILE)
 
 
-def write_card(folder: Path, facts: CardFacts) -> None:
-    """Write a repository's README.md with its metadata."""
-    (folder / CARD_FILE).write_text(str(render_card(facts)), encoding="utf-8")
-
-
-def render_card(facts: CardFacts) -> ModelCard:
+def render_card(
+    folder: Path, results: Sequence[ReportedResult] = (), commands: Sequence[str] = ()
+) -> ModelCard:
     """Make a card: metadata for the Hub (results as `model-index`), then the text."""
+    stages = read_provenance(folder)
+    title = _title(folder)
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        tags=list(facts.tags),
-        base_model=facts.base_model,
-        model_name=facts.title if facts.results else None,
-        eval_results=[_eval_result(result) for result in facts.results] or None,
+        tags=["condenser", "dense-retrieval"],
+        base_model=_base_model(stages),
+        model_name=title if results else None,
+        eval_results=[_eval_result(result) for result in results] or None,
     )
     sections = [
-        f"# {facts.title}",
-        facts.summary,
-        _use_section(facts.contract),
-        *(_stage_section(*stage) for stage in facts.stages),
-        _results_section(facts),
-        f"## Citation\n\n{_CITATIONS}",
+        f"# {title}",
+        _summary(stages),
+        _use_section(EncodingContract.load(folder)),
+        *(_stage_section(stage) for stage in stages),
+        _results_section(results, commands),
+        f"## Citation\n\n{_CITATION}",
     ]
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
+
+
+def _title(folder: Path) -> str:
+    """A repository's name; a run's, if it lies in a run folder; the same while it is written."""
+    name = folder.name.removeprefix(".").removesuffix(".partial")
+    return folder.resolve().parent.name if name == MODEL_FOLDER else name
+
+
+def _base_model(stages: Sequence[Stage]) -> str | None:
+    """The Hub name of the encoder that the first stage started from, where it has one."""
+    encoder = str(stages[0].recipe.get("encoder", "")) if stages else ""
+    return encoder if encoder.count("/") == 1 else None
+
+
+def _summary(stages: Sequence[Stage]) -> str:
+    condensed = any(stage.run.get("objective") == "condenser" for stage in stages)
+    origin = (
+        "condensed for dense retrieval: its CLS vector was trained to carry what a masked-LM head "
+        "needs (Gao & Callan 2021)"
+        if condensed
+        else "trained with plain masked language modelling"
+    )
+    if any(stage.name == "Fine-tuning" for stage in stages):
+        return f"A dense retriever, fine-tuned from an encoder that was {origin}."
+    return f"A plain encoder, {origin}. Fine-tune it into a retriever."
 
 
 def _eval_result(result: ReportedResult) -> EvalResult:
@@ -174,20 +166,15 @@ vectors = encoder(**batch).last_hidden_state[:, 0]
 ```"""
 
 
-def _stage_section(heading: str, recipe: dict[str, Any], run: dict[str, Any]) -> str:
-    public = {name: value for name, value in recipe.items() if not _is_local_path(value)}
-    lines = [f"## {heading}", "", "Recipe:", "", "```yaml"]
-    lines += [yaml.safe_dump(public, sort_keys=True).strip(), "```", "", "Run:", "", "```yaml"]
-    lines += [yaml.safe_dump(run, sort_keys=True).strip(), "```"]
-    return "\n".join(lines)
+def _stage_section(stage: Stage) -> str:
+    parts = [f"## {stage.name}"]
+    for heading, content in (("Recipe", stage.recipe), ("Run", stage.run)):
+        parts.append(f"{heading}:\n\n```yaml\n{yaml.safe_dump(content).strip()}\n```")
+    return "\n\n".join(parts)
 
 
-def _is_local_path(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).is_absolute()
-
-
-def _results_section(facts: CardFacts) -> str:
-    if not facts.results:
+def _results_section(results: Sequence[ReportedResult], commands: Sequence[str]) -> str:
+    if not results:
         return "## Results\n\nThis model has not been evaluated."
     lines = [
         "## Results",
@@ -195,7 +182,7 @@ def _results_section(facts: CardFacts) -> str:
         "| collection | split | measure | value | compared with | its value | p |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for r in facts.results:
+    for r in results:
         other = "" if r.baseline is None else r.baseline
         other_value = "" if r.baseline_value is None else f"{r.baseline_value:.4f}"
         p_value = "" if r.p_value is None else f"{r.p_value:.4f}"
@@ -204,24 +191,5 @@ def _results_section(facts: CardFacts) -> str:
             f"| {p_value} |"
         )
     lines += ["", "p is of a two-sided paired randomisation test over queries. Commands:", ""]
-    lines += ["```bash", *facts.commands, "```"]
+    lines += ["```bash", *commands, "```"]
     return "\n".join(lines)
-
-
-def folder_title(folder: Path) -> str:
-    """A folder's name, also while it is being written."""
-    return folder.name.removeprefix(".").removesuffix(".partial")
-
-
-def run_folder_of(checkpoint: str | Path) -> Path:
-    """The run folder that a checkpoint lies in, or the checkpoint itself."""
-    folder = Path(checkpoint)
-    return folder if (folder / RECIPE_FILE).is_file() else folder.parent
-
-
-def read_stage(run_folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A stage's recipe and record; empty where the folder has none."""
-    recipe_file, run_file = run_folder / RECIPE_FILE, run_folder / RUN_FILE
-    recipe = yaml.safe_load(recipe_file.read_text()) if recipe_file.is_file() else {}
-    run = json.loads(run_file.read_text()) if run_file.is_file() else {}
-    return recipe, run

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -11,8 +12,9 @@ from modeling_condenser.modeling_condenser import CondenserModel
 from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
 from modeling_condenser.pretraining.run_folder import whole_folder
 
-from .card import write_export_card
+from .card import write_card
 from .contract import EncodingContract
+from .provenance import Stage, read_stage, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -42,10 +44,15 @@ def export_encoder(
         model = CondenserModel.from_pretrained(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     contract = contract or _default_contract(tokenizer, model)
+    stage = read_stage(_run_folder(source), "Pre-training")
     with whole_folder(out) as partial:
-        write_encoder_folder(partial, model.encoder, tokenizer, contract)
-        write_export_card(partial, checkpoint=checkpoint, contract=contract)
+        write_repository(partial, model.encoder, tokenizer, contract, [stage] if stage else [])
     return out
+
+
+def _run_folder(source: str) -> Path:
+    """The run folder that a model or a checkpoint lies in."""
+    return Path(source).resolve().parent
 
 
 def resolve_checkpoint(checkpoint: str | Path) -> str:
@@ -54,19 +61,21 @@ def resolve_checkpoint(checkpoint: str | Path) -> str:
     return str(model if model.is_dir() else checkpoint)
 
 
-def write_encoder_folder(
+def write_repository(
     folder: Path,
     encoder: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     contract: EncodingContract,
+    stages: Sequence[Stage],
 ) -> None:
-    """Write all of a published repository but its card.
+    """Write all that a published repository holds.
 
     Args:
         folder: existing and empty.
         encoder: of a model type that transformers knows.
         tokenizer: the encoder's.
         contract: how it encodes.
+        stages: that made it.
     """
     encoder.save_pretrained(folder)
     tokenizer.model_max_length = max(contract.query_max_length, contract.passage_max_length)
@@ -76,6 +85,8 @@ def write_encoder_folder(
     contract.save(folder)
     _write_sentence_transformers_modules(folder, contract)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
+    write_provenance(folder, stages)
+    write_card(folder)
 
 
 def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:

@@ -1,7 +1,6 @@
-"""Retriever and collection in; run file, measures and a comparison with a baseline out.
+"""Retrieval: retriever + collection -> embeddings -> index -> run -> measures -> report.
 
-A *collection* (`collection.py`) is a BEIR folder: passages, queries and qrels; `builtin.py` makes
-one on any machine without a download. Two searchers turn queries into a *run*: `bm25.py` by words,
-`index.py` by inner products of embeddings. `runs.py` writes and reads runs as TREC files,
-`measures.py` scores a run against qrels, `significance.py` says whether two systems differ.
+Two searchers turn queries into a *run*: `bm25.py` by words, `index.py` by inner products of the
+vectors that `encoding.py` makes. `runs.py` writes and reads runs as TREC files, `measures.py` scores
+a run against qrels, `significance.py` says whether two systems differ, `evaluate.py` is the stage.
 """

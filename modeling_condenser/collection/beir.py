@@ -55,14 +55,9 @@ def load_collection(path: str | Path, *, split: str = "test") -> Collection:
         ValueError: unknown split, missing column, empty file, duplicate id, or an id in the qrels
             that the corpus or the queries lack.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no collection at {folder}: expected a folder with {CORPUS_FILE}, {QUERIES_FILE} and"
-            f" {QRELS_FOLDER}/; mend the path"
-        )
+    folder = _find_folder(path)
     qrels = _read_qrels(_find_qrels(folder, split))
-    passages = _load_texts(folder / CORPUS_FILE, columns=("_id", "title", "text"))
+    passages = load_passages(folder)
     all_queries = _load_texts(folder / QUERIES_FILE, columns=("_id", "text"))
     place = f"{QRELS_FOLDER}/{split}.tsv"
     passage_ids = {passage_id for grades in qrels.values() for passage_id in grades}
@@ -72,6 +67,26 @@ def load_collection(path: str | Path, *, split: str = "test") -> Collection:
     queries = {query_id: text for query_id, text in pairs if query_id in qrels}
     qrels = {query_id: qrels[query_id] for query_id in queries}
     return Collection(passages=passages, queries=queries, qrels=qrels)
+
+
+def load_passages(path: str | Path) -> Dataset:
+    """Load the passages of a BEIR folder: columns `_id`, `title`, `text`.
+
+    Raises:
+        FileNotFoundError: the folder or its corpus is missing.
+        ValueError: missing column, empty file or duplicate id.
+    """
+    return _load_texts(_find_folder(path) / CORPUS_FILE, columns=("_id", "title", "text"))
+
+
+def _find_folder(path: str | Path) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"no collection at {folder}: expected a folder with {CORPUS_FILE}, {QUERIES_FILE} and"
+            f" {QRELS_FOLDER}/; mend the path"
+        )
+    return folder
 
 
 def _find_qrels(folder: Path, split: str) -> Path:

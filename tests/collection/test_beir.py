@@ -7,7 +7,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from modeling_condenser.retrieval.collection import load_collection
+from modeling_condenser.collection.beir import load_collection
 
 CORPUS = [
     {"_id": "p1", "title": "Cats", "text": "Cats chase mice."},

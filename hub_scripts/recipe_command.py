@@ -1,0 +1,30 @@
+"""What the commands that run a recipe share: `RECIPE.yaml [--field value ...]` as their words."""
+
+import argparse
+from typing import Any
+
+
+def read_settings(command: str, words: list[str], *classes: type) -> dict[str, Any]:
+    """Parse a recipe command's words into settings; prints the fields and exits on --help.
+
+    Args:
+        command: its name, for the help.
+        words: RECIPE and `--field value` changes.
+        *classes: dataclasses whose fields the recipe may hold.
+    """
+    import dataclasses
+
+    from modeling_condenser.pretraining.recipe import read_recipe
+
+    own, library = classes
+    fields = [f.name for f in dataclasses.fields(own)]
+    parser = argparse.ArgumentParser(
+        prog=f"condenser {command}",
+        description=f"Run a recipe: a YAML file of fields, each of which --field value overrides.\n\n"
+        f"Own fields: {', '.join(fields)}.\n\n{own.__doc__}\n\n"
+        f"Further fields: all of {library.__module__.split('.')[0]}' {library.__name__}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="YAML file, or the name of a shipped recipe")
+    recipe, changes = parser.parse_known_args(words)
+    return read_recipe(recipe.recipe, changes)

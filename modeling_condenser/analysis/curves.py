@@ -1,0 +1,44 @@
+"""Training curves: the logs of pre-training runs in, one picture out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from modeling_condenser.pretraining.pretrain import read_log
+
+matplotlib.use("Agg")
+
+_PANELS = (
+    ("late_loss", "late MLM loss (nats a masked token)"),
+    ("head_loss", "head MLM loss (nats a masked token)"),
+    ("swap_cost", "swap cost (nats a masked token)"),
+)
+
+
+def plot_curves(runs: Mapping[str, Path], out: Path) -> Path:
+    """Draw losses and swap cost over the tokens seen, a line for each run.
+
+    Args:
+        runs: label -> finished pre-training run folder.
+        out: picture to write, .png or .svg.
+
+    Returns:
+        `out`.
+    """
+    logs = {label: read_log(folder) for label, folder in runs.items()}
+    panels = [(key, title) for key, title in _PANELS if any(key in e for log in logs.values() for e in log)]
+    figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
+    for axes, (key, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for label, log in logs.items():
+            entries = [entry for entry in log if key in entry]
+            if entries:
+                tokens = [entry["num_input_tokens_seen"] / 1e6 for entry in entries]
+                axes.plot(tokens, [entry[key] for entry in entries], label=label)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("tokens seen (millions)", fontsize=9)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(out, dpi=150)
+    return out

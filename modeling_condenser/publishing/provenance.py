@@ -1,0 +1,64 @@
+"""Provenance: the stages that made a published model, each with its recipe and its record.
+
+Every stage copies its predecessor's provenance and adds itself, so that a card can be made from the
+folder alone, wherever it was copied to.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from modeling_condenser.pretraining.checkpoints import write_json
+from modeling_condenser.pretraining.run_folder import RECIPE_FILE, RUN_FILE
+
+PROVENANCE_FILE = "provenance.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a model's making.
+
+    Attributes:
+        name: "Pre-training" or "Fine-tuning".
+        recipe: what was asked for; local paths are cut to their last part.
+        run: what it ran on and how long it took.
+    """
+
+    name: str
+    recipe: dict[str, Any]
+    run: dict[str, Any]
+
+
+def read_stage(run_folder: Path, name: str) -> Stage | None:
+    """The stage that a run folder holds; None if it is not a run folder."""
+    recipe, run = run_folder / RECIPE_FILE, run_folder / RUN_FILE
+    if not recipe.is_file():
+        return None
+    record = json.loads(run.read_text()) if run.is_file() else {}
+    return Stage(name, _without_local_paths(yaml.safe_load(recipe.read_text())), record)
+
+
+def read_provenance(folder: Path) -> list[Stage]:
+    """The stages that made a model, first to last; none if they are not known."""
+    file = folder / PROVENANCE_FILE
+    if not file.is_file():
+        return []
+    return [Stage(**stage) for stage in json.loads(file.read_text())]
+
+
+def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
+    write_json(folder / PROVENANCE_FILE, [asdict(stage) for stage in stages])
+
+
+def _without_local_paths(value: Any) -> Any:
+    """A recipe as it may be published: a path of this machine says nothing elsewhere."""
+    if isinstance(value, dict):
+        return {name: _without_local_paths(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_local_paths(item) for item in value]
+    is_path = isinstance(value, str) and (Path(value).is_absolute() or Path(value).exists())
+    return f"local: {Path(value).name}" if is_path else value

@@ -1,0 +1,217 @@
+"""The study stage: one start, several arms, one table that says whether they differ."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modeling_condenser.analysis.curves import plot_curves
+from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.collection.beir import CORPUS_FILE
+from modeling_condenser.collection.builtin import build_builtin_collection
+from modeling_condenser.pretraining.checkpoints import write_json
+from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.pretraining.recipe import fill
+from modeling_condenser.pretraining.run_folder import claim_run_folder, describe_machine
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.retrieval.evaluate import (
+    BM25,
+    SystemResult,
+    evaluate_system,
+    report_on_card,
+)
+from modeling_condenser.retrieval.measures import Evaluation
+
+from .results import StudyResults
+from .starting_encoder import make_starting_encoder
+
+logger = logging.getLogger(__name__)
+
+SEARCH_FILE = "search.json"
+BUILTIN = "builtin"
+
+
+@dataclass(frozen=True)
+class StudyRecipe:
+    """What a study's recipe says.
+
+    Attributes:
+        arms: name -> pre-training settings in which the arms differ.
+        control: the arm that the others are compared with.
+        pretraining: settings that all arms share, the number of steps among them.
+        finetuning: settings of the fine-tuning, alike for all arms.
+        output_dir: folder of the study.
+        collection: "builtin", or a BEIR folder; its passages are the pre-training corpus too.
+        encoder: to start from; by default one is made, with `encoder_config` and `start`.
+        encoder_config: fields of `BertConfig` of the encoder that is made.
+        start: settings of that encoder's own MLM pre-training.
+        finetuning_seeds: each arm is fine-tuned once with each of these, which decides labels and
+            order; figures are means over them.
+        split: whose queries are judged.
+    """
+
+    arms: dict[str, Any]
+    control: str
+    pretraining: dict[str, Any]
+    finetuning: dict[str, Any]
+    output_dir: str
+    collection: str = BUILTIN
+    encoder: str | None = None
+    encoder_config: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, Any] = field(default_factory=dict)
+    finetuning_seeds: list[int] = field(default_factory=lambda: [0])
+    split: str = "test"
+
+
+def run_study(settings: Mapping[str, Any]) -> StudyResults:
+    """Run a study from where it stopped last time.
+
+    Args:
+        settings: fields of `StudyRecipe`.
+
+    Returns:
+        The table of results, also written to the study's folder as results.json and results.md,
+        beside curves.png and the folders of all stages.
+
+    Raises:
+        ValueError: a setting does not fit.
+    """
+    (recipe,) = fill(settings, StudyRecipe)
+    if recipe.control not in recipe.arms:
+        raise ValueError(
+            f"The control arm {recipe.control!r} is none of the arms {', '.join(recipe.arms)}."
+        )
+    out = Path(recipe.output_dir)
+    claim_run_folder(out, settings)
+    started = time.perf_counter()
+    study = _Study(recipe, out)
+    collection = study.prepare_collection()
+    encoder = study.prepare_encoder(collection)
+    trained = {arm: study.train_arm(arm, encoder, collection) for arm in recipe.arms}
+    measured = [study.measure_arm(arm, trained[arm], collection) for arm in recipe.arms]
+    logger.info("Searching with BM25")
+    bm25 = evaluate_system(BM25, collection, out / BM25, split=recipe.split)
+    results = StudyResults(
+        bm25=bm25,
+        arms={result.system: result for result in measured},
+        control=recipe.control,
+        facts={
+            **describe_machine(),
+            "session_seconds": round(time.perf_counter() - started, 1),
+            "n_passages": sum(1 for _ in (collection / CORPUS_FILE).open()),
+            "n_queries": len(bm25.evaluation.per_query["MRR@10"]),
+            "recipe": dict(settings),
+        },
+    )
+    results.write(out)
+    plot_curves({arm: out / arm / "pretrain" for arm in recipe.arms}, out / "curves.png")
+    study.finish(results, collection)
+    return results
+
+
+@dataclass(frozen=True)
+class _Study:
+    """The steps of a study, each of which leaves a folder and is skipped if it is there."""
+
+    recipe: StudyRecipe
+    out: Path
+
+    def prepare_collection(self) -> Path:
+        if self.recipe.collection != BUILTIN:
+            return Path(self.recipe.collection)
+        logger.info("Building the built-in collection from the installed packages' docstrings")
+        return build_builtin_collection(self.out / "collection")
+
+    def prepare_encoder(self, collection: Path) -> str:
+        """The encoder that every arm starts from."""
+        if self.recipe.encoder is not None:
+            return self.recipe.encoder
+        logger.info("Training a vocabulary and a starting encoder by plain MLM")
+        with (collection / CORPUS_FILE).open() as lines:
+            blank = make_starting_encoder(
+                (json.loads(line)["text"] for line in lines),
+                self.out / "start" / "blank",
+                encoder_config=self.recipe.encoder_config,
+            )
+        settings = {"objective": "mlm", "encoder": str(blank), **self.recipe.start}
+        return str(self._pretrain(settings, self.out / "start" / "pretrain", collection))
+
+    def train_arm(self, arm: str, encoder: str, collection: Path) -> Path:
+        """Pre-train an arm and export its encoder."""
+        logger.info("Pre-training arm %s", arm)
+        settings = {"encoder": encoder, **self.recipe.pretraining, **self.recipe.arms[arm]}
+        checkpoint = self._pretrain(settings, self.out / arm / "pretrain", collection)
+        exported = self.out / arm / "encoder"
+        return exported if exported.is_dir() else export_encoder(checkpoint, exported)
+
+    def _pretrain(self, settings: dict[str, Any], folder: Path, collection: Path) -> Path:
+        corpus = str(collection / CORPUS_FILE)
+        return pretrain({"corpus": corpus, **settings, "output_dir": str(folder)})
+
+    def measure_arm(self, arm: str, encoder: Path, collection: Path) -> SystemResult:
+        """Fine-tune an arm's encoder with each seed and measure the retrievers."""
+        results = []
+        for seed in self.recipe.finetuning_seeds:
+            logger.info("Fine-tuning and evaluating arm %s, seed %d", arm, seed)
+            settings = {
+                "encoder": str(encoder),
+                "collection": str(collection),
+                "seed": seed,
+                "subset_seed": seed,
+                **self.recipe.finetuning,
+                "output_dir": str(self._finetuned(arm, seed)),
+            }
+            model = finetune(settings)
+            folder = self._finetuned(arm, seed) / "evaluation"
+            split = self.recipe.split
+            results.append(evaluate_system(model, collection, folder, split=split, name=arm))
+        return _mean_result(results)
+
+    def _finetuned(self, arm: str, seed: int) -> Path:
+        return self.out / arm / f"finetuned-{seed}"
+
+    def finish(self, results: StudyResults, collection: Path) -> None:
+        """Put results on the cards of the first seed's retrievers, and say what to search with."""
+        seed = self.recipe.finetuning_seeds[0]
+        for arm in self.recipe.arms:
+            model = self._finetuned(arm, seed) / "model"
+            own = evaluate_system(
+                model,
+                collection,
+                self._finetuned(arm, seed) / "evaluation",
+                split=self.recipe.split,
+                name=arm,
+            )
+            command = f"condenser evaluate {arm} {own.collection} --split {own.split} --baseline bm25"
+            report_on_card(model, own, [results.bm25], commands=[command])
+        best = self._finetuned(results.best_arm, seed)
+        content = {
+            "model": str((best / "model").relative_to(self.out)),
+            "index": str((best / "evaluation" / "index").relative_to(self.out)),
+            "collection": os.path.relpath(collection, self.out),
+        }
+        write_json(self.out / SEARCH_FILE, content)
+
+
+def _mean_result(results: list[SystemResult]) -> SystemResult:
+    """Per-query means over several runs of one system."""
+    evaluations = [result.evaluation for result in results]
+    per_query = {
+        measure: {
+            query: float(np.mean([e.per_query[measure][query] for e in evaluations]))
+            for query in evaluations[0].per_query[measure]
+        }
+        for measure in evaluations[0].per_query
+    }
+    means = {measure: float(np.mean(list(v.values()))) for measure, v in per_query.items()}
+    first = results[0]
+    unanswerable = first.evaluation.unanswerable
+    return SystemResult(
+        first.system, first.collection, first.split, Evaluation(means, per_query, unanswerable)
+    )
