@@ -17,12 +17,13 @@ def run(words: list[str]) -> None:
     arguments = parser.parse_args(words)
     from modeling_condenser.retrieval.evaluate import (
         BM25,
+        SystemResult,
         evaluate_system,
         report_on_card,
         system_name,
     )
 
-    def measure(system: str):
+    def measure(system: str) -> SystemResult:
         folder = f"{system_name(system)}-{arguments.collection.name}-{arguments.split}"
         return evaluate_system(
             system,
@@ -43,5 +44,7 @@ def run(words: list[str]) -> None:
             line += f"   {baselines[0].system} {c.mean_baseline:.4f}   p = {c.p_value:.4f}"
         print(line)
     if arguments.model != BM25:
-        words_given = " ".join(["condenser evaluate", *words])
-        report_on_card(arguments.model, result, baselines, commands=[words_given])
+        command = f"condenser evaluate {result.system} {result.collection} --split {result.split}"
+        command += f" --depth {arguments.depth}"
+        command += "".join(f" --baseline {baseline.system}" for baseline in baselines)
+        report_on_card(arguments.model, result, baselines, commands=[command])

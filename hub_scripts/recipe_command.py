@@ -20,11 +20,14 @@ def read_settings(command: str, words: list[str], *classes: type) -> dict[str, A
     fields = [f.name for f in dataclasses.fields(own)]
     parser = argparse.ArgumentParser(
         prog=f"condenser {command}",
-        description=f"Run a recipe: a YAML file of fields, each of which --field value overrides.\n\n"
+        description="Run a recipe: a YAML file of fields, each of which --field value overrides."
+        "\n\n"
         f"Own fields: {', '.join(fields)}.\n\n{own.__doc__}\n\n"
         f"Further fields: all of {library.__module__.split('.')[0]}' {library.__name__}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="YAML file, or the name of a shipped recipe")
+    parser.add_argument(
+        "recipe", metavar="RECIPE", help="YAML file, or the name of a shipped recipe"
+    )
     recipe, changes = parser.parse_known_args(words)
     return read_recipe(recipe.recipe, changes)

@@ -2,6 +2,8 @@
 
     condenser search runs/demo "how do I sort a list"
     condenser search MODEL COLLECTION "how do I sort a list"
+
+A study knows its collection and its index; for a retriever, name the collection.
 """
 
 import argparse
@@ -22,13 +24,13 @@ def run(words: list[str]) -> None:
     arguments = parser.parse_args(words)
     model, collection, index_folder = _resolve(arguments.model, arguments.collection)
 
-    from modeling_condenser.collection.beir import load_passages
+    from modeling_condenser.collection.beir import CORPUS_FILE, load_passages
     from modeling_condenser.retrieval.encoding import Retriever
     from modeling_condenser.retrieval.evaluate import build_index
 
     passages = load_passages(collection)
     retriever = Retriever(model)
-    index = build_index(retriever, passages, index_folder)
+    index = build_index(retriever, passages, index_folder, corpus=collection / CORPUS_FILE)
     vectors = retriever.encode_queries([arguments.query])
     found = index.search(vectors, ["query"], depth=arguments.k)["query"]
     rows = {passage_id: row for row, passage_id in enumerate(passages["_id"])}
@@ -40,7 +42,7 @@ def run(words: list[str]) -> None:
 def _resolve(model: Path, collection: Path | None) -> tuple[Path, Path, Path]:
     """Retriever, collection and index that a study names, or those that were given."""
     if collection is not None:
-        return model, collection, model.parent / f"index-{collection.name}"
+        return model, collection, model.with_name(f"{model.name}-index-{collection.name}")
     file = model / "search.json"
     if not file.is_file():
         raise FileNotFoundError(

@@ -443,7 +443,9 @@ class _MaskedPositions:
         Only these are projected to the vocabulary: the other 85 % have no part in the loss.
         """
         logits = lm_head(hidden.flatten(0, 1).index_select(0, self.index))  # (M, V)
-        return F.cross_entropy(logits.float(), self.targets, reduction="sum") / self.n_items
+        if logits.dtype in (torch.bfloat16, torch.float16):
+            logits = logits.float()  # a sum of exponentials needs the precision
+        return F.cross_entropy(logits, self.targets, reduction="sum") / self.n_items
 
 
 @dataclass(frozen=True)

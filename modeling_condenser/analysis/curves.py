@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from modeling_condenser.pretraining.pretrain import read_log
-
-matplotlib.use("Agg")
 
 _PANELS = (
     ("late_loss", "late MLM loss (nats a masked token)"),
@@ -28,9 +25,12 @@ def plot_curves(runs: Mapping[str, Path], out: Path) -> Path:
         `out`.
     """
     logs = {label: read_log(folder) for label, folder in runs.items()}
-    panels = [(key, title) for key, title in _PANELS if any(key in e for log in logs.values() for e in log)]
+    logged = {key for log in logs.values() for entry in log for key in entry}
+    # A run shorter than its logging interval leaves no entry: then the first panel stays empty.
+    panels = [panel for panel in _PANELS if panel[0] in logged] or [_PANELS[0]]
     figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
-    for axes, (key, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (key, title) in zip(all_axes, panels, strict=True):
         for label, log in logs.items():
             entries = [entry for entry in log if key in entry]
             if entries:
@@ -39,6 +39,7 @@ def plot_curves(runs: Mapping[str, Path], out: Path) -> Path:
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("tokens seen (millions)", fontsize=9)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        if axes.lines:
+            axes.legend(fontsize=8)
     figure.savefig(out, dpi=150)
     return out

@@ -14,11 +14,13 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Normalize
 from sentence_transformers.util import cos_sim, dot_score
 from transformers import set_seed
 
 from modeling_condenser.collection.beir import load_collection
-from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
+from modeling_condenser.pretraining.checkpoints import write_json
+from modeling_condenser.pretraining.pretrain import LOG_FILE, MODEL_FOLDER
 from modeling_condenser.pretraining.recipe import fill
 from modeling_condenser.pretraining.run_folder import claim_run_folder, record_run, whole_folder
 from modeling_condenser.publishing.contract import EncodingContract
@@ -70,6 +72,8 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         ValueError: a setting does not fit; the message says which and what to do.
         FileNotFoundError: the encoder has no contract, or the collection does not exist.
     """
+    if "output_dir" not in settings:
+        raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
     defaults = {"report_to": "none", "save_strategy": "no", "batch_sampler": "no_duplicates"}
     recipe, arguments = fill(
         {**defaults, **settings}, FinetuningRecipe, SentenceTransformerTrainingArguments
@@ -89,7 +93,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         return model_folder
 
     set_seed(arguments.seed)
-    model = SentenceTransformer(recipe.encoder)
+    model = _open_model(recipe.encoder)
     model.max_seq_length = contract.passage_max_length
     loss = MultipleNegativesRankingLoss(
         model,
@@ -101,21 +105,29 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     )
     started = time.perf_counter()
     trainer.train()
+    write_json(run_folder / LOG_FILE, trainer.state.log_history)
     record_run(
         run_folder,
         {
             "seed": arguments.seed,
             "n_pairs": len(pairs),
             "steps": trainer.state.global_step,
-            "final_loss": trainer.state.log_history[-1].get("train_loss"),
+            "mean_loss": trainer.state.log_history[-1].get("train_loss"),
             "session_seconds": round(time.perf_counter() - started, 1),
         },
     )
     stage = read_stage(run_folder, "Fine-tuning")
     stages = [*read_provenance(Path(recipe.encoder)), *([stage] if stage else [])]
+    encoder: Any = model[0]
     with whole_folder(model_folder) as partial:
-        write_repository(partial, model[0].model, model.tokenizer, contract, stages)
+        write_repository(partial, encoder.model, model.tokenizer, contract, stages)
     return model_folder
+
+
+def _open_model(encoder: str) -> SentenceTransformer:
+    """The encoder and its pooling; the loss normalises where the recipe says cosine."""
+    model = SentenceTransformer(encoder)
+    return SentenceTransformer(modules=[m for m in model if not isinstance(m, Normalize)])
 
 
 def _contract(recipe: FinetuningRecipe) -> EncodingContract:

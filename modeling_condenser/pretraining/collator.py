@@ -66,7 +66,7 @@ class CondenserDataCollator:
         Args:
             examples: each with `input_ids`, token ids without special tokens, and where possible
                 `mask_key`, an integer that decides its masks. Without one, keys are drawn in the
-                order of the calls from a generator seeded with `seed` (and the worker's number),
+                order of the calls from a generator seeded with `seed` (and the worker's own seed),
                 so that masks differ between epochs but depend on the number of workers.
 
         Returns:
@@ -99,7 +99,8 @@ class CondenserDataCollator:
             return np.array([example["mask_key"] for example in examples], dtype=np.int64)
         if self._generator is None:
             worker = torch.utils.data.get_worker_info()
-            self._generator = np.random.default_rng([self.seed, worker.id if worker else 0])
+            # A worker lives for an epoch, and the loader seeds it anew for each.
+            self._generator = np.random.default_rng([self.seed, worker.seed if worker else 0])
         return self._generator.integers(0, 2**63 - 1, size=len(examples))
 
     def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:

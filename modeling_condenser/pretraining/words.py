@@ -31,11 +31,13 @@ class WordStarts:
         special: (V,) bool: tokens that belong to no word and are never masked.
         starts: (V,) bool: tokens that begin a word wherever they stand.
         ends: (V,) bool: tokens after which a new word begins whatever follows.
+        bare_markers: (V,) bool: tokens of a marker alone, which belong to the word after them.
     """
 
     special: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
+    bare_markers: np.ndarray
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """Number the words of each row.
@@ -54,7 +56,9 @@ class WordStarts:
         after_none[:, 1:] = ~in_word[:, :-1]
         after_end = np.zeros_like(in_word)
         after_end[:, 1:] = self.ends[ids[:, :-1]]
-        begins = in_word & (self.starts[ids] | after_none | after_end)
+        after_marker = np.zeros_like(in_word)
+        after_marker[:, 1:] = self.bare_markers[ids[:, :-1]]
+        begins = in_word & ((self.starts[ids] & ~after_marker) | after_none | after_end)
         return np.where(in_word, np.cumsum(begins, axis=1) - 1, -1)
 
 
@@ -72,6 +76,7 @@ def find_word_starts(tokenizer: PreTrainedTokenizerBase) -> WordStarts:
     continuing_prefix, kind = _marking(tokenizer)
     starts = np.zeros(len(tokens), dtype=bool)
     ends = np.zeros(len(tokens), dtype=bool)
+    bare_markers = np.zeros(len(tokens), dtype=bool)
     for i, token in enumerate(tokens):
         if token is None or special[i]:
             continue
@@ -81,11 +86,11 @@ def find_word_starts(tokenizer: PreTrainedTokenizerBase) -> WordStarts:
         marker = _BYTE_LEVEL_SPACE if kind == "byte-level" else _METASPACE
         marked = token.startswith(marker)
         text = _byte_level_text(token) if kind == "byte-level" else token
-        text = text.strip(f" \n\t{_METASPACE}")
+        text = text.replace(_METASPACE, " ").strip()
         starts[i] = marked or not text or _stands_alone(text[0])
-        # A marker by itself belongs to the word that it precedes.
-        ends[i] = token != marker and (not text or _stands_alone(text[-1]))
-    return WordStarts(special, starts, ends)
+        bare_markers[i] = token == marker
+        ends[i] = not bare_markers[i] and (not text or _stands_alone(text[-1]))
+    return WordStarts(special, starts, ends, bare_markers)
 
 
 def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """Model cards, made from what lies in a repository folder and its evaluations, nothing else."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +58,7 @@ def write_card(
     card = render_card(folder, results, commands)
     partial = folder / f".{CARD_FILE}.partial"
     partial.write_text(str(card), encoding="utf-8")
-    os.replace(partial, folder / CARD_FILE)
+    partial.replace(folder / CARD_FILE)
 
 
 def render_card(
@@ -74,7 +73,7 @@ def render_card(
         tags=["condenser", "dense-retrieval"],
         base_model=_base_model(stages),
         model_name=title if results else None,
-        eval_results=[_eval_result(result) for result in results] or None,
+        eval_results=_eval_results(results) or None,
     )
     sections = [
         f"# {title}",
@@ -100,6 +99,8 @@ def _base_model(stages: Sequence[Stage]) -> str | None:
 
 
 def _summary(stages: Sequence[Stage]) -> str:
+    if not stages:
+        return "A plain encoder; how it was trained is not recorded."
     condensed = any(stage.run.get("objective") == "condenser" for stage in stages)
     origin = (
         "condensed for dense retrieval: its CLS vector was trained to carry what a masked-LM head "
@@ -110,6 +111,12 @@ def _summary(stages: Sequence[Stage]) -> str:
     if any(stage.name == "Fine-tuning" for stage in stages):
         return f"A dense retriever, fine-tuned from an encoder that was {origin}."
     return f"A plain encoder, {origin}. Fine-tune it into a retriever."
+
+
+def _eval_results(results: Sequence[ReportedResult]) -> list[EvalResult]:
+    """Each figure once, however many systems it is compared with."""
+    figures = {(r.collection, r.split, r.measure): r for r in results}
+    return [_eval_result(result) for result in figures.values()]
 
 
 def _eval_result(result: ReportedResult) -> EvalResult:
@@ -135,6 +142,9 @@ def _use_section(contract: EncodingContract) -> str:
         ("segment ids", "passed" if contract.token_type_ids else "not passed"),
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    vectors = "encoder(**batch).last_hidden_state[:, 0]"
+    if contract.similarity == "cosine":
+        vectors += "\nvectors = vectors / vectors.norm(dim=-1, keepdim=True)"
     return f"""## How to use
 
 The encoding contract, also in `encoding_contract.json`:
@@ -161,8 +171,14 @@ from transformers import AutoModel, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER_OR_HUB_NAME")
 encoder = AutoModel.from_pretrained("FOLDER_OR_HUB_NAME").eval()
-batch = tokenizer(["It encodes."], padding=True, truncation=True, return_tensors="pt")
-vectors = encoder(**batch).last_hidden_state[:, 0]
+batch = tokenizer(
+    ["It encodes."],
+    padding=True,
+    truncation=True,
+    max_length={contract.passage_max_length},
+    return_tensors="pt",
+)
+vectors = {vectors}
 ```"""
 
 

@@ -50,8 +50,8 @@ class EncodingContract:
         file = folder / CONTRACT_FILE
         if not file.is_file():
             raise FileNotFoundError(
-                f"{folder} has no {CONTRACT_FILE}, so how it encodes is unknown: export the encoder "
-                "with `condenser export`, which writes it."
+                f"{folder} has no {CONTRACT_FILE}, so how it encodes is unknown: export the "
+                "encoder with `condenser export`, which writes it."
             )
         return fill(json.loads(file.read_text()), cls)[0]
 

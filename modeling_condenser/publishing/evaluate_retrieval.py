@@ -12,12 +12,13 @@ import argparse
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import faiss
 import ir_measures
 import numpy as np
 import torch
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
 from huggingface_hub import hf_hub_download, snapshot_download
 from ir_measures import RR, R, nDCG
 from transformers import AutoModel, AutoTokenizer
@@ -25,14 +26,14 @@ from transformers import AutoModel, AutoTokenizer
 MEASURES = {"MRR@10": RR @ 10, "nDCG@10": nDCG @ 10, "R@100": R @ 100}
 
 
-def read_contract(model):
+def read_contract(model: str) -> dict:
     """The encoding contract of a folder or a Hub repository."""
     local = Path(model) / "encoding_contract.json"
     path = local if local.is_file() else hf_hub_download(model, "encoding_contract.json")
     return json.loads(Path(path).read_text())
 
 
-def read_collection(name, split):
+def read_collection(name: str, split: str) -> tuple[Dataset, dict, dict]:
     """Passages, judged queries and judgements of a BEIR folder or Hub data set."""
     folder = Path(name)
     if not folder.is_dir():
@@ -41,7 +42,7 @@ def read_collection(name, split):
     queries = load_dataset("json", data_files=str(folder / "queries.jsonl"), split="train")
     with (folder / "qrels" / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
-    qrels = {}
+    qrels: dict[str, dict[str, int]] = {}
     for query_id, passage_id, grade in rows:
         qrels.setdefault(query_id, {})[passage_id] = int(grade)
     qrels = {q: grades for q, grades in qrels.items() if max(grades.values()) > 0}
@@ -50,7 +51,14 @@ def read_collection(name, split):
 
 
 @torch.no_grad()
-def encode(texts, model, tokenizer, contract, max_length, batch_size=64):
+def encode(
+    texts: list[str],
+    model: Any,
+    tokenizer: Any,
+    contract: dict,
+    max_length: int,
+    batch_size: int = 64,
+) -> np.ndarray:
     """Vectors of texts, (N, H) float32; batches are of like length."""
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     vectors = np.empty((len(texts), model.config.hidden_size), dtype=np.float32)
@@ -71,7 +79,7 @@ def encode(texts, model, tokenizer, contract, max_length, batch_size=64):
     return vectors
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("collection")
     parser.add_argument("--split", default="test")
@@ -87,7 +95,8 @@ def main():
     corpus, queries, qrels = read_collection(arguments.collection, arguments.split)
 
     separator = contract["title_separator"]
-    passages = [f"{t}{separator}{x}" if t else x for t, x in zip(corpus["title"], corpus["text"])]
+    pairs = zip(corpus["title"], corpus["text"], strict=True)
+    passages = [f"{title}{separator}{text}" if title else text for title, text in pairs]
     index = faiss.IndexFlatIP(model.config.hidden_size)
     index.add(encode(passages, model, tokenizer, contract, contract["passage_max_length"]))
     vectors = encode(
@@ -95,11 +104,11 @@ def main():
     )
     depth = min(100, len(corpus))
     scores, places = index.search(vectors, depth)
-    ids = corpus["_id"]
+    ids = list(corpus["_id"])
     run = {}
-    for query_id, row_scores, row_places in zip(queries, scores, places):
+    for query_id, row_scores, row_places in zip(queries, scores, places, strict=True):
         # Best first, ties by passage id; the measures see ranks, not scores.
-        ranked = sorted(zip(-row_scores, (ids[p] for p in row_places)))
+        ranked = sorted(zip(-row_scores, (ids[p] for p in row_places), strict=True))
         run[query_id] = {passage_id: float(depth - i) for i, (_, passage_id) in enumerate(ranked)}
     values = ir_measures.calc_aggregate(list(MEASURES.values()), qrels, run)
     print(json.dumps({name: round(values[m], 4) for name, m in MEASURES.items()}, indent=2))

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -28,26 +29,40 @@ def export_encoder(
         checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one.
         out: folder to write, whole or not at all.
         contract: how the encoder is to be used; by default CLS, dot product, and the longest
-            sequence that it was pre-trained with.
+            sequence that its tokenizer allows and it has positions for.
 
     Returns:
         `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
         backbone's), tokenizer, sentence-transformers modules, contract, evaluation script and card.
 
     Raises:
-        ValueError: `out` holds something else than an earlier export.
+        ValueError: `out` holds something else than an earlier export, or the checkpoint lacks
+            weights of the encoder.
     """
     out = Path(out)
     _refuse_foreign(out)
     source = resolve_checkpoint(checkpoint)
-    with _quiet_transformers():
-        model = CondenserModel.from_pretrained(source)
+    model = _load_backbone(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     contract = contract or _default_contract(tokenizer, model)
     stage = read_stage(_run_folder(source), "Pre-training")
     with whole_folder(out) as partial:
         write_repository(partial, model.encoder, tokenizer, contract, [stage] if stage else [])
     return out
+
+
+def _load_backbone(source: str) -> CondenserModel:
+    """Load a checkpoint's backbone, whole."""
+    with _quiet_transformers():
+        loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
+    model, info = loaded
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"{source} lacks {len(missing)} of the encoder's weights, such as {missing[0]}, and "
+            "random ones would be exported in their place: the checkpoint is damaged; save it anew."
+        )
+    return model
 
 
 def _run_folder(source: str) -> Path:
@@ -78,15 +93,29 @@ def write_repository(
         stages: that made it.
     """
     encoder.save_pretrained(folder)
-    tokenizer.model_max_length = max(contract.query_max_length, contract.passage_max_length)
-    if not contract.token_type_ids:
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    tokenizer.save_pretrained(folder)
+    _save_tokenizer(tokenizer, contract, folder)
     contract.save(folder)
     _write_sentence_transformers_modules(folder, contract)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)
     write_card(folder)
+
+
+def _save_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, contract: EncodingContract, folder: Path
+) -> None:
+    """Save a tokenizer that does what the contract says, and nothing of this session with it."""
+    tokenizer.model_max_length = max(contract.query_max_length, contract.passage_max_length)
+    if not contract.token_type_ids:
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        # The attribute alone is not saved.
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
+    for name in ("is_local", "local_files_only"):  # how it was opened here
+        tokenizer.init_kwargs.pop(name, None)
+    # What the last call cut and padded to would be saved as the tokenizer's own.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
 
 
 def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:
@@ -112,15 +141,17 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
 def _default_contract(
     tokenizer: PreTrainedTokenizerBase, model: CondenserModel
 ) -> EncodingContract:
-    positions = model.config.encoder_config.max_position_embeddings
-    longest = min(tokenizer.model_max_length, positions)
+    config = model.config.encoder_config
+    # RoBERTa and its kin count positions from behind the padding token's.
+    first = 0 if config.model_type == "bert" else (config.pad_token_id or 0) + 1
+    longest = min(tokenizer.model_max_length, config.max_position_embeddings - first)
     return EncodingContract(query_max_length=longest, passage_max_length=longest)
 
 
 def _refuse_foreign(out: Path) -> None:
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        if not (out / EVALUATION_SCRIPT).is_file():
-            raise ValueError(f"{out} exists and is no earlier export: choose another folder.")
+    is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
+    if is_taken and not (out / EVALUATION_SCRIPT).is_file():
+        raise ValueError(f"{out} exists and is no earlier export: choose another folder.")
 
 
 class _quiet_transformers:
@@ -128,9 +159,11 @@ class _quiet_transformers:
 
     def __enter__(self) -> None:
         self.verbosity = transformers_logging.get_verbosity()
+        self.has_bars = transformers_logging.is_progress_bar_enabled()
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
 
     def __exit__(self, *exception: object) -> None:
         transformers_logging.set_verbosity(self.verbosity)
-        transformers_logging.enable_progress_bar()
+        if self.has_bars:
+            transformers_logging.enable_progress_bar()

@@ -4,6 +4,7 @@ Every stage copies its predecessor's provenance and adds itself, so that a card 
 folder alone, wherever it was copied to.
 """
 
+import glob
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from modeling_condenser.pretraining.checkpoints import write_json
 from modeling_condenser.pretraining.run_folder import RECIPE_FILE, RUN_FILE
 
 PROVENANCE_FILE = "provenance.json"
+_SECRETS = ("hub_token", "push_to_hub_token")
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Stage:
 
     Attributes:
         name: "Pre-training" or "Fine-tuning".
-        recipe: what was asked for; local paths are cut to their last part.
+        recipe: what was asked for; local paths are cut to their last part, tokens left out.
         run: what it ran on and how long it took.
     """
 
@@ -39,7 +41,9 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
     if not recipe.is_file():
         return None
     record = json.loads(run.read_text()) if run.is_file() else {}
-    return Stage(name, _without_local_paths(yaml.safe_load(recipe.read_text())), record)
+    settings = yaml.safe_load(recipe.read_text()) or {}
+    public = {field: value for field, value in settings.items() if field not in _SECRETS}
+    return Stage(name, _without_local_paths(public), record)
 
 
 def read_provenance(folder: Path) -> list[Stage]:
@@ -60,5 +64,14 @@ def _without_local_paths(value: Any) -> Any:
         return {name: _without_local_paths(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_without_local_paths(item) for item in value]
-    is_path = isinstance(value, str) and (Path(value).is_absolute() or Path(value).exists())
+    is_path = isinstance(value, str) and _is_local_path(value)
     return f"local: {Path(value).name}" if is_path else value
+
+
+def _is_local_path(text: str) -> bool:
+    """Whether a setting names something on this machine, be it still there or not."""
+    if not text or "://" in text:
+        return False
+    looks_local = Path(text).is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
+    is_pattern = "/" in text and glob.has_magic(text)
+    return looks_local or is_pattern or (len(text) < 256 and Path(text).exists())

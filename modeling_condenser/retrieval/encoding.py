@@ -22,7 +22,8 @@ class Retriever:
     """
 
     def __init__(self, folder: str | Path, *, batch_size: int = 64):
-        self.contract = EncodingContract.load(Path(folder))
+        self.folder = Path(folder)
+        self.contract = EncodingContract.load(self.folder)
         self.model = SentenceTransformer(str(folder))
         self.batch_size = batch_size
 

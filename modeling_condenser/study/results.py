@@ -68,8 +68,8 @@ class StudyResults:
             differs = "differs" if c.p_value < 0.05 else "does not differ"
             sentences.append(
                 f"{arm} {differs} significantly from {self.control} in MRR@10: "
-                f"{c.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, p = {c.p_value:.4f},"
-                " two-sided paired randomisation test over queries)."
+                f"{c.difference:+.3f} (95 % interval {low:+.3f} to {high:+.3f}, "
+                f"p = {c.p_value:.4f}, two-sided paired randomisation test over queries)."
             )
         return "\n".join(sentences)
 

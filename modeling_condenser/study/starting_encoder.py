@@ -25,13 +25,20 @@ def make_starting_encoder(
 
     Returns:
         `out`, which pre-training starts from like from any encoder.
+
+    Raises:
+        ValueError: `encoder_config` does not state the sizes of vocabulary and positions.
     """
+    missing = {"vocab_size", "max_position_embeddings"} - encoder_config.keys()
+    if missing:
+        raise ValueError(
+            f"encoder_config lacks {', '.join(sorted(missing))}: state them, or name an encoder to "
+            "start from."
+        )
     if out.is_dir():
         return out
     trainer = BertWordPieceTokenizer(lowercase=True)
-    trainer.train_from_iterator(
-        texts, vocab_size=encoder_config["vocab_size"], show_progress=False
-    )
+    trainer.train_from_iterator(texts, vocab_size=encoder_config["vocab_size"], show_progress=False)
     tokenizer = BertTokenizerFast(tokenizer_object=trainer._tokenizer)
     tokenizer.model_max_length = encoder_config["max_position_embeddings"]
     set_seed(seed)

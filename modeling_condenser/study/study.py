@@ -5,18 +5,20 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sentence_transformers import SentenceTransformerTrainingArguments
+from transformers import TrainingArguments
 
 from modeling_condenser.analysis.curves import plot_curves
-from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.pretraining.checkpoints import write_json
-from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.pretraining.pretrain import PretrainingRecipe, pretrain
 from modeling_condenser.pretraining.recipe import fill
 from modeling_condenser.pretraining.run_folder import claim_run_folder, describe_machine
 from modeling_condenser.publishing.export import export_encoder
@@ -87,6 +89,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         raise ValueError(
             f"The control arm {recipe.control!r} is none of the arms {', '.join(recipe.arms)}."
         )
+    _check_stages(recipe)
     out = Path(recipe.output_dir)
     claim_run_folder(out, settings)
     started = time.perf_counter()
@@ -104,7 +107,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         facts={
             **describe_machine(),
             "session_seconds": round(time.perf_counter() - started, 1),
-            "n_passages": sum(1 for _ in (collection / CORPUS_FILE).open()),
+            "n_passages": _count_lines(collection / CORPUS_FILE),
             "n_queries": len(bm25.evaluation.per_query["MRR@10"]),
             "recipe": dict(settings),
         },
@@ -113,6 +116,20 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     plot_curves({arm: out / arm / "pretrain" for arm in recipe.arms}, out / "curves.png")
     study.finish(results, collection)
     return results
+
+
+def _check_stages(recipe: StudyRecipe) -> None:
+    """Refuse a wrong setting of a late stage before an early one takes its hour."""
+    given = {"encoder": "", "output_dir": recipe.output_dir}  # the study's own business
+    starts = [] if recipe.encoder is not None else [recipe.start]
+    arms = [{**recipe.pretraining, **changes} for changes in recipe.arms.values()]
+    for settings in (*starts, *arms):
+        fill({**given, "corpus": "", **settings}, PretrainingRecipe, TrainingArguments)
+    fill(
+        {**given, "collection": "", **recipe.finetuning},
+        FinetuningRecipe,
+        SentenceTransformerTrainingArguments,
+    )
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,7 @@ class _Study:
         if self.recipe.encoder is not None:
             return self.recipe.encoder
         logger.info("Training a vocabulary and a starting encoder by plain MLM")
-        with (collection / CORPUS_FILE).open() as lines:
+        with (collection / CORPUS_FILE).open(encoding="utf-8") as lines:
             blank = make_starting_encoder(
                 (json.loads(line)["text"] for line in lines),
                 self.out / "start" / "blank",
@@ -188,7 +205,8 @@ class _Study:
                 split=self.recipe.split,
                 name=arm,
             )
-            command = f"condenser evaluate {arm} {own.collection} --split {own.split} --baseline bm25"
+            command = f"condenser evaluate {arm} {own.collection} --split {own.split}"
+            command += " --baseline bm25"
             report_on_card(model, own, [results.bm25], commands=[command])
         best = self._finetuned(results.best_arm, seed)
         content = {
@@ -197,6 +215,11 @@ class _Study:
             "collection": os.path.relpath(collection, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
+
+
+def _count_lines(file: Path) -> int:
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)
 
 
 def _mean_result(results: list[SystemResult]) -> SystemResult:

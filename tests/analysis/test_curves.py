@@ -1,0 +1,75 @@
+"""Training curves of run folders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from modeling_condenser.analysis.curves import plot_curves
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved."""
+    saved: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
+        saved.append(self)
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return saved
+
+
+def make_run(folder: Path, **measures: list[float]) -> Path:
+    folder.mkdir(parents=True)
+    entries: list[dict[str, float]] = [
+        {"loss": 1.0, "num_input_tokens_seen": 500_000 * (i + 1), **dict(zip(measures, v))}
+        for i, v in enumerate(zip(*measures.values(), strict=True))
+    ]
+    (folder / "log.json").write_text(json.dumps([*entries, {"train_runtime": 3.0}]))
+    return folder
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axes.get_title().partition(" (")[0] for axes in figure.axes]
+
+
+def test_each_run_is_a_line_over_the_tokens_seen(tmp_path: Path, figures: list[Figure]) -> None:
+    runs = {
+        "mlm": make_run(tmp_path / "mlm", late_loss=[5.0, 4.0, 3.0]),
+        "condenser": make_run(
+            tmp_path / "cd", late_loss=[5.0, 4.5], head_loss=[6.0, 5.5], swap_cost=[0.0, 0.1]
+        ),
+    }
+    out = plot_curves(runs, tmp_path / "curves.png")
+    assert out.read_bytes().startswith(b"\x89PNG\r\n")
+    [figure] = figures
+    assert titles(figure) == ["late MLM loss", "head MLM loss", "swap cost"]
+    drawn = [
+        {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+        for axes in figure.axes
+    ]
+    assert drawn == [
+        {
+            "mlm": [[0.5, 5.0], [1.0, 4.0], [1.5, 3.0]],
+            "condenser": [[0.5, 5.0], [1.0, 4.5]],
+        },
+        {"condenser": [[0.5, 6.0], [1.0, 5.5]]},
+        {"condenser": [[0.5, 0.0], [1.0, 0.1]]},
+    ]
+
+
+def test_only_measures_that_occur_have_a_panel(tmp_path: Path, figures: list[Figure]) -> None:
+    plot_curves({"mlm": make_run(tmp_path / "mlm", late_loss=[5.0])}, tmp_path / "curves.svg")
+    assert titles(figures[0]) == ["late MLM loss"]
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+
+
+def test_runs_too_short_to_log_leave_an_empty_panel(tmp_path: Path, figures: list[Figure]) -> None:
+    plot_curves({"mlm": make_run(tmp_path / "mlm", late_loss=[])}, tmp_path / "curves.png")
+    assert titles(figures[0]) == ["late MLM loss"]
+    assert figures[0].axes[0].lines[:] == []

@@ -1,0 +1,21 @@
+"""A published encoder and a small collection to fine-tune it on."""
+
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
+from tests.publishing.making import make_collection, make_run
+
+
+@pytest.fixture(scope="session")
+def encoder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("encoders")
+    contract = EncodingContract(48, 56, title_separator=" : ")
+    return export_encoder(make_run(bert_folder, root / "run"), root / "encoder", contract=contract)
+
+
+@pytest.fixture(scope="session")
+def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)

@@ -1,0 +1,220 @@
+"""What all tests share: texts, three kinds of tokenizers and tiny encoders, made without a network.
+
+The fixtures are made once a session and shared by all tests, which must leave them as they are.
+"""
+
+import atexit
+import json
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+_CACHE = tempfile.mkdtemp(prefix="condenser-tests-")
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+# The libraries read these when they are imported, so they stand before the imports.
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HOME": _CACHE,
+    "HF_HUB_CACHE": f"{_CACHE}/hub",
+    "HF_DATASETS_CACHE": f"{_CACHE}/datasets",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from tokenizers import (  # noqa: E402
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import (  # noqa: E402
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+torch.set_num_threads(min(2, torch.get_num_threads()))
+
+VOCABULARY_SIZE = 500
+MAX_TOKENS = 64
+
+_WORDS = {
+    kind: words.split()
+    for kind, words in {
+        "noun": "river museum engine poet harbour theorem orchard café naïveté railway glacier "
+        "fjord library citizen parliament mother-in-law résumé telescope market 東京 大学 volcano",
+        "place": "Oslo Zürich São-Paulo Łódź Kyoto Reykjavík Málaga Leeds Córdoba Gdańsk",
+        "verb": "describes repairs outlives measures paints re-reads can't-stop visits hides",
+    }.items()
+}
+_TEMPLATES = (
+    "The {noun} {verb} the old {other} near {place}.",
+    "In {year}, {place}'s {noun} cost ${number}.50; nobody knew why!",
+    "Dr. Ng didn't see the {noun} (or the {other}), did she?",
+    "It {verb} about {number} % of every {noun}, e.g. in {place}.",
+    '"Don\'t {verb}," said the {noun} - and the {other} left.',
+    "{place} has {number} well-known {other}s: the {noun} is one of them.",
+    "Why?",
+)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """About 300 short English documents of several sentences; the same each time."""
+    rng = random.Random(0)
+    written = [" ".join(_sentence(rng) for _ in range(rng.randint(2, 9))) for _ in range(270)]
+    docstrings = [
+        " ".join(text.split())
+        for module in (json, os, random, shutil, tempfile)
+        for name in sorted(vars(module))
+        if len(text := getattr(vars(module)[name], "__doc__", None) or "") > 200
+    ]
+    return written + docstrings[:30]
+
+
+def _sentence(rng: random.Random) -> str:
+    drawn = {kind: rng.choice(words) for kind, words in _WORDS.items()}
+    return rng.choice(_TEMPLATES).format(
+        **drawn,
+        other=rng.choice(_WORDS["noun"]),
+        year=rng.randint(1500, 2024),
+        number=rng.randint(2, 9999),
+    )
+
+
+@pytest.fixture(scope="session")
+def wordpiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
+    """As of bert-base-uncased: lower case, no accents, `##` before pieces that continue."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=VOCABULARY_SIZE, special_tokens=special, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def byte_level_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
+    """As of roberta-base: byte-level BPE, `Ġ` before tokens that follow a blank."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY_SIZE,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
+    return _wrapped(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def sentencepiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
+    """As of xlm-roberta-base: Unigram, `▁` before tokens that follow a blank."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=VOCABULARY_SIZE,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return _wrapped(tokenizer)
+
+
+def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=MAX_TOKENS,
+        bos_token="<s>",
+        eos_token="</s>",
+        cls_token="<s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        mask_token="<mask>",
+    )
+
+
+_TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+
+
+@pytest.fixture(scope="session")
+def bert_folder(
+    wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A tiny random BERT with its MLM head and tokenizer, for sequences of up to 64 tokens."""
+    config = BertConfig(
+        vocab_size=len(wordpiece_tokenizer), max_position_embeddings=MAX_TOKENS, **_TINY
+    )
+    return _save(BertForMaskedLM, config, wordpiece_tokenizer, tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
+def roberta_folder(
+    byte_level_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A tiny random RoBERTa with its MLM head and tokenizer, for sequences of up to 64 tokens."""
+    config = RobertaConfig(
+        vocab_size=len(byte_level_tokenizer), max_position_embeddings=MAX_TOKENS + 2, **_TINY
+    )
+    return _save(
+        RobertaForMaskedLM, config, byte_level_tokenizer, tmp_path_factory.mktemp("roberta")
+    )
+
+
+def _save(cls: type, config: object, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        cls(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus_file(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The texts as JSON lines, with the one column `text`."""
+    file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    file.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    return file

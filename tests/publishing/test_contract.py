@@ -1,0 +1,59 @@
+"""The encoding contract as a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.publishing.contract import EncodingContract
+
+
+def write(folder: Path, **fields: object) -> None:
+    (folder / "encoding_contract.json").write_text(json.dumps(fields))
+
+
+def test_a_saved_contract_comes_back(tmp_path: Path) -> None:
+    contract = EncodingContract(
+        32, 128, similarity="cosine", title_separator=" [SEP] ", token_type_ids=True
+    )
+    contract.save(tmp_path)
+    assert EncodingContract.load(tmp_path) == contract
+    assert json.loads((tmp_path / "encoding_contract.json").read_text()) == {
+        "query_max_length": 32,
+        "passage_max_length": 128,
+        "pooling": "cls",
+        "similarity": "cosine",
+        "title_separator": " [SEP] ",
+        "token_type_ids": True,
+    }
+
+
+def test_a_folder_without_a_contract_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no encoding_contract.json.*condenser export"):
+        EncodingContract.load(tmp_path)
+
+
+def test_an_unknown_field_names_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path, query_max_length=8, passage_max_length=8, similarty="dot")
+    with pytest.raises(ValueError, match="'similarty'.*'similarity'"):
+        EncodingContract.load(tmp_path)
+
+
+@pytest.mark.parametrize("fields", [{"pooling": "mean"}, {"similarity": "euclidean"}])
+def test_a_choice_that_there_is_not_is_refused(tmp_path: Path, fields: dict[str, str]) -> None:
+    write(tmp_path, query_max_length=8, passage_max_length=8, **fields)
+    [(name, value)] = fields.items()
+    with pytest.raises(ValueError, match=f"{name} is '{value}', expected one of 'cls'|'dot'"):
+        EncodingContract.load(tmp_path)
+
+
+def test_a_missing_length_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, query_max_length=8)
+    with pytest.raises(ValueError, match="lacks the field 'passage_max_length'"):
+        EncodingContract.load(tmp_path)
+
+
+def test_a_title_stands_before_the_text_only_where_there_is_one() -> None:
+    contract = EncodingContract(8, 8, title_separator=" | ")
+    assert contract.passage("Oslo", "A city.") == "Oslo | A city."
+    assert contract.passage("", "A city.") == "A city."

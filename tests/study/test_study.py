@@ -1,0 +1,300 @@
+"""A whole study at toy size, and the sentences it ends with."""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from sentence_transformers import SentenceTransformerTrainer
+
+from modeling_condenser.pretraining.trainer import CondenserTrainer
+from modeling_condenser.retrieval.evaluate import SystemResult, evaluate_system
+from modeling_condenser.retrieval.measures import Evaluation
+from modeling_condenser.study import study
+from modeling_condenser.study.results import StudyResults
+from modeling_condenser.study.study import run_study
+from tests.publishing.making import N_PASSAGES, make_collection
+
+SHORT = {
+    "max_length": 32,
+    "per_device_train_batch_size": 8,
+    "max_steps": 6,
+    "learning_rate": 1e-3,
+    "logging_steps": 2,
+    "use_cpu": True,
+}
+
+
+def make_settings(collection: Path, out: Path) -> dict[str, Any]:
+    return {
+        "collection": str(collection),
+        "output_dir": str(out),
+        "control": "mlm",
+        "arms": {
+            "mlm": {"objective": "mlm"},
+            "condenser": {
+                "objective": "condenser",
+                "new_head": True,
+                "n_head_layers": 1,
+                "skip_from": 1,
+            },
+        },
+        "encoder_config": {
+            "vocab_size": 400,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "max_position_embeddings": 64,
+        },
+        "start": {**SHORT, "max_steps": 3, "seed": 1},
+        "pretraining": {**SHORT, "seed": 2},
+        "finetuning": {
+            "train_size": 16,
+            "query_max_length": 16,
+            "passage_max_length": 32,
+            "per_device_train_batch_size": 8,
+            "num_train_epochs": 2,
+            "learning_rate": 1e-3,
+            "use_cpu": True,
+        },
+        "finetuning_seeds": [0, 1],
+    }
+
+
+@pytest.fixture(scope="module")
+def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
+
+
+@dataclass
+class Recorded:
+    """A study's result, and a checksum of each batch that a pre-training run trained on."""
+
+    results: StudyResults
+    folder: Path
+    settings: dict[str, Any]
+    batches: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+@pytest.fixture(scope="module")
+def finished(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    out = tmp_path_factory.mktemp("studies") / "study"
+    batches: dict[str, list[str]] = defaultdict(list)
+    step = CondenserTrainer.training_step
+
+    def recorded_step(self: CondenserTrainer, model: Any, inputs: Any, *args: Any) -> Any:
+        run = str(Path(self.args.output_dir).relative_to(out))
+        content = b"".join(inputs[k].numpy().tobytes() for k in ("input_ids", "labels"))
+        batches[run].append(hashlib.sha256(content).hexdigest())
+        return step(self, model, inputs, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CondenserTrainer, "training_step", recorded_step)
+        settings = make_settings(collection, out)
+        return Recorded(run_study(settings), out, settings, batches)
+
+
+def refuse(*args: object, **kwargs: object) -> None:
+    raise AssertionError("trained again")
+
+
+def test_a_study_writes_what_it_found(finished: Recorded) -> None:
+    folder, results = finished.folder, finished.results
+    written = json.loads((folder / "results.json").read_text())
+    assert list(results.arms) == ["mlm", "condenser"]
+    assert written["arms"] == {n: r.evaluation.means for n, r in results.arms.items()}
+    assert written["bm25"] == results.bm25.evaluation.means
+    assert written["control"] == "mlm"
+    assert list(written["comparisons"]) == ["condenser"]
+    assert written["facts"]["n_passages"] == N_PASSAGES
+    assert written["facts"]["n_queries"] == 20
+    assert written["facts"]["recipe"]["pretraining"]["max_steps"] == 6
+    assert "torch" in written["facts"]["versions"]
+    text = (folder / "results.md").read_text()
+    assert text == f"{results.table()}\n\n{results.verdict()}\n"
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_both_arms_start_alike_and_see_the_same_batches(finished: Recorded) -> None:
+    runs = {arm: finished.folder / arm / "pretrain" for arm in ("mlm", "condenser")}
+    records = [json.loads((run / "run.json").read_text()) for run in runs.values()]
+    assert records[0]["tokens_seen"] == records[1]["tokens_seen"] > 6 * 8 * 5
+    assert records[0]["steps"] == records[1]["steps"] == 6
+    recipes = [yaml.safe_load((run / "recipe.yaml").read_text()) for run in runs.values()]
+    assert recipes[0]["encoder"] == recipes[1]["encoder"]
+    assert recipes[0]["encoder"] == str(finished.folder / "start" / "pretrain" / "model")
+    batches = finished.batches
+    assert len(batches["mlm/pretrain"]) == len(set(batches["mlm/pretrain"])) == 6
+    assert batches["mlm/pretrain"] == batches["condenser/pretrain"]
+    assert len(batches["start/pretrain"]) == 3
+
+
+def test_a_figure_is_the_mean_over_the_finetuning_seeds(
+    finished: Recorded, collection: Path
+) -> None:
+    for arm, result in finished.results.arms.items():
+        values = [
+            evaluate_system(
+                finished.folder / arm / f"finetuned-{seed}" / "model",
+                collection,
+                finished.folder / arm / f"finetuned-{seed}" / "evaluation",
+                name=arm,
+            ).evaluation.per_query["MRR@10"]
+            for seed in (0, 1)
+        ]
+        expected = {query: (values[0][query] + values[1][query]) / 2 for query in values[0]}
+        assert result.evaluation.per_query["MRR@10"] == pytest.approx(expected)
+        mean = sum(expected.values()) / 20
+        assert result.evaluation.means["MRR@10"] == pytest.approx(mean)
+
+
+def test_every_arms_retriever_has_its_results_on_its_card(finished: Recorded) -> None:
+    for arm in finished.results.arms:
+        folder = finished.folder / arm / "finetuned-0"
+        metrics = json.loads((folder / "evaluation" / "metrics.json").read_text())
+        card = ModelCard.load(folder / "model" / "README.md")
+        found = {r.metric_type: r.metric_value for r in card.data.eval_results}
+        means = metrics["evaluation"]["means"]
+        assert found == {measure: round(value, 4) for measure, value in means.items()}
+        bm25 = finished.results.bm25.evaluation.means["MRR@10"]
+        assert f"| MRR@10 | {means['MRR@10']:.4f} | bm25 | {bm25:.4f} |" in card.text
+        assert f"condenser evaluate {arm} small --split test --baseline bm25" in card.text
+        assert str(finished.folder.parent) not in card.text
+
+
+def test_the_search_file_leads_to_the_best_arm(finished: Recorded, collection: Path) -> None:
+    named = json.loads((finished.folder / "search.json").read_text())
+    best = finished.results.best_arm
+    means = {a: r.evaluation.means["MRR@10"] for a, r in finished.results.arms.items()}
+    assert means[best] == max(means.values())
+    assert named["model"] == f"{best}/finetuned-0/model"
+    assert (finished.folder / named["index"] / "index.faiss").is_file()
+    assert (finished.folder / named["collection"]).resolve() == collection
+
+
+def test_a_second_run_trains_nothing_and_says_the_same(
+    finished: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CondenserTrainer, "train", refuse)
+    monkeypatch.setattr(SentenceTransformerTrainer, "train", refuse)
+    again = run_study(finished.settings)
+    assert again.table() == finished.results.table()
+    assert again.verdict() == finished.results.verdict()
+
+
+def test_a_killed_study_goes_on_where_it_stopped(
+    finished: Recorded, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(collection, tmp_path / "study")
+    trained: list[str] = []
+    pretrain, train = study.pretrain, CondenserTrainer.train
+
+    def killed(given: dict[str, Any]) -> Path:
+        if "condenser" in given["output_dir"].rpartition("study")[2]:
+            raise KeyboardInterrupt
+        return pretrain(given)
+
+    def recorded(self: CondenserTrainer, *args: Any, **kwargs: Any) -> Any:
+        trained.append(str(Path(self.args.output_dir).relative_to(tmp_path / "study")))
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(CondenserTrainer, "train", recorded)
+    monkeypatch.setattr(study, "pretrain", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(settings)
+    assert trained == ["start/pretrain", "mlm/pretrain"]
+    monkeypatch.setattr(study, "pretrain", pretrain)
+    results = run_study(settings)
+    assert trained == ["start/pretrain", "mlm/pretrain", "condenser/pretrain"]
+    # And the interruption changed nothing.
+    assert results.table() == finished.results.table()
+
+
+def test_a_control_that_is_no_arm_is_refused(collection: Path, tmp_path: Path) -> None:
+    settings = {**make_settings(collection, tmp_path / "study"), "control": "dpr"}
+    with pytest.raises(ValueError, match="control arm 'dpr' is none of the arms mlm, condenser"):
+        run_study(settings)
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "nearest"),
+    [
+        ("start", "learning_rat", "learning_rate"),
+        ("pretraining", "max_step", "max_steps"),
+        ("finetuning", "train_siz", "train_size"),
+    ],
+)
+def test_a_wrong_setting_of_any_stage_is_found_before_the_first_one_starts(
+    collection: Path, tmp_path: Path, part: str, field: str, nearest: str
+) -> None:
+    settings = make_settings(collection, tmp_path / "study")
+    settings[part] = {**settings[part], field: 1}
+    with pytest.raises(ValueError, match=f"no field '{field}'.*'{nearest}'"):
+        run_study(settings)
+    assert not (tmp_path / "study").exists()
+
+
+def test_an_encoder_without_sizes_is_refused(collection: Path, tmp_path: Path) -> None:
+    settings = {**make_settings(collection, tmp_path / "study"), "encoder_config": {}}
+    with pytest.raises(ValueError, match="lacks max_position_embeddings, vocab_size"):
+        run_study(settings)
+
+
+def make_results(**values: list[float]) -> StudyResults:
+    systems = {}
+    for name, numbers in values.items():
+        per_query = {"MRR@10": {f"q{i}": value for i, value in enumerate(numbers)}}
+        means = {"MRR@10": sum(numbers) / len(numbers)}
+        systems[name] = SystemResult(name, "small", "test", Evaluation(means, per_query))
+    return StudyResults(systems.pop("bm25"), systems, "mlm", {"n_queries": 8})
+
+
+def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
+    flat = [0.25] * 8
+    results = make_results(
+        bm25=[0.5] * 8,
+        mlm=flat,
+        # Better on each of 8 queries: 2 of 256 sign flips are as extreme.
+        condenser=[0.375] * 8,
+        # Better on one, worse on another, as much: every sign flip is as extreme.
+        other=[0.5, 0.0, *flat[2:]],
+    )
+    assert results.best_arm == "condenser"
+    assert results.table().splitlines() == [
+        "| system | MRR@10 |",
+        "| --- | --- |",
+        "| bm25 | 0.500 |",
+        "| mlm | 0.250 |",
+        "| condenser | 0.375 (+0.125, p = 0.008) |",
+        "| other | 0.250 (+0.000, p = 1.000) |",
+    ]
+    first, second = results.verdict().splitlines()
+    assert first == (
+        "condenser differs significantly from mlm in MRR@10: +0.125 (95 % interval +0.125 to "
+        "+0.125, p = 0.0078, two-sided paired randomisation test over queries)."
+    )
+    interval = re.fullmatch(
+        r"other does not differ significantly from mlm in MRR@10: \+0\.000 \(95 % interval "
+        r"(-0\.\d+) to (\+0\.\d+), p = 1\.0000, two-sided paired randomisation test over queries\)\.",
+        second,
+    )
+    assert interval is not None
+    assert -0.125 <= float(interval[1]) < 0 < float(interval[2]) <= 0.125
+
+
+def test_results_are_written_with_their_comparisons(tmp_path: Path) -> None:
+    results = make_results(bm25=[0.5] * 4, mlm=[0.25] * 4, condenser=[0.5, 0.5, 0.5, 0.25])
+    results.write(tmp_path)
+    written = json.loads((tmp_path / "results.json").read_text())
+    comparison = written["comparisons"]["condenser"]["MRR@10"]
+    assert comparison["difference"] == 0.1875
+    assert comparison["p_value"] == 0.25  # three of three non-zero differences: 2 * 2 / 16
+    assert written["facts"] == {"n_queries": 8}

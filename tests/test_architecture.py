@@ -1,0 +1,98 @@
+"""The house as ARCHITECTURE.md draws it: rooms, one-way imports, short files, true documents."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "modeling_condenser"
+# Each room may import from those before it.
+ROOMS = (
+    "collection",
+    "pretraining",
+    "publishing",
+    "biencoder",
+    "retrieval",
+    "analysis",
+    "study",
+)
+
+
+def imported_modules(file: Path) -> set[str]:
+    """Absolute names of all modules that a file imports, also inside functions."""
+    modules = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            modules.add(node.module or "")
+        elif isinstance(node, ast.ImportFrom):
+            parts = file.relative_to(ROOT).with_suffix("").parts[: -node.level]
+            modules.add(".".join([*parts, node.module or ""]).strip("."))
+    return modules
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_from_rooms_before_it(room):
+    allowed = ROOMS[: ROOMS.index(room) + 1]
+    for file in (PACKAGE / room).glob("*.py"):
+        for module in imported_modules(file):
+            parts = module.split(".")
+            assert parts[0] != "hub_scripts", f"{file} imports a command"
+            if parts[0] == "modeling_condenser" and len(parts) > 1 and parts[1] in ROOMS:
+                assert parts[1] in allowed, f"{file} imports {module}"
+
+
+def test_the_files_that_travel_import_only_torch_transformers_and_each_other():
+    allowed = {"torch", "transformers", "collections", "contextlib", "copy", "dataclasses"}
+    allowed |= {"difflib", "typing", "modeling_condenser"}
+    for name in ("configuration_condenser.py", "modeling_condenser.py"):
+        modules = imported_modules(PACKAGE / name)
+        assert {module.split(".")[0] for module in modules} <= allowed
+        own = {module for module in modules if module.startswith("modeling_condenser")}
+        assert own <= {"modeling_condenser.configuration_condenser"}
+
+
+def test_every_room_and_file_is_in_architecture_md_and_nothing_else():
+    document = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"\| `(?:modeling_condenser/)?([\w/]+\.py)` \|", document))
+    files = {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        if file.name != "__init__.py" or file.parent == PACKAGE
+    }
+    assert named == files
+    assert {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()} == set(
+        ROOMS
+    )
+
+
+def test_files_are_short():
+    long = {
+        str(file.relative_to(ROOT)): length
+        for folder in (PACKAGE, ROOT / "hub_scripts", ROOT / "benchmarks")
+        for file in folder.rglob("*.py")
+        if (length := len(file.read_text().splitlines())) > 400
+    }
+    # The model is one file because the Hub copies it as one.
+    assert long.keys() <= {"modeling_condenser/modeling_condenser.py"}
+
+
+def test_every_package_is_listed_for_installation():
+    import tomllib
+
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    expected = {"modeling_condenser", "hub_scripts", "configuration"}
+    expected |= {f"modeling_condenser.{room}" for room in ROOMS}
+    assert set(listed) == expected
+
+
+def test_every_recipe_is_a_mapping_with_a_comment_that_says_where_it_comes_from():
+    recipes = sorted((ROOT / "configuration").rglob("*.yaml"))
+    assert len(recipes) >= 5
+    for recipe in recipes:
+        assert recipe.read_text().startswith("# "), recipe
+        assert isinstance(yaml.safe_load(recipe.read_text()), dict), recipe
