@@ -1,6 +1,6 @@
 """Speed and memory of pre-training, beside the dense way, in one run, as ratios.
 
-    python -m benchmarks.pretraining [--layers 4 --hidden 128 --max_length 128 --batch 32 --repeats 3]
+    python -m benchmarks.pretraining [--layers 4 --hidden 128 --max_length 128 --batch 32]
 
 Text: docstrings of the standard library, so that blocks have the lengths of real text. Each side
 runs in a process of its own, in turns, so that peak memory is its own; figures are medians. Both

@@ -49,7 +49,7 @@ class CondenserConfig(PreTrainedConfig):
     model_type = "condenser"
     sub_configs = {"encoder_config": AutoConfig}
 
-    encoder_config: dict | PreTrainedConfig | None = None
+    encoder_config: Any = None  # a dictionary or None until it is resolved, then a config
     n_head_layers: int = 2
     skip_from: int | None = None
     late_mlm: bool = True
@@ -73,7 +73,7 @@ class CondenserConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Build from the content of a config.json.
 
         Raises:
@@ -98,7 +98,7 @@ class CondenserConfig(PreTrainedConfig):
             setattr(config, name, value)
         return loaded
 
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:
         """The backbone's configuration, where transformers keeps the vocabulary size."""
         return self.encoder_config
 

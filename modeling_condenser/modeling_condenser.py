@@ -99,7 +99,8 @@ class CondenserPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise the modules beside the encoder as the encoder initialises its own."""
-        self.base_model.encoder._init_weights(module)
+        backbone: Any = self.base_model
+        backbone.encoder._init_weights(module)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save with the two code files, so that every Auto class opens the folder anywhere."""
@@ -136,7 +137,7 @@ class CondenserModel(CondenserPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.set_input_embeddings(value)
 
-    def forward(self, *args: Any, **kwargs: Any):
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
         """The encoder's forward pass, with its arguments and its output."""
         return self.encoder(*args, **kwargs)
 
@@ -165,7 +166,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             pooler.requires_grad_(False)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any):
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a Condenser checkpoint: as `PreTrainedModel.from_pretrained`."""
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
@@ -192,7 +193,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         return cls._from_parts(parts, CondenserConfig(encoder_config=parts.encoder.config))
 
     @classmethod
-    def _from_parts(cls, parts: "_EncoderParts", config: CondenserConfig):
+    def _from_parts(cls, parts: "_EncoderParts", config: CondenserConfig) -> Any:
         model = cls(config)
         model.condenser.encoder.load_state_dict(parts.encoder.state_dict())
         if parts.lm_head is not None:
@@ -255,7 +256,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 class CondenserForPreTraining(CondenserForMaskedLM):
     """The whole Condenser: backbone, LM head and Condenser head, in one checkpoint."""
 
-    _keys_to_ignore_on_load_unexpected = None
+    _keys_to_ignore_on_load_unexpected = []
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -304,8 +305,8 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path, *args: Any, new_head: bool = False, **kwargs: Any
-    ):
+        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
+    ) -> Any:
         """Open a pre-training checkpoint, whole.
 
         Args:
@@ -316,14 +317,16 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
         Raises:
             ValueError: weights are missing, or there are weights that the model has no place for.
-                A random head would corrupt the backbone (section 3.4), so it is never made silently.
+                A random head can corrupt the backbone (section 3.4), so none is made silently.
         """
         wants_info = kwargs.pop("output_loading_info", False)
         with _without_load_reports():
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
             )
-        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith("head."))}
+        missing = {
+            key for key in info["missing_keys"] if not (new_head and key.startswith("head."))
+        }
         _refuse_incomplete(pretrained_model_name_or_path, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
 
@@ -332,7 +335,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Run the backbone, eqs. (6) and (7).
 
         Returns:
@@ -452,7 +455,7 @@ class _MaskedPositions:
 class _EncoderParts:
     """A loaded encoder, and its LM head where its checkpoint has one."""
 
-    encoder: nn.Module
+    encoder: Any
     lm_head: nn.Module | None
 
 
@@ -510,7 +513,7 @@ def _load_lm_head(name_or_path: str, config: Any, **kwargs: Any) -> nn.Module | 
     return getattr(masked_lm, name)
 
 
-def _make_pooler_plain(pooler: nn.Module) -> None:
+def _make_pooler_plain(pooler: Any) -> None:
     """Make a pooler that no checkpoint has trained the identity: tanh(CLS), not random noise."""
     with torch.no_grad():
         pooler.dense.weight.copy_(torch.eye(pooler.dense.in_features))
@@ -537,8 +540,8 @@ def _lm_head_name(masked_lm: PreTrainedModel) -> str:
     names = [n for n, _ in masked_lm.named_children() if n != masked_lm.base_model_prefix]
     if len(names) != 1:
         raise ValueError(
-            f"{type(masked_lm).__name__} adds the modules {names} to its encoder; a Condenser needs "
-            "an encoder whose LM head is one module."
+            f"{type(masked_lm).__name__} adds the modules {names} to its encoder; a Condenser "
+            "needs an encoder whose LM head is one module."
         )
     return names[0]
 

@@ -65,9 +65,9 @@ def test_every_room_and_file_is_in_architecture_md_and_nothing_else():
         if file.name != "__init__.py" or file.parent == PACKAGE
     }
     assert named == files
-    assert {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()} == set(
-        ROOMS
-    )
+    assert {
+        folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()
+    } == set(ROOMS)
 
 
 def test_files_are_short():

@@ -1,11 +1,10 @@
-"""The model against a dense implementation of the paper's equations, and its life in the library."""
+"""The model against a dense implementation of the equations, and its life in the library."""
 
 import copy
 import shutil
 
 import pytest
 import torch
-from tests.naive_condenser import naive_loss
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -22,6 +21,7 @@ from modeling_condenser import (
     CondenserForPreTraining,
     CondenserModel,
 )
+from tests.naive_condenser import naive_loss
 
 VOCABULARY, LAYERS = 60, 4
 

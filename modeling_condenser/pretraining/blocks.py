@@ -75,9 +75,9 @@ class BlockBuilder:
         Returns:
             Token ids of each block, int32, without special tokens, in the order of the documents.
         """
-        texts = [text or "" for text in texts]
+        present = [text or "" for text in texts]
         encoded = self.tokenizer(
-            texts,
+            present,
             add_special_tokens=False,
             return_attention_mask=False,
             return_token_type_ids=False,
@@ -86,7 +86,7 @@ class BlockBuilder:
         )
         blocks: list[np.ndarray] = []
         for text, number, ids, offsets in zip(
-            texts, numbers, encoded["input_ids"], encoded["offset_mapping"], strict=True
+            present, numbers, encoded["input_ids"], encoded["offset_mapping"], strict=True
         ):
             if ids:
                 lengths = _sentence_lengths(text, offsets)
@@ -125,7 +125,9 @@ class BlockBuilder:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def build_blocks(documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None) -> Dataset:
+def build_blocks(
+    documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
+) -> Dataset:
     """Build the blocks of a whole corpus, in parallel, cached by the fingerprint of its content.
 
     Args:
@@ -255,7 +257,8 @@ class KeyedBlocks(torch.utils.data.Dataset):
         rows = self.blocks[indices]["input_ids"]
         keys = random_keys(self.seed, int(self._epoch), np.array(indices))
         return [
-            {"input_ids": ids, "mask_key": key} for ids, key in zip(rows, keys.tolist(), strict=True)
+            {"input_ids": ids, "mask_key": key}
+            for ids, key in zip(rows, keys.tolist(), strict=True)
         ]
 
 
@@ -296,8 +299,8 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
             raise ValueError(
-                f"A stream of blocks was given to {worker.num_workers} data-loader workers, each of "
-                "which would read all of it: set dataloader_num_workers=0 and num_proc here."
+                f"A stream of blocks was given to {worker.num_workers} data-loader workers, each "
+                "of which would read all of it: set dataloader_num_workers=0 and num_proc here."
             )
         keyed = (
             {"input_ids": ids, "mask_key": int(random_keys(self.seed, self.epoch, number)[0])}

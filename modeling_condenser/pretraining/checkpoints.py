@@ -14,21 +14,26 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint_manifest.json"
+_PARTIAL = ".{}.partial"  # what a JSON file is called while it is written
 
 
 def seal_checkpoint(folder: Path) -> None:
     """Write the manifest of a checkpoint all of whose files are written."""
+    own = {MANIFEST, _PARTIAL.format(MANIFEST)}  # the latter of a process that was killed
     files = {
         str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": _checksum(file)}
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != MANIFEST
+        if file.is_file() and file.name not in own
     }
     write_json(folder / MANIFEST, files)
 
 
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a sealed checkpoint; None if nothing is."""
-    manifest = json.loads((folder / MANIFEST).read_text())
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except ValueError:
+        return f"{MANIFEST} cannot be read"
     for name, expected in manifest.items():
         file = folder / name
         if not file.is_file():
@@ -43,7 +48,8 @@ def find_damage(folder: Path) -> str | None:
 def last_whole_checkpoint(run_folder: Path) -> Path | None:
     """The newest checkpoint to resume from; None if there is none.
 
-    Torn checkpoints, which a killed process leaves, and damaged ones are passed over with a warning.
+    Torn checkpoints, which a killed process leaves, and damaged ones are passed over with a
+    warning.
 
     Raises:
         ValueError: there are checkpoints, but every one of them is damaged.
@@ -88,13 +94,13 @@ def _is_sealed(folder: Path) -> bool:
 
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(_PARTIAL.format(path.name))
     with partial.open("w") as file:
         json.dump(content, file, indent=2, sort_keys=True)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def _checksum(file: Path) -> str:

@@ -10,7 +10,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
+from datasets import (
+    Dataset,
+    Features,
+    IterableDataset,
+    Value,
+    concatenate_datasets,
+    interleave_datasets,
+)
 from datasets import load_dataset as load_hub_dataset
 
 _BUILDERS = {
@@ -20,6 +27,7 @@ _BUILDERS = {
     ".parquet": "parquet",
     ".csv": "csv",
 }
+_FEATURES = Features({"text": Value("string")})
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,14 @@ def load_documents(
 
 
 def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    rows = _load_rows(source, streaming)
-    columns = _columns(rows, source)
+    empty = ValueError(f"{source.path} holds no documents: the corpus is empty.")
+    try:
+        rows = _load_rows(source, streaming)
+        columns = _columns(rows)
+    except StopIteration:  # what the library raises for files without a row
+        raise empty from None
+    if not columns:
+        raise empty
     if source.text_column not in columns:
         nearest = get_close_matches(source.text_column, columns, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -84,6 +98,9 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     rows = rows.select_columns([source.text_column])
     if source.text_column != "text":
         rows = rows.rename_column(source.text_column, "text")
+    if rows.features != _FEATURES:
+        # Parquet often holds large strings, which cannot be put together with others.
+        rows = rows.cast(_FEATURES)
     if source.join_rows > 1:
         rows = rows.map(_join, batched=True, batch_size=source.join_rows)
     return rows
@@ -99,20 +116,18 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
             revision=source.revision,
             streaming=streaming,
         )
-    builder, data_files = _builder(source.path, files), [str(file) for file in files]
+    builder = _builder(source.path, files)
+    data_files = [str(file) for file in files if file.stat().st_size > 0]
+    if not data_files:
+        return Dataset.from_dict({})
     return load_hub_dataset(builder, data_files=data_files, split="train", streaming=streaming)
 
 
-def _columns(rows: Dataset | IterableDataset, source: Source) -> list[str]:
-    empty = ValueError(f"{source.path} holds no documents: the corpus is empty.")
+def _columns(rows: Dataset | IterableDataset) -> list[str]:
+    """The columns of a data set; none if it has no rows."""
     if isinstance(rows, Dataset):
-        if len(rows) == 0:
-            raise empty
-        return rows.column_names
-    first = next(iter(rows), None)
-    if first is None:
-        raise empty
-    return list(first)
+        return rows.column_names if len(rows) else []
+    return list(next(iter(rows), {}))
 
 
 def _local_files(path: str) -> list[Path] | None:
@@ -127,7 +142,8 @@ def _local_files(path: str) -> list[Path] | None:
     if local.is_file():
         return [local]
     if local.is_dir():
-        files = sorted(file for file in local.rglob("*") if _ending(file) in _BUILDERS)
+        files = [file for file in sorted(local.rglob("*")) if file.is_file()]
+        files = [file for file in files if _ending(file) in _BUILDERS]
         if not files:
             raise FileNotFoundError(f"{path} holds no {', '.join(_BUILDERS)} file.")
         return files

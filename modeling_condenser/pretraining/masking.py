@@ -45,7 +45,7 @@ def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.
     Returns:
         (B, T) bool: tokens of the chosen words.
     """
-    n_rows, width = words.shape
+    n_rows = len(words)
     n_words = max(int(words.max(initial=-1)) + 1, 1)
     # Word -1 is counted in an extra last column, and cut off.
     lengths = np.zeros((n_rows, n_words + 1), dtype=np.int64)

@@ -52,6 +52,8 @@ class PretrainingRecipe:
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
+        blocks_seed: decides which blocks are short; apart from the run's seed, so that runs of
+            other seeds read the same prepared blocks.
         preprocessing_workers: processes that build blocks.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
         attn_implementation: attention back-end ("eager", "sdpa", "flash_attention_2", ...); the
@@ -70,6 +72,7 @@ class PretrainingRecipe:
     max_length: int = 512
     short_block_probability: float = 0.1
     mlm_probability: float = 0.15
+    blocks_seed: int = 0
     preprocessing_workers: int | None = None
     encoder_changes: dict[str, Any] = field(default_factory=dict)
     attn_implementation: str | None = None
@@ -105,7 +108,7 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         FileNotFoundError: a local file of the corpus does not exist.
     """
     recipe, arguments = _read(settings)
-    run_folder = Path(arguments.output_dir)
+    run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER
 
     set_seed(arguments.seed)
@@ -124,7 +127,7 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         tokenizer,
         max_length=recipe.max_length,
         short_block_probability=recipe.short_block_probability,
-        seed=arguments.seed,
+        seed=recipe.blocks_seed,
     )
     documents = load_documents(recipe.sources, streaming=recipe.streaming)
 
@@ -169,9 +172,7 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
     return model_folder
 
 
-def save_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> None:
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save model and tokenizer, whole or not at all."""
     with whole_folder(folder) as partial:
         model.save_pretrained(partial)
@@ -233,9 +234,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     return model
 
 
-def check_fit(
-    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int
-) -> None:
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
     """Check that a tokenizer's tokens and a sequence length have a place in a model.
 
     Raises:
@@ -255,5 +254,3 @@ def check_fit(
         raise ValueError(
             f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
         )
-
-

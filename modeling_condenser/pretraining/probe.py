@@ -1,4 +1,4 @@
-"""What a Condenser's head takes from the dense vector: the cheapest sign of whether condensing works.
+"""What a Condenser's head takes from the dense vector: the cheapest sign that condensing works.
 
 The head can lower its loss by reading the late CLS vector, or get by with the early tokens alone.
 Exchanging the late CLS between the blocks of a batch tells which: the rise of the head's loss is
@@ -53,9 +53,7 @@ def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> Probe:
         model.train(was_training)
 
 
-def _measure(
-    model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor
-) -> Probe:
+def _measure(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Probe:
     masked = labels != IGNORE_INDEX
     targets = labels[masked]
     if len(targets) == 0:

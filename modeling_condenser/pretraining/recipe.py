@@ -65,9 +65,14 @@ def read_recipe(name_or_path: str | Path, changes: Sequence[str] = ()) -> dict[s
         ValueError: the file is no mapping, or a change has no value.
     """
     path = find_recipe(name_or_path)
-    settings = yaml.load(path.read_text(), Loader=_Loader) or {}
+    try:
+        settings = yaml.load(path.read_text(), Loader=_Loader) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{path} holds a {type(settings).__name__}, expected `field: value` lines.")
+        raise ValueError(
+            f"{path} holds a {type(settings).__name__}, expected `field: value` lines."
+        )
     return {**settings, **parse_changes(changes)}
 
 
@@ -133,7 +138,9 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     """A value of a simple type, checked; others are left to the class."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     options = typing.get_args(hint) if is_union else (hint,)
-    literals = [arg for o in options if typing.get_origin(o) is typing.Literal for arg in o.__args__]
+    literals = [
+        arg for o in options if typing.get_origin(o) is typing.Literal for arg in o.__args__
+    ]
     if literals and value not in literals and not (value is None and type(None) in options):
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, literals))}.")
     simple = {bool, int, float, str, type(None)}

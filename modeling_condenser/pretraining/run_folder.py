@@ -1,8 +1,8 @@
 """Run folders: what a stage leaves behind, so that it can be rerun, judged and described.
 
-    recipe.yaml    what was asked for
-    run.json       what it ran on: versions, machine, data fingerprints, counts, time
-    ...            what the stage made
+recipe.yaml    what was asked for
+run.json       what it ran on: versions, machine, data fingerprints, counts, time
+...            what the stage made
 """
 
 import importlib.metadata
@@ -26,7 +26,7 @@ RUN_FILE = "run.json"
 _FREE = frozenset(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
     "dataloader_pin_memory disable_tqdm hub_token log_level logging_dir logging_first_step "
-    "logging_steps overwrite preprocessing_workers report_to run_name save_steps save_strategy "
+    "logging_steps preprocessing_workers report_to run_name save_steps save_strategy "
     "save_total_limit".split()
 )
 _PACKAGES = ("torch", "transformers", "datasets", "sentence-transformers", "numpy", "faiss-cpu")
@@ -47,15 +47,15 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
     if recipe.is_file():
         _refuse_other_recipe(folder, yaml.safe_load(recipe.read_text()) or {}, stated)
         return
-    if folder.is_dir() and any(folder.iterdir()):
+    partial = recipe.with_name(f".{RECIPE_FILE}.partial")
+    if folder.is_dir() and any(entry != partial for entry in folder.iterdir()):
         raise ValueError(
             f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing): choose another "
             "output_dir, so that nothing is overwritten."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    partial = recipe.with_name(f".{RECIPE_FILE}.partial")
     partial.write_text(yaml.safe_dump(stated, sort_keys=True))
-    os.replace(partial, recipe)
+    partial.replace(recipe)
 
 
 def _refuse_other_recipe(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -124,7 +124,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     replaced = folder.with_name(f".{folder.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)  # of a process that was killed
     if folder.exists():
-        os.replace(folder, replaced)
-    os.replace(partial, folder)
+        folder.replace(replaced)
+    partial.replace(folder)
     shutil.rmtree(replaced, ignore_errors=True)

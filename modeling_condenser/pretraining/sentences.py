@@ -10,9 +10,9 @@ from functools import cache
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
 _ABBREVIATIONS = frozenset(
-    "al approx bros ca cf cm co corp dept dr e.g ed eds eq eqs etc fig figs gen i.e inc jan feb mar "
-    "apr aug sept oct nov dec jr km lt ltd mm mr mrs ms mt no nos nr op p.m a.m pp prof ref rev sec "
-    "sen sr st u.k u.n u.s univ viz vol vols vs".split()
+    "a.m al approx apr aug bros ca cf cm co corp dec dept dr e.g ed eds eq eqs etc feb fig figs "
+    "gen i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof ref rev sec "
+    "sen sept sr st u.k u.n u.s univ viz vol vols vs".split()
 )
 
 

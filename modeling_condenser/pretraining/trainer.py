@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer, told what to log about a Condenser and how to save so that nothing is lost."""
+"""The Hugging Face Trainer, told what to log about a Condenser, and how to lose nothing."""
 
 import time
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from .checkpoints import MANIFEST, drop_old_checkpoints, last_whole_checkpoint, seal_checkpoint
 from .probe import probe
@@ -35,7 +35,9 @@ class CondenserTrainer(Trainer):
         self._probed: tuple[int, dict[str, float]] | None = None  # at which step, and what
         self.add_callback(_EpochTeller(self))
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any):
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> TrainOutput:
         """Train, from the last whole checkpoint of `output_dir` unless told otherwise.
 
         Args:
@@ -44,7 +46,7 @@ class CondenserTrainer(Trainer):
             **kwargs: as for `Trainer.train`.
         """
         if resume_from_checkpoint in (None, True):
-            last = last_whole_checkpoint(Path(self.args.output_dir))
+            last = last_whole_checkpoint(Path(str(self.args.output_dir)))
             resume_from_checkpoint = str(last) if last else None
         self._window = None
         return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
@@ -80,7 +82,7 @@ class CondenserTrainer(Trainer):
         inputs: dict[str, Any],
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
-    ):
+    ) -> Any:
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -126,7 +128,7 @@ class CondenserTrainer(Trainer):
         Raises:
             OSError: the checkpoint could not be written; older ones are untouched.
         """
-        run_folder = Path(self.args.output_dir)
+        run_folder = Path(str(self.args.output_dir))
         folder = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:

@@ -1,15 +1,17 @@
 """A starting encoder where none is given: a vocabulary from the corpus, and random weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import BertWordPieceTokenizer
-from transformers import BertConfig, BertTokenizerFast, set_seed
+from transformers import BertConfig, BertTokenizer, set_seed
 
 from modeling_condenser.configuration_condenser import CondenserConfig
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.pretraining.pretrain import save_model
+
+_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def make_starting_encoder(
@@ -37,11 +39,26 @@ def make_starting_encoder(
         )
     if out.is_dir():
         return out
-    trainer = BertWordPieceTokenizer(lowercase=True)
-    trainer.train_from_iterator(texts, vocab_size=encoder_config["vocab_size"], show_progress=False)
-    tokenizer = BertTokenizerFast(tokenizer_object=trainer._tokenizer)
+    vocabulary = _train_vocabulary(list(texts), encoder_config["vocab_size"])
+    pieces = BertWordPieceTokenizer(vocabulary, lowercase=True)
+    tokenizer = BertTokenizer(tokenizer_object=pieces._tokenizer)
     tokenizer.model_max_length = encoder_config["max_position_embeddings"]
     set_seed(seed)
     config = CondenserConfig(encoder_config=BertConfig(**encoder_config))
     save_model(CondenserForMaskedLM(config), tokenizer, out)
     return out
+
+
+def _train_vocabulary(texts: Sequence[str], size: int) -> dict[str, int]:
+    """Train a WordPiece vocabulary, the same each time.
+
+    The library numbers the single characters in the order of a hash map that differs from process
+    to process, and breaks ties between pieces by these numbers. So a first training only finds the
+    characters, and the second is given them in order.
+    """
+    characters = BertWordPieceTokenizer(lowercase=True)
+    characters.train_from_iterator(texts, vocab_size=1, show_progress=False)
+    given = [*_SPECIAL_TOKENS, *sorted(characters.get_vocab().keys() - set(_SPECIAL_TOKENS))]
+    pieces = BertWordPieceTokenizer(lowercase=True)
+    pieces.train_from_iterator(texts, vocab_size=size, special_tokens=given, show_progress=False)
+    return pieces.get_vocab()

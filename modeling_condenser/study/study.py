@@ -37,6 +37,12 @@ logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
+_RESERVED = frozenset({BM25, "collection", "start"})  # folders of the study itself
+# What decides how many tokens an arm sees, and which.
+_BUDGET = frozenset(
+    "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps num_train_epochs "
+    "per_device_train_batch_size seed short_block_probability".split()
+)
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         ValueError: a setting does not fit.
     """
     (recipe,) = fill(settings, StudyRecipe)
-    if recipe.control not in recipe.arms:
-        raise ValueError(
-            f"The control arm {recipe.control!r} is none of the arms {', '.join(recipe.arms)}."
-        )
+    _check_arms(recipe)
     _check_stages(recipe)
     out = Path(recipe.output_dir)
     claim_run_folder(out, settings)
@@ -116,6 +119,24 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     plot_curves({arm: out / arm / "pretrain" for arm in recipe.arms}, out / "curves.png")
     study.finish(results, collection)
     return results
+
+
+def _check_arms(recipe: StudyRecipe) -> None:
+    if recipe.control not in recipe.arms:
+        raise ValueError(
+            f"The control arm {recipe.control!r} is none of the arms {', '.join(recipe.arms)}."
+        )
+    for arm, changes in recipe.arms.items():
+        if arm in _RESERVED:
+            raise ValueError(
+                f"An arm cannot be called {arm!r}: the study has a folder of that name."
+            )
+        unequal = sorted(_BUDGET & changes.keys())
+        if unequal:
+            raise ValueError(
+                f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
+                "tokens: set it under `pretraining`, for all of them."
+            )
 
 
 def _check_stages(recipe: StudyRecipe) -> None:

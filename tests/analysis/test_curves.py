@@ -27,7 +27,11 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def make_run(folder: Path, **measures: list[float]) -> Path:
     folder.mkdir(parents=True)
     entries: list[dict[str, float]] = [
-        {"loss": 1.0, "num_input_tokens_seen": 500_000 * (i + 1), **dict(zip(measures, v))}
+        {
+            "loss": 1.0,
+            "num_input_tokens_seen": 500_000 * (i + 1),
+            **dict(zip(measures, v, strict=True)),
+        }
         for i, v in enumerate(zip(*measures.values(), strict=True))
     ]
     (folder / "log.json").write_text(json.dumps([*entries, {"train_runtime": 3.0}]))

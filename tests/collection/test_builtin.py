@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from modeling_condenser.collection.beir import load_collection
 from modeling_condenser.collection.builtin import (
     PACKAGES,
     STANDARD_LIBRARY,
@@ -18,7 +19,6 @@ from modeling_condenser.collection.builtin import (
     split_docstring,
     split_of,
 )
-from modeling_condenser.collection.beir import load_collection
 
 PROSE = "The rest of this docstring tells in some fifteen words what {} does to its input and why."
 

@@ -155,9 +155,31 @@ def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", WRITERS)
 def test_an_empty_file_is_refused(name: str, streaming: bool, tmp_path: Path) -> None:
-    file = write(tmp_path / name, [])
+    file = tmp_path / name
+    file.touch()
     with pytest.raises(ValueError, match="holds no documents: the corpus is empty"):
         read(file, streaming=streaming)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_empty_file_among_others_is_passed_over(streaming: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    write(tmp_path / "b.jsonl", TEXTS)
+    assert read(tmp_path, streaming=streaming) == as_rows(TEXTS)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_table_without_rows_is_refused(streaming: bool, tmp_path: Path) -> None:
+    file = write(tmp_path / "c.csv", [])
+    with pytest.raises(ValueError, match="holds no documents|corresponds to no data"):
+        read(file, streaming=streaming)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_numbers_in_the_text_column_are_read_as_text(streaming: bool, tmp_path: Path) -> None:
+    file = tmp_path / "c.csv"
+    file.write_text("text\n1900\n2000\n")
+    assert read(file, streaming=streaming) == as_rows(["1900", "2000"])
 
 
 def test_files_of_several_kinds_in_one_folder_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small things that many tests need: a checkpoint, its export, a collection, an isolated process."""
+"""Small things that many tests need: a pre-training run, a collection, an isolated process."""
 
 import json
 import subprocess

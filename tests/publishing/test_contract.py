@@ -39,11 +39,15 @@ def test_an_unknown_field_names_the_nearest(tmp_path: Path) -> None:
         EncodingContract.load(tmp_path)
 
 
-@pytest.mark.parametrize("fields", [{"pooling": "mean"}, {"similarity": "euclidean"}])
-def test_a_choice_that_there_is_not_is_refused(tmp_path: Path, fields: dict[str, str]) -> None:
-    write(tmp_path, query_max_length=8, passage_max_length=8, **fields)
-    [(name, value)] = fields.items()
-    with pytest.raises(ValueError, match=f"{name} is '{value}', expected one of 'cls'|'dot'"):
+@pytest.mark.parametrize(
+    ("name", "value", "choices"),
+    [("pooling", "mean", "'cls'"), ("similarity", "euclidean", "'dot', 'cosine'")],
+)
+def test_a_choice_that_there_is_not_is_refused(
+    tmp_path: Path, name: str, value: str, choices: str
+) -> None:
+    write(tmp_path, query_max_length=8, passage_max_length=8, **{name: value})
+    with pytest.raises(ValueError, match=f"{name} is '{value}', expected one of {choices}."):
         EncodingContract.load(tmp_path)
 
 

@@ -283,7 +283,8 @@ def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
     )
     interval = re.fullmatch(
         r"other does not differ significantly from mlm in MRR@10: \+0\.000 \(95 % interval "
-        r"(-0\.\d+) to (\+0\.\d+), p = 1\.0000, two-sided paired randomisation test over queries\)\.",
+        r"(-0\.\d+) to (\+0\.\d+), p = 1\.0000, two-sided paired randomisation test over "
+        r"queries\)\.",
         second,
     )
     assert interval is not None

@@ -1,0 +1,164 @@
+"""Run folders: claimed for one recipe, filled whole or not at all."""
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from modeling_condenser.pretraining.run_folder import (
+    RECIPE_FILE,
+    RUN_FILE,
+    claim_run_folder,
+    describe_machine,
+    record_run,
+    whole_folder,
+)
+
+SETTINGS = {
+    "encoder": "bert",
+    "corpus": [{"path": "a.txt", "join_rows": 2}],
+    "learning_rate": 1e-5,
+    "save_steps": 100,
+    "output_dir": "runs/a",
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_new_or_empty_folder_takes_down_the_recipe(exists: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "a"
+    if exists:
+        folder.mkdir(parents=True)
+    claim_run_folder(folder, SETTINGS)
+    assert [file.name for file in folder.iterdir()] == [RECIPE_FILE]
+    written = yaml.safe_load((folder / RECIPE_FILE).read_text())
+    assert written == {n: v for n, v in SETTINGS.items() if n != "output_dir"}
+
+
+def test_the_same_settings_go_on_from_wherever_the_folder_is(tmp_path: Path) -> None:
+    claim_run_folder(tmp_path, SETTINGS)
+    (tmp_path / "checkpoint-1").mkdir()
+    before = contents(tmp_path)
+    claim_run_folder(tmp_path, SETTINGS)
+    claim_run_folder(tmp_path, {**SETTINGS, "output_dir": "moved/elsewhere"})
+    assert contents(tmp_path) == before
+
+
+def test_settings_without_a_part_in_the_result_may_change(tmp_path: Path) -> None:
+    claim_run_folder(tmp_path, SETTINGS)
+    changed = {**SETTINGS, "save_steps": 7, "dataloader_num_workers": 4, "logging_steps": 1}
+    claim_run_folder(tmp_path, changed)
+    del changed["save_steps"]
+    claim_run_folder(tmp_path, changed)
+    assert yaml.safe_load((tmp_path / RECIPE_FILE).read_text())["save_steps"] == 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": 2e-5}, "learning_rate: 1e-05 then, 2e-05 now"),
+        ({"seed": 3}, "seed: 'not set' then, 3 now"),
+        (
+            {"corpus": [{"path": "a.txt", "join_rows": 3}]},
+            r"corpus: \[{'join_rows': 2, 'path': 'a.txt'}\] then, "
+            r"\[{'path': 'a.txt', 'join_rows': 3}\] now",
+        ),
+        ({"encoder": "roberta", "seed": 3}, "encoder: 'bert' then, 'roberta' now, seed: "),
+    ],
+)
+def test_other_settings_are_refused_with_both_values(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    claim_run_folder(tmp_path, SETTINGS)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=f"a run of another recipe .*{message}"):
+        claim_run_folder(tmp_path, {**SETTINGS, **changes})
+    assert contents(tmp_path) == before
+
+
+def test_a_setting_that_is_left_out_is_refused(tmp_path: Path) -> None:
+    claim_run_folder(tmp_path, SETTINGS)
+    fewer = {name: value for name, value in SETTINGS.items() if name != "learning_rate"}
+    with pytest.raises(ValueError, match="learning_rate: 1e-05 then, 'not set' now"):
+        claim_run_folder(tmp_path, fewer)
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="is not empty and holds no run .recipe.yaml is missing"):
+        claim_run_folder(tmp_path, SETTINGS)
+    assert contents(tmp_path) == before
+
+
+def test_a_claim_that_was_cut_short_can_be_repeated(tmp_path: Path) -> None:
+    (tmp_path / f".{RECIPE_FILE}.partial").write_text("encod")
+    claim_run_folder(tmp_path, SETTINGS)
+    assert [file.name for file in tmp_path.iterdir()] == [RECIPE_FILE]
+
+
+def test_a_record_holds_facts_versions_and_machine(tmp_path: Path) -> None:
+    record_run(tmp_path, {"seed": 4, "steps": 10})
+    record = json.loads((tmp_path / RUN_FILE).read_text())
+    assert record == {**describe_machine(), "seed": 4, "steps": 10}
+    assert record["versions"]["python"] == platform.python_version()
+    assert record["versions"]["torch"] == version("torch")
+    assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "model"
+    with whole_folder(folder) as partial:
+        (partial / "weights").write_text("new")
+        assert not folder.exists()
+    assert contents(tmp_path) == {"deep/model/weights": b"new"}
+
+
+def test_a_whole_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    with whole_folder(folder) as partial:
+        (partial / "weights").write_text("new")
+        assert contents(folder) == {"old": b"old"}
+    assert contents(tmp_path) == {"model/weights": b"new"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_error_leaves_the_old_folder_and_no_partial_one(
+    exists: bool, error: BaseException, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    if exists:
+        folder.mkdir()
+        (folder / "old").write_text("old")
+    with pytest.raises(type(error)), whole_folder(folder) as partial:  # noqa: PT012
+        (partial / "weights").write_text("half of the wei")
+        raise error
+    assert contents(tmp_path) == ({"model/old": b"old"} if exists else {})
+    assert [entry.name for entry in tmp_path.iterdir()] == (["model"] if exists else [])
+
+
+def test_what_a_killed_process_left_does_not_come_in_the_way(tmp_path: Path) -> None:
+    for name, file in [("model", "old"), (".model.partial", "half"), (".model.replaced", "older")]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(file)
+    with whole_folder(tmp_path / "model") as partial:
+        assert contents(partial) == {}
+        (partial / "weights").write_text("new")
+    assert contents(tmp_path) == {"model/weights": b"new"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
