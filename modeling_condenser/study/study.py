@@ -40,8 +40,8 @@ BUILTIN = "builtin"
 _RESERVED = frozenset({BM25, "collection", "start"})  # folders of the study itself
 # What decides how many tokens an arm sees, and which.
 _BUDGET = frozenset(
-    "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps num_train_epochs "
-    "per_device_train_batch_size seed short_block_probability".split()
+    "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
+    "num_train_epochs per_device_train_batch_size seed short_block_probability".split()
 )
 
 
@@ -100,12 +100,13 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     collection = study.prepare_collection()
     encoder = study.prepare_encoder(collection)
     trained = {arm: study.train_arm(arm, encoder, collection) for arm in recipe.arms}
-    measured = [study.measure_arm(arm, trained[arm], collection) for arm in recipe.arms]
+    unlabelled = {arm: study.measure_unlabelled(arm, trained[arm], collection) for arm in trained}
+    finetuned = {arm: study.measure_finetuned(arm, trained[arm], collection) for arm in trained}
     logger.info("Searching with BM25")
     bm25 = evaluate_system(BM25, collection, out / BM25, split=recipe.split)
     results = StudyResults(
         bm25=bm25,
-        arms={result.system: result for result in measured},
+        groups={"no labels": unlabelled, study.labels: finetuned},
         control=recipe.control,
         facts={
             **describe_machine(),
@@ -192,7 +193,19 @@ class _Study:
         corpus = str(collection / CORPUS_FILE)
         return pretrain({"corpus": corpus, **settings, "output_dir": str(folder)})
 
-    def measure_arm(self, arm: str, encoder: Path, collection: Path) -> SystemResult:
+    @property
+    def labels(self) -> str:
+        """How many labelled pairs the arms are fine-tuned on, in words."""
+        return f"{self.recipe.finetuning.get('train_size') or 'all'} labels"
+
+    def measure_unlabelled(self, arm: str, encoder: Path, collection: Path) -> SystemResult:
+        """Measure an arm's encoder as it is, without fine-tuning."""
+        logger.info("Evaluating arm %s without labels", arm)
+        folder = self.out / arm / "evaluation"
+        split = self.recipe.split
+        return evaluate_system(encoder, collection, folder, split=split, name=arm)
+
+    def measure_finetuned(self, arm: str, encoder: Path, collection: Path) -> SystemResult:
         """Fine-tune an arm's encoder with each seed and measure the retrievers."""
         results = []
         for seed in self.recipe.finetuning_seeds:

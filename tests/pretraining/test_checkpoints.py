@@ -167,6 +167,8 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(file, {"a": 1, "b": object()})
     assert file.read_bytes() == before
-    write_json(file, [])
+    with file.open("rb") as reader:
+        write_json(file, [])
+        assert reader.read() == before  # who had it open reads the old one, whole
     assert file.read_text() == "[]\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]

@@ -116,7 +116,11 @@ def test_sources_of_all_kinds_follow_one_another(tmp_path: Path) -> None:
     assert read(*files) == as_rows(expected)
 
 
-def test_streamed_sources_take_turns_until_all_are_read(tmp_path: Path) -> None:
+def test_streamed_sources_take_turns_until_all_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The library waits 5 s for its reading threads when it has read all.
+    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
     long = write(tmp_path / "c.parquet", [f"long {i}" for i in range(5)])
     short = write(tmp_path / "c.txt", ["short 0", "short 1"])
     expected = ["long 0", "short 0", "long 1", "short 1", "long 2", "long 3", "long 4"]

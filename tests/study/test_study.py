@@ -109,10 +109,17 @@ def test_a_study_writes_what_it_found(finished: Recorded) -> None:
     folder, results = finished.folder, finished.results
     written = json.loads((folder / "results.json").read_text())
     assert list(results.arms) == ["mlm", "condenser"]
-    assert written["arms"] == {n: r.evaluation.means for n, r in results.arms.items()}
+    assert list(results.groups) == ["no labels", "16 labels"]
+    assert written["groups"] == {
+        group: {n: r.evaluation.means for n, r in arms.items()}
+        for group, arms in results.groups.items()
+    }
     assert written["bm25"] == results.bm25.evaluation.means
     assert written["control"] == "mlm"
-    assert list(written["comparisons"]) == ["condenser"]
+    assert {g: list(arms) for g, arms in written["comparisons"].items()} == {
+        "no labels": ["condenser"],
+        "16 labels": ["condenser"],
+    }
     assert written["facts"]["n_passages"] == N_PASSAGES
     assert written["facts"]["n_queries"] == 20
     assert written["facts"]["recipe"]["pretraining"]["max_steps"] == 6
@@ -153,6 +160,15 @@ def test_a_figure_is_the_mean_over_the_finetuning_seeds(
         assert result.evaluation.per_query["MRR@10"] == pytest.approx(expected)
         mean = sum(expected.values()) / 20
         assert result.evaluation.means["MRR@10"] == pytest.approx(mean)
+
+
+def test_the_figures_without_labels_are_the_exported_encoders(
+    finished: Recorded, collection: Path, tmp_path: Path
+) -> None:
+    for arm, result in finished.results.groups["no labels"].items():
+        encoder = finished.folder / arm / "encoder"
+        again = evaluate_system(encoder, collection, tmp_path / arm, name=arm)
+        assert result.evaluation == again.evaluation
 
 
 def test_every_arms_retriever_has_its_results_on_its_card(finished: Recorded) -> None:
@@ -254,7 +270,8 @@ def make_results(**values: list[float]) -> StudyResults:
         per_query = {"MRR@10": {f"q{i}": value for i, value in enumerate(numbers)}}
         means = {"MRR@10": sum(numbers) / len(numbers)}
         systems[name] = SystemResult(name, "small", "test", Evaluation(means, per_query))
-    return StudyResults(systems.pop("bm25"), systems, "mlm", {"n_queries": 8})
+    bm25 = systems.pop("bm25")
+    return StudyResults(bm25, {"512 labels": systems}, "mlm", {"n_queries": 8})
 
 
 def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
@@ -272,17 +289,18 @@ def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
         "| system | MRR@10 |",
         "| --- | --- |",
         "| bm25 | 0.500 |",
-        "| mlm | 0.250 |",
-        "| condenser | 0.375 (+0.125, p = 0.008) |",
-        "| other | 0.250 (+0.000, p = 1.000) |",
+        "| mlm, 512 labels | 0.250 |",
+        "| condenser, 512 labels | 0.375 (+0.125, p = 0.008) |",
+        "| other, 512 labels | 0.250 (+0.000, p = 1.000) |",
     ]
     first, second = results.verdict().splitlines()
     assert first == (
-        "condenser differs significantly from mlm in MRR@10: +0.125 (95 % interval +0.125 to "
-        "+0.125, p = 0.0078, two-sided paired randomisation test over queries)."
+        "With 512 labels, condenser differs significantly from mlm in MRR@10: +0.125 (95 % "
+        "interval +0.125 to +0.125, p = 0.0078, two-sided paired randomisation test over queries)."
     )
     interval = re.fullmatch(
-        r"other does not differ significantly from mlm in MRR@10: \+0\.000 \(95 % interval "
+        r"With 512 labels, other does not differ significantly from mlm in MRR@10: \+0\.000 "
+        r"\(95 % interval "
         r"(-0\.\d+) to (\+0\.\d+), p = 1\.0000, two-sided paired randomisation test over "
         r"queries\)\.",
         second,
@@ -295,7 +313,7 @@ def test_results_are_written_with_their_comparisons(tmp_path: Path) -> None:
     results = make_results(bm25=[0.5] * 4, mlm=[0.25] * 4, condenser=[0.5, 0.5, 0.5, 0.25])
     results.write(tmp_path)
     written = json.loads((tmp_path / "results.json").read_text())
-    comparison = written["comparisons"]["condenser"]["MRR@10"]
+    comparison = written["comparisons"]["512 labels"]["condenser"]["MRR@10"]
     assert comparison["difference"] == 0.1875
     assert comparison["p_value"] == 0.25  # three of three non-zero differences: 2 * 2 / 16
     assert written["facts"] == {"n_queries": 8}
