@@ -20,14 +20,16 @@ def run(words: list[str]) -> None:
     parser.add_argument("--encoder", help="Hub name or folder of an encoder to start from")
     parser.add_argument("--steps", type=int, help="pre-training steps of each arm")
     parser.add_argument("--labels", type=int, help="labelled pairs to fine-tune on")
-    parser.add_argument("--recipe", default="study/demo", help="(default: study/demo)")
+    parser.add_argument("--collection", help="BEIR folder to use instead of the built-in one")
+    parser.add_argument("--recipe", help="(default: study/demo; study/from-encoder with --encoder)")
     arguments = parser.parse_args(words)
     started = time.perf_counter()
 
     from modeling_condenser.pretraining.recipe import read_recipe
     from modeling_condenser.study.study import run_study
 
-    settings = change_settings(read_recipe(arguments.recipe), vars(arguments))
+    recipe = arguments.recipe or ("study/from-encoder" if arguments.encoder else "study/demo")
+    settings = change_settings(read_recipe(recipe), vars(arguments))
     results = run_study(settings)
     out = arguments.output_dir
     print(f"\n{results.table()}\n\n{results.verdict()}\n")
@@ -40,8 +42,9 @@ def run(words: list[str]) -> None:
 def change_settings(settings: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """The demo's recipe with what the command line changes."""
     settings = {**settings, "output_dir": arguments["output_dir"]}
-    if arguments["encoder"]:
-        settings["encoder"] = arguments["encoder"]
+    for name in ("encoder", "collection"):
+        if arguments[name]:
+            settings[name] = arguments[name]
     if arguments["steps"]:
         settings["pretraining"] = {**settings["pretraining"], "max_steps": arguments["steps"]}
     if arguments["labels"]:

@@ -25,10 +25,11 @@ RUN_FILE = "run.json"
 # them.
 _FREE = frozenset(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
-    "dataloader_pin_memory disable_tqdm hub_token log_level logging_dir logging_first_step "
+    "dataloader_pin_memory disable_tqdm log_level logging_dir logging_first_step "
     "logging_steps preprocessing_workers report_to run_name save_steps save_strategy "
     "save_total_limit".split()
 )
+_UNSTATED = frozenset({"output_dir", "hub_token"})  # where it lies, and what is secret
 _PACKAGES = ("torch", "transformers", "datasets", "sentence-transformers", "numpy", "faiss-cpu")
 
 
@@ -42,7 +43,7 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the folder holds something else, or a run of other settings.
     """
-    stated = {name: value for name, value in settings.items() if name != "output_dir"}
+    stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
     recipe = folder / RECIPE_FILE
     if recipe.is_file():
         _refuse_other_recipe(folder, yaml.safe_load(recipe.read_text()) or {}, stated)

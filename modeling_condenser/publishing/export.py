@@ -15,7 +15,7 @@ from modeling_condenser.pretraining.run_folder import whole_folder
 
 from .card import write_card
 from .contract import EncodingContract
-from .provenance import Stage, read_stage, write_provenance
+from .provenance import Stage, read_pretraining, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -45,9 +45,9 @@ def export_encoder(
     model = _load_backbone(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     contract = contract or _default_contract(tokenizer, model)
-    stage = read_stage(_run_folder(source), "Pre-training")
+    stages = read_pretraining(_run_folder(source))
     with whole_folder(out) as partial:
-        write_repository(partial, model.encoder, tokenizer, contract, [stage] if stage else [])
+        write_repository(partial, model.encoder, tokenizer, contract, stages)
     return out
 
 

@@ -46,6 +46,18 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
     return Stage(name, _without_local_paths(public), record)
 
 
+def read_pretraining(run_folder: Path) -> list[Stage]:
+    """The pre-training runs that led to a run, itself last, as far back as they lie here."""
+    stage = read_stage(run_folder, "Pre-training")
+    if stage is None:
+        return []
+    recipe = yaml.safe_load((run_folder / RECIPE_FILE).read_text()) or {}
+    encoder = Path(str(recipe.get("encoder", "")))
+    started_from_run = encoder.is_dir() and encoder.resolve().parent != run_folder.resolve()
+    earlier = read_pretraining(encoder.resolve().parent) if started_from_run else []
+    return [*earlier, stage]
+
+
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; none if they are not known."""
     file = folder / PROVENANCE_FILE

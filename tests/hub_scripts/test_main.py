@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hub_scripts.demo import change_settings
 from hub_scripts.main import COMMANDS, main
@@ -200,10 +201,11 @@ def test_two_retrievers_of_one_name_are_not_taken_for_each_other(
 
 def test_the_demo_changes_only_what_it_is_told_to() -> None:
     recipe = read_recipe("study/demo")
-    unchanged = {"output_dir": "runs/x", "encoder": None, "steps": None, "labels": None}
+    nothing = dict.fromkeys(("encoder", "collection", "steps", "labels"))
+    unchanged = {**nothing, "output_dir": "runs/x"}
     assert change_settings(recipe, unchanged) == {**recipe, "output_dir": "runs/x"}
     changed = change_settings(
-        recipe, {"output_dir": "runs/x", "encoder": "owner/name", "steps": 7, "labels": 9}
+        recipe, {**unchanged, "encoder": "owner/name", "steps": 7, "labels": 9}
     )
     assert changed == {
         **recipe,
@@ -213,3 +215,24 @@ def test_the_demo_changes_only_what_it_is_told_to() -> None:
         "finetuning": {**recipe["finetuning"], "train_size": 9},
     }
     assert recipe == read_recipe("study/demo")
+
+
+def test_the_demo_starts_from_a_given_encoder_with_the_papers_split(
+    collection: Path, bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "demo"
+    words = ["demo", "--encoder", str(bert_folder), "--collection", str(collection)]
+    recipe = yaml.safe_load((ROOT / "configuration/study/from-encoder.yaml").read_text())
+    recipe["pretraining"]["max_length"] = recipe["finetuning"]["passage_max_length"] = 64
+    recipe["finetuning"]["num_train_epochs"] = 1
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(recipe))
+    words += ["--recipe", str(tmp_path / "small.yaml"), "--output_dir", str(out)]
+    assert main([*words, "--steps", "2", "--labels", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "| condenser, 8 labels | " in printed
+    assert f'condenser search {out} "' in printed
+    config = json.loads((out / "condenser/pretrain/model/config.json").read_text())
+    assert (config["skip_from"], config["n_head_layers"]) == (2, 2)
+    assert not (out / "start").exists()
+    assert main(["search", str(out), "one two three"]) == 0
+    assert "1. p" in capsys.readouterr().out

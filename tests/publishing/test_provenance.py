@@ -9,6 +9,7 @@ import yaml
 from modeling_condenser.pretraining.run_folder import claim_run_folder
 from modeling_condenser.publishing.provenance import (
     Stage,
+    read_pretraining,
     read_provenance,
     read_stage,
     write_provenance,
@@ -72,3 +73,17 @@ def test_a_token_is_never_published(tmp_path: Path) -> None:
     stage = read_stage(tmp_path, "Pre-training")
     assert stage is not None
     assert stage.recipe == {"max_steps": 5}
+
+
+def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, encoder in ((first, "owner/base"), (second, str(first / "model"))):
+        (folder / "model").mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(f"encoder: {encoder}\nseed: {len(folder.name)}\n")
+        (folder / "run.json").write_text('{"steps": 3}')
+    stages = read_pretraining(second)
+    assert [stage.recipe for stage in stages] == [
+        {"encoder": "owner/base", "seed": 5},
+        {"encoder": "local: model", "seed": 6},
+    ]
+    assert read_pretraining(tmp_path) == []
