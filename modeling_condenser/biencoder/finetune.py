@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -74,7 +75,12 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
-    defaults = {"report_to": "none", "save_strategy": "no", "batch_sampler": "no_duplicates"}
+    defaults = {
+        "batch_sampler": "no_duplicates",
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "report_to": "none",
+        "save_strategy": "no",
+    }
     recipe, arguments = fill(
         {**defaults, **settings}, FinetuningRecipe, SentenceTransformerTrainingArguments
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -189,6 +190,7 @@ def _read(settings: Mapping[str, Any]) -> tuple[PretrainingRecipe, TrainingArgum
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
     defaults = {
+        "dataloader_pin_memory": torch.cuda.is_available(),
         "include_num_input_tokens_seen": "non_padding",
         "remove_unused_columns": False,
         "report_to": "none",
