@@ -31,11 +31,12 @@ def plot_curves(runs: Mapping[str, Path], out: Path) -> Path:
     figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (key, title) in zip(all_axes, panels, strict=True):
-        for label, log in logs.items():
+        for number, (label, log) in enumerate(logs.items()):
             entries = [entry for entry in log if key in entry]
             if entries:
                 tokens = [entry["num_input_tokens_seen"] / 1e6 for entry in entries]
-                axes.plot(tokens, [entry[key] for entry in entries], label=label)
+                values = [entry[key] for entry in entries]
+                axes.plot(tokens, values, label=label, color=f"C{number}")
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("tokens seen (millions)", fontsize=9)
         axes.grid(alpha=0.3)
