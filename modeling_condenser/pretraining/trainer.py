@@ -30,7 +30,7 @@ class CondenserTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._losses: dict[str, torch.Tensor] = {}
-        self._n_tokens = 0
+        self._n_tokens: torch.Tensor | int = 0  # summed on the device, read when logged
         self._window: tuple[float, int] | None = None  # when the last entry was, and at which step
         self._probed: tuple[int, dict[str, float]] | None = None  # at which step, and what
         self.add_callback(_EpochTeller(self))
@@ -59,10 +59,10 @@ class CondenserTrainer(Trainer):
     ) -> torch.Tensor:
         if self._window is None:
             self._window = (time.perf_counter(), self.state.global_step)
-        self._n_tokens += int(inputs["attention_mask"].sum())
+        self._n_tokens = self._n_tokens + inputs["attention_mask"].sum()
         if self._is_probe_due():
             batch = self._prepare_inputs(inputs)
-            with self.compute_loss_context_manager():
+            with self.accelerator.autocast():
                 measured = probe(self.accelerator.unwrap_model(model), batch)
             self._probed = (self.state.global_step, measured.logs())
         return super().training_step(model, inputs, num_items_in_batch)
@@ -110,7 +110,7 @@ class CondenserTrainer(Trainer):
         since, first_step = self._window or (time.perf_counter(), self.state.global_step)
         n_steps = max(self.state.global_step - first_step, 1)
         device = self.args.device
-        tokens = torch.tensor(float(self._n_tokens), device=device)
+        tokens = torch.as_tensor(self._n_tokens, device=device)
         now = time.perf_counter()
         measures = {
             name: self.accelerator.reduce(total, reduction="sum").item() / n_steps

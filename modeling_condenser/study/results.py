@@ -107,4 +107,5 @@ def _cell(result: SystemResult, measure: str, comparison: Comparison | None) -> 
     value = f"{result.evaluation.means[measure]:.3f}"
     if comparison is None:
         return value
-    return f"{value} ({comparison.difference:+.3f}, p = {comparison.p_value:.3f})"
+    p_value = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
+    return f"{value} ({comparison.difference:+.3f}, {p_value})"

@@ -117,7 +117,8 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
     model = CondenserForPreTraining.from_encoder(str(bert_folder), skip_from=1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
+            if parameter.dim() > 1:  # so that the vectors of different blocks differ
+                parameter.copy_(0.5 * torch.randn_like(parameter))
     collator = CondenserDataCollator(tokenizer, max_length=32)
     batch = collator(KeyedBlocks(blocks, seed=0).__getitems__(list(range(6))))
     model.train()
@@ -139,8 +140,9 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
     def accuracy(logits):
         return (logits.argmax(-1)[masked] == labels[masked]).float().mean().item()
 
-    assert measured.swap_cost == pytest.approx(loss(swapped) - loss(output.head_logits), abs=1e-5)
-    assert abs(measured.swap_cost) > 1e-3
+    expected = loss(swapped) - loss(output.head_logits)
+    assert measured.swap_cost == pytest.approx(expected, abs=1e-4)
+    assert abs(measured.swap_cost) > 1e-2
     assert measured.head_accuracy == pytest.approx(accuracy(output.head_logits))
     assert measured.late_accuracy == pytest.approx(accuracy(output.logits))
 

@@ -309,6 +309,15 @@ def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
     assert -0.125 <= float(interval[1]) < 0 < float(interval[2]) <= 0.125
 
 
+def test_a_tiny_p_value_is_not_shown_as_zero() -> None:
+    results = make_results(bm25=[0.5] * 40, mlm=[0.25] * 40, condenser=[0.5] * 40)
+    comparison = results.comparisons["512 labels"]["condenser"]["MRR@10"]
+    assert 0 < comparison.p_value < 0.001
+    assert results.table().splitlines()[-1] == (
+        "| condenser, 512 labels | 0.500 (+0.250, p < 0.001) |"
+    )
+
+
 def test_results_are_written_with_their_comparisons(tmp_path: Path) -> None:
     results = make_results(bm25=[0.5] * 4, mlm=[0.25] * 4, condenser=[0.5, 0.5, 0.5, 0.25])
     results.write(tmp_path)
