@@ -341,8 +341,9 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         Returns:
             [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output.
         """
-        if not kwargs.get("output_hidden_states"):
-            kwargs["output_hidden_states"] = [self.config.skip_from]
+        # All of them: what a single index means differs between versions of the library. They are
+        # kept for the backward pass anyway.
+        kwargs["output_hidden_states"] = True
         output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         return output.last_hidden_state, output.hidden_states[self.config.skip_from], output
 

@@ -142,7 +142,7 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
 
     expected = loss(swapped) - loss(output.head_logits)
     assert measured.swap_cost == pytest.approx(expected, abs=1e-4)
-    assert abs(measured.swap_cost) > 1e-2
+    assert abs(measured.swap_cost) > 1e-3
     assert measured.head_accuracy == pytest.approx(accuracy(output.head_logits))
     assert measured.late_accuracy == pytest.approx(accuracy(output.logits))
 
