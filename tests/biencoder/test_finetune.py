@@ -97,7 +97,7 @@ def test_provenance_names_both_stages(retriever: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_weights(settings: dict[str, Any], tmp_path: Path) -> None:
-    short = {**settings, "num_train_epochs": 2, "train_size": 20}
+    short = {**settings, "num_train_epochs": 2, "train_size": 20, "per_device_train_batch_size": 5}
     weights = [
         load_file(
             finetune({**short, "seed": seed, "output_dir": str(tmp_path / name)})
