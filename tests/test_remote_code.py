@@ -9,16 +9,7 @@ import pytest
 import torch
 
 from modeling_condenser import CondenserForPreTraining
-
-# Runs in the other process: no import of this package can succeed there.
-BLOCKER = """
-import sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("modeling_condenser", "hub_scripts", "configuration"):
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Blocker())
-"""
+from tests.publishing.making import BLOCKER
 
 OPEN = """
 import json, pathlib, torch

@@ -218,22 +218,30 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
         for name in ("n_head_layers", "skip_from", "late_mlm")
         if (value := getattr(recipe, name)) is not None
     }
-    is_checkpoint = AutoConfig.from_pretrained(recipe.encoder).model_type == "condenser"
-    if not is_checkpoint or recipe.new_head:
+    config: Any = AutoConfig.from_pretrained(recipe.encoder)
+    if config.model_type != "condenser" or recipe.new_head:
         return CondenserForPreTraining.from_encoder(
             recipe.encoder, config_changes=recipe.encoder_changes, **stated
         )
-    model = CondenserForPreTraining.from_pretrained(recipe.encoder)
+    for name, value in recipe.encoder_changes.items():
+        setattr(config.encoder_config, name, value)
+    model = CondenserForPreTraining.from_pretrained(recipe.encoder, config=config)
     for name, value in stated.items():
-        if getattr(model.config, name) != value:
+        if getattr(config, name) != value:
             raise ValueError(
                 f"The recipe says {name}: {value}, but the checkpoint {recipe.encoder} has "
-                f"{getattr(model.config, name)}. Leave it out to continue the checkpoint, or set "
+                f"{getattr(config, name)}. Leave it out to continue the checkpoint, or set "
                 "new_head: true to start a new head."
             )
-    for name, value in recipe.encoder_changes.items():
-        setattr(model.config.encoder_config, name, value)
     return model
+
+
+def longest_sequence(encoder_config: Any) -> int:
+    """How many tokens an encoder has positions for."""
+    # RoBERTa and its kin count positions from behind the padding token's.
+    is_bert = encoder_config.model_type == "bert"
+    first = 0 if is_bert else (encoder_config.pad_token_id or 0) + 1
+    return encoder_config.max_position_embeddings - first
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
@@ -249,9 +257,7 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
             f"{config.vocab_size}: they do not belong together, or the model lacks added tokens "
             "(call model.resize_token_embeddings(len(tokenizer)) and save it)."
         )
-    # RoBERTa and its kin count positions from behind the padding token's.
-    first = 0 if config.model_type == "bert" else (config.pad_token_id or 0) + 1
-    longest = config.max_position_embeddings - first
+    longest = longest_sequence(config)
     if max_length > longest:
         raise ValueError(
             f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."

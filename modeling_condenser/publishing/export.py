@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from modeling_condenser.modeling_condenser import CondenserModel
-from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
+from modeling_condenser.pretraining.pretrain import MODEL_FOLDER, longest_sequence
 from modeling_condenser.pretraining.run_folder import whole_folder
 
 from .card import write_card
@@ -141,10 +141,7 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
 def _default_contract(
     tokenizer: PreTrainedTokenizerBase, model: CondenserModel
 ) -> EncodingContract:
-    config = model.config.encoder_config
-    # RoBERTa and its kin count positions from behind the padding token's.
-    first = 0 if config.model_type == "bert" else (config.pad_token_id or 0) + 1
-    longest = min(tokenizer.model_max_length, config.max_position_embeddings - first)
+    longest = min(tokenizer.model_max_length, longest_sequence(model.config.encoder_config))
     return EncodingContract(query_max_length=longest, passage_max_length=longest)
 
 

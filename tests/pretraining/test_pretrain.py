@@ -7,7 +7,7 @@ import yaml
 from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
-from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
 
 
 @pytest.fixture
@@ -62,6 +62,14 @@ def test_a_checkpoint_is_continued_with_its_own_head_and_split(settings, tmp_pat
     with pytest.raises(ValueError, match="skip_from: 3, but the checkpoint .* has 1"):
         pretrain(other)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_continued_checkpoint_is_built_with_the_changes_of_its_encoder(settings):
+    first = pretrain({**settings, "n_head_layers": 1})
+    changes = {"hidden_dropout_prob": 0.25}
+    model = open_model(PretrainingRecipe(str(first), "", encoder_changes=changes))
+    layers = [*model.condenser.layers, *model.head]
+    assert [layer.output.dropout.p for layer in layers] == [0.25] * 5
 
 
 def test_a_headless_checkpoint_needs_new_head(settings, tmp_path, bert_folder):
