@@ -23,6 +23,21 @@ _CITATION = """```bibtex
 }
 ```"""
 
+_POOLINGS = {
+    "cls": "CLS (position 0) of the last hidden state",
+    "mean": "mean of the last hidden state over the text's tokens",
+    "max": "maximum of the last hidden state over the text's tokens",
+}
+_POOLING_CODE = {
+    "cls": "encoder(**batch).last_hidden_state[:, 0]",
+    "mean": """encoder(**batch).last_hidden_state
+mask = batch["attention_mask"][..., None]
+vectors = (vectors * mask).sum(1) / mask.sum(1)""",
+    "max": """encoder(**batch).last_hidden_state
+mask = batch["attention_mask"][..., None].bool()
+vectors = vectors.masked_fill(~mask, float("-inf")).amax(1)""",
+}
+
 
 @dataclass(frozen=True)
 class ReportedResult:
@@ -109,7 +124,12 @@ def _summary(stages: Sequence[Stage]) -> str:
         else "trained with plain masked language modelling"
     )
     if any(stage.name == "Fine-tuning" for stage in stages):
-        return f"A dense retriever, fine-tuned from an encoder that was {origin}."
+        # Graded pairs train no ranking.
+        is_graded = stages[-1].run.get("objective") == "mse_cosine"
+        kind = "A sentence encoder" if is_graded else "A dense retriever"
+        if all(stage.name == "Fine-tuning" for stage in stages):
+            return f"{kind}, fine-tuned from an encoder whose pre-training is not recorded here."
+        return f"{kind}, fine-tuned from an encoder that was {origin}."
     return f"A plain encoder, {origin}. Fine-tune it into a retriever."
 
 
@@ -134,15 +154,20 @@ def _eval_result(result: ReportedResult) -> EvalResult:
 
 def _use_section(contract: EncodingContract) -> str:
     rows = [
-        ("vector", f"{contract.pooling.upper()} (position 0) of the last hidden state"),
+        ("vector", _POOLINGS[contract.pooling]),
         ("similarity", contract.similarity),
         ("longest query", f"{contract.query_max_length} tokens"),
         ("longest passage", f"{contract.passage_max_length} tokens"),
         ("title", f"put before the text with {contract.title_separator!r} between"),
         ("segment ids", "passed" if contract.token_type_ids else "not passed"),
     ]
+    prompts = (
+        ("before a query", contract.query_prompt),
+        ("before a passage", contract.passage_prompt),
+    )
+    rows += [(name, repr(prompt)) for name, prompt in prompts if prompt]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    vectors = "encoder(**batch).last_hidden_state[:, 0]"
+    vectors = _POOLING_CODE[contract.pooling]
     if contract.similarity == "cosine":
         vectors += "\nvectors = vectors / vectors.norm(dim=-1, keepdim=True)"
     return f"""## How to use
@@ -172,7 +197,7 @@ from transformers import AutoModel, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("FOLDER_OR_HUB_NAME")
 encoder = AutoModel.from_pretrained("FOLDER_OR_HUB_NAME").eval()
 batch = tokenizer(
-    ["It encodes."],
+    [{contract.passage("", "It encodes.")!r}],
     padding=True,
     truncation=True,
     max_length={contract.passage_max_length},
@@ -206,6 +231,11 @@ def _results_section(results: Sequence[ReportedResult], commands: Sequence[str])
             f"| {r.collection} | {r.split} | {r.measure} | {r.value:.4f} | {other} | {other_value} "
             f"| {p_value} |"
         )
-    lines += ["", "p is of a two-sided paired randomisation test over queries. Commands:", ""]
+    lines += [
+        "",
+        "p is of a two-sided paired randomisation test over queries, by Holm's correction for the "
+        "tests of this table. Commands:",
+        "",
+    ]
     lines += ["```bash", *commands, "```"]
     return "\n".join(lines)

@@ -15,25 +15,35 @@ from modeling_condenser.pretraining.recipe import fill
 
 CONTRACT_FILE = "encoding_contract.json"
 
+Pooling = Literal["cls", "mean", "max"]
+Similarity = Literal["dot", "cosine", "euclidean"]
+
 
 @dataclass(frozen=True)
 class EncodingContract:
     """How a retriever encodes.
 
     Attributes:
-        pooling: which vector of the last hidden state; "cls" is position 0, as in the papers.
-        similarity: "dot" for inner product, "cosine" for inner product of unit vectors.
+        pooling: how the last hidden state becomes one vector: "cls" is position 0, as in the
+            Condenser papers; "mean" and "max" are over the text's tokens, special ones included
+            (the thesis, section 3.3).
+        similarity: "dot" for inner product, "cosine" for inner product of unit vectors,
+            "euclidean" for the negative distance.
         query_max_length: longest query in tokens, with special tokens; the rest is cut.
         passage_max_length: longest passage in tokens, with special tokens; the rest is cut.
         title_separator: stands between a passage's title and its text, where it has a title.
+        query_prompt: put before every query, for encoders that were trained so.
+        passage_prompt: put before every passage.
         token_type_ids: whether segment ids are passed; pre-training passes none.
     """
 
     query_max_length: int
     passage_max_length: int
-    pooling: Literal["cls"] = "cls"
-    similarity: Literal["dot", "cosine"] = "dot"
+    pooling: Pooling = "cls"
+    similarity: Similarity = "dot"
     title_separator: str = " "
+    query_prompt: str = ""
+    passage_prompt: str = ""
     token_type_ids: bool = False
 
     def save(self, folder: Path) -> None:
@@ -55,6 +65,11 @@ class EncodingContract:
             )
         return fill(json.loads(file.read_text()), cls)[0]
 
+    def query(self, text: str) -> str:
+        """A query as it is encoded."""
+        return f"{self.query_prompt}{text}"
+
     def passage(self, title: str, text: str) -> str:
-        """The text of a passage as it is encoded."""
-        return f"{title}{self.title_separator}{text}" if title else text
+        """A passage as it is encoded."""
+        body = f"{title}{self.title_separator}{text}" if title else text
+        return f"{self.passage_prompt}{body}"

@@ -72,11 +72,21 @@ def encode(
             return_tensors="pt",
             return_token_type_ids=contract["token_type_ids"],
         ).to(model.device)
-        cls = model(**batch).last_hidden_state[:, 0]
+        pooled = pool(model(**batch).last_hidden_state, batch["attention_mask"], contract)
         if contract["similarity"] == "cosine":
-            cls = torch.nn.functional.normalize(cls, dim=-1)
-        vectors[rows] = cls.float().cpu().numpy()
+            pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        vectors[rows] = pooled.float().cpu().numpy()
     return vectors
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor, contract: dict) -> torch.Tensor:
+    """One vector a text, (B, H), of the last hidden states (B, T, H)."""
+    if contract["pooling"] == "cls":
+        return hidden[:, 0]
+    kept = mask[..., None].bool()  # (B, T, 1)
+    if contract["pooling"] == "max":
+        return hidden.masked_fill(~kept, float("-inf")).amax(dim=1)
+    return hidden.masked_fill(~kept, 0.0).sum(dim=1) / kept.sum(dim=1)
 
 
 def main() -> None:
@@ -87,21 +97,21 @@ def main() -> None:
     arguments = parser.parse_args()
 
     contract = read_contract(arguments.model)
-    if contract["pooling"] != "cls":
-        raise SystemExit(f"This script pools by CLS, but the contract says {contract['pooling']}.")
+    if contract["similarity"] == "euclidean":
+        raise SystemExit("This script ranks by inner product, but the contract says euclidean.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     model = AutoModel.from_pretrained(arguments.model).eval().to(device)
     corpus, queries, qrels = read_collection(arguments.collection, arguments.split)
 
-    separator = contract["title_separator"]
+    separator, prompt = contract["title_separator"], contract["passage_prompt"]
     pairs = zip(corpus["title"], corpus["text"], strict=True)
-    passages = [f"{title}{separator}{text}" if title else text for title, text in pairs]
+    bodies = [f"{title}{separator}{text}" if title else text for title, text in pairs]
+    passages = [prompt + body for body in bodies]
     index = faiss.IndexFlatIP(model.config.hidden_size)
     index.add(encode(passages, model, tokenizer, contract, contract["passage_max_length"]))
-    vectors = encode(
-        list(queries.values()), model, tokenizer, contract, contract["query_max_length"]
-    )
+    texts = [contract["query_prompt"] + text for text in queries.values()]
+    vectors = encode(texts, model, tokenizer, contract, contract["query_max_length"])
     depth = min(100, len(corpus))
     scores, places = index.search(vectors, depth)
     ids = list(corpus["_id"])

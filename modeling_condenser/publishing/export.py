@@ -129,7 +129,11 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
         modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
         if contract.similarity == "cosine":
             modules.append(Normalize())
-        model = SentenceTransformer(modules=modules, similarity_fn_name=contract.similarity)
+        model = SentenceTransformer(
+            modules=modules,
+            similarity_fn_name=contract.similarity,
+            prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
+        )
         model.save_pretrained(scratch, create_model_card=False)
         for file in Path(scratch).rglob("*"):
             target = folder / file.relative_to(scratch)

@@ -95,8 +95,10 @@ def run_isolated(script: str, *words: object, scratch: Path) -> str:
     return process.stdout
 
 
-def plain_vectors(folder: Path, texts: list[str], max_length: int = 64) -> torch.Tensor:
-    """CLS vectors by transformers alone, one text at a time: (N, H)."""
+def plain_vectors(
+    folder: Path, texts: list[str], max_length: int = 64, pooling: str = "cls"
+) -> torch.Tensor:
+    """Vectors by transformers alone, one text at a time and so without padding: (N, H)."""
     from transformers import AutoModel
 
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
@@ -104,5 +106,6 @@ def plain_vectors(folder: Path, texts: list[str], max_length: int = 64) -> torch
     with torch.no_grad():
         for text in texts:
             batch = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
-            rows.append(model(**batch).last_hidden_state[0, 0])
+            hidden = model(**batch).last_hidden_state[0]  # (T, H)
+            rows.append({"cls": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0)}[pooling])
     return torch.stack(rows)

@@ -113,9 +113,19 @@ def test_no_local_path_stands_on_the_card(
     assert "base_model" not in text
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_the_cards_code_runs(bert_run: Path, tmp_path: Path, similarity: str) -> None:
-    contract = EncodingContract(8, 16, similarity=similarity)
+@pytest.mark.parametrize(
+    ("similarity", "pooling", "prompts"),
+    [
+        ("dot", "cls", {}),
+        ("cosine", "cls", {}),
+        ("cosine", "mean", {"query_prompt": "the ", "passage_prompt": "a "}),
+        ("dot", "max", {}),
+    ],
+)
+def test_the_cards_code_runs(
+    bert_run: Path, tmp_path: Path, similarity: str, pooling: str, prompts: dict[str, str]
+) -> None:
+    contract = EncodingContract(8, 16, similarity=similarity, pooling=pooling, **prompts)
     folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
     text = (folder / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -124,7 +134,8 @@ def test_the_cards_code_runs(bert_run: Path, tmp_path: Path, similarity: str) ->
     for block, names in zip(blocks, results, strict=True):
         exec(block.replace("FOLDER_OR_HUB_NAME", str(folder)), names)
 
-    vectors = plain_vectors(folder, ["what does it do", "It encodes."]).numpy()
+    texts = [contract.query("what does it do"), contract.passage("", "It encodes.")]
+    vectors = plain_vectors(folder, texts, pooling=pooling).numpy()
     if similarity == "cosine":
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     sentence_transformers, transformers = results
@@ -133,3 +144,14 @@ def test_the_cards_code_runs(bert_run: Path, tmp_path: Path, similarity: str) ->
     )
     found = transformers["vectors"].detach().numpy()
     np.testing.assert_allclose(found, vectors[1:], rtol=0, atol=2e-6)
+
+
+def test_the_card_states_pooling_and_prompts(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    EncodingContract(8, 16, pooling="mean", query_prompt="query: ").save(folder)
+    write_card(folder)
+    text = (folder / "README.md").read_text()
+    assert "| vector | mean of the last hidden state over the text's tokens |" in text
+    assert "| before a query | 'query: ' |" in text
+    assert "before a passage" not in text

@@ -14,16 +14,25 @@ def write(folder: Path, **fields: object) -> None:
 
 def test_a_saved_contract_comes_back(tmp_path: Path) -> None:
     contract = EncodingContract(
-        32, 128, similarity="cosine", title_separator=" [SEP] ", token_type_ids=True
+        32,
+        128,
+        pooling="mean",
+        similarity="cosine",
+        title_separator=" [SEP] ",
+        query_prompt="query: ",
+        passage_prompt="passage: ",
+        token_type_ids=True,
     )
     contract.save(tmp_path)
     assert EncodingContract.load(tmp_path) == contract
     assert json.loads((tmp_path / "encoding_contract.json").read_text()) == {
         "query_max_length": 32,
         "passage_max_length": 128,
-        "pooling": "cls",
+        "pooling": "mean",
         "similarity": "cosine",
         "title_separator": " [SEP] ",
+        "query_prompt": "query: ",
+        "passage_prompt": "passage: ",
         "token_type_ids": True,
     }
 
@@ -41,7 +50,10 @@ def test_an_unknown_field_names_the_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "choices"),
-    [("pooling", "mean", "'cls'"), ("similarity", "euclidean", "'dot', 'cosine'")],
+    [
+        ("pooling", "last", "'cls', 'mean', 'max'"),
+        ("similarity", "manhattan", "'dot', 'cosine', 'euclidean'"),
+    ],
 )
 def test_a_choice_that_there_is_not_is_refused(
     tmp_path: Path, name: str, value: str, choices: str
@@ -61,3 +73,10 @@ def test_a_title_stands_before_the_text_only_where_there_is_one() -> None:
     contract = EncodingContract(8, 8, title_separator=" | ")
     assert contract.passage("Oslo", "A city.") == "Oslo | A city."
     assert contract.passage("", "A city.") == "A city."
+
+
+def test_prompts_stand_before_queries_and_passages_and_before_the_title() -> None:
+    contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
+    assert contract.query("what?") == "q: what?"
+    assert contract.passage("A title", "a text") == "p: A title a text"
+    assert contract.passage("", "a text") == "p: a text"

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.retrieval.evaluate import evaluate_system
 from tests.publishing.making import run_isolated
 
 RUN_EACH = """
@@ -19,19 +20,28 @@ for folder in folders:
 assert "modeling_condenser" not in sys.modules
 """
 
+CONTRACTS: tuple[dict[str, Any], ...] = (
+    {"similarity": "dot"},
+    {"similarity": "cosine"},
+    {"similarity": "cosine", "pooling": "mean"},
+    {"similarity": "dot", "pooling": "max", "query_prompt": "the ", "passage_prompt": "a "},
+)
+
 
 def test_the_published_script_reproduces_the_evaluation(
     bert_run: Path, collection: Path, tmp_path: Path
 ) -> None:
     folders, expected = [], []
-    for similarity in ("dot", "cosine"):
-        contract = EncodingContract(8, 24, similarity=similarity, title_separator=" : ")
-        folder = export_encoder(bert_run, tmp_path / similarity, contract=contract)
-        means = evaluate_system(folder, collection, tmp_path / "runs" / similarity, progress=False)
+    for changes in CONTRACTS:
+        contract = EncodingContract(8, 24, title_separator=" : ", **changes)
+        name = "-".join(changes.values()).replace(" ", "")
+        folder = export_encoder(bert_run, tmp_path / name, contract=contract)
+        means = evaluate_system(folder, collection, tmp_path / "runs" / name, progress=False)
         expected.append({name: round(v, 4) for name, v in means.evaluation.means.items()})
         folders.append(folder)
     output = run_isolated(RUN_EACH, collection, *folders, scratch=tmp_path / "elsewhere")
     found = [json.loads(part) for part in output.split("RESULT")[1:]]
     assert found == expected
-    assert found[0] != found[1]  # so the similarity was read from the contract
+    # So similarity, pooling and prompts were read from the contract.
+    assert len({json.dumps(measures) for measures in found}) == len(CONTRACTS)
     assert 0 < found[0]["MRR@10"] < 1
