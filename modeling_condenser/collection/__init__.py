@@ -1,5 +1,5 @@
-"""Collections: passages, queries and relevance judgements, which every later stage reads.
+"""Collections: passages, queries, and judgements or answers, which every later stage reads.
 
-A collection is a BEIR folder (`beir.py` opens one); `builtin.py` makes one on any machine without a
-download.
+`load.py` opens one by its name, in any of the layouts in which collections are published;
+`builtin.py` makes one on any machine without a download.
 """

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.collection.beir import load_collection
 from modeling_condenser.collection.builtin import (
     PACKAGES,
     STANDARD_LIBRARY,
@@ -19,6 +18,7 @@ from modeling_condenser.collection.builtin import (
     split_docstring,
     split_of,
 )
+from modeling_condenser.collection.load import load_collection
 
 PROSE = "The rest of this docstring tells in some fifteen words what {} does to its input and why."
 

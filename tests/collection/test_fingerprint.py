@@ -1,0 +1,148 @@
+"""Fingerprints: of the content alone, and of all of it."""
+
+import hashlib
+import random
+import struct
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from datasets import Dataset, concatenate_datasets
+
+from modeling_condenser.collection.beir import load_beir_passages
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.fingerprint import (
+    checksum_qrels,
+    fingerprint_judgements,
+    fingerprint_passages,
+)
+from modeling_condenser.collection.load import load_passages
+
+from .conftest import write_jsonl, write_lines
+
+RECORDS = [
+    {"_id": f"p{i}", "title": "Ä" * (i % 3), "text": f"téxt {i} " * random.Random(i).randrange(4)}
+    for i in range(20_000)
+]
+
+
+def naive_fingerprint(records: list[dict[str, str]]) -> str:
+    """From the definition in the docstring."""
+    content = b"condenser passages 1"
+    for first in range(0, len(records), 8192):
+        for column in ("_id", "title", "text"):
+            texts = [record[column].encode() for record in records[first : first + 8192]]
+            content += b"".join(struct.pack("<q", len(text)) for text in texts) + b"".join(texts)
+    return hashlib.sha256(content + struct.pack("<q", len(records))).hexdigest()
+
+
+def test_it_is_what_its_definition_says() -> None:
+    for n in (0, 1, 8192, 8193, 20_000):
+        columns = {key: [record[key] for record in RECORDS[:n]] for key in RECORDS[0]}
+        assert fingerprint_passages(Dataset.from_dict(columns)) == naive_fingerprint(RECORDS[:n])
+
+
+def test_pieces_types_selections_and_further_columns_do_not_matter() -> None:
+    whole = Dataset.from_list(RECORDS)
+    expected = fingerprint_passages(whole)
+    pieces = concatenate_datasets(
+        [whole.select(range(i, i + 1000)) for i in range(0, 20_000, 1000)]
+    )
+    table = whole.data.table
+    large = Dataset(pa.table([column.cast(pa.large_string()) for column in table.columns],
+                             names=table.column_names))  # fmt: skip
+    order = random.Random(0).sample(range(20_000), 20_000)
+    shuffled = whole.select(order)
+    back = shuffled.select(sorted(range(20_000), key=order.__getitem__))
+    further = whole.add_column("_further", ["x"] * 20_000).select_columns(
+        ["_further", "text", "_id", "title"]
+    )
+    for same in (pieces, large, back, further):
+        assert fingerprint_passages(same) == expected
+    assert fingerprint_passages(shuffled) != expected
+
+
+def test_the_layout_does_not_matter(tmp_path: Path) -> None:
+    records = [record for record in RECORDS[:50] if record["text"]]
+    write_jsonl(tmp_path / "beir" / "corpus.jsonl.gz", records)
+    write_lines(
+        tmp_path / "tsv" / "corpus.tsv",
+        ["\t".join((r["_id"], r["title"], r["text"])) for r in records],
+    )
+    assert fingerprint_passages(load_beir_passages(tmp_path / "beir")) == fingerprint_passages(
+        load_passages(tmp_path / "tsv")
+    )
+
+
+def test_any_change_changes_it() -> None:
+    records = RECORDS[:10]
+    seen = {naive_fingerprint(records)}
+    for i, key in [(0, "_id"), (4, "title"), (9, "text")]:
+        changed = [dict(record) for record in records]
+        changed[i][key] += "."
+        seen.add(fingerprint_passages(Dataset.from_list(changed)))
+    # The same letters, otherwise divided among fields and rows.
+    moved = [dict(record) for record in records]
+    moved[0]["text"], moved[1]["text"] = "", records[0]["text"] + records[1]["text"]
+    seen.add(fingerprint_passages(Dataset.from_list(moved)))
+    seen.add(fingerprint_passages(Dataset.from_list(records[:9])))
+    seen.add(
+        fingerprint_passages(Dataset.from_list([*records, {"_id": "", "title": "", "text": ""}]))
+    )
+    assert len(seen) == 7
+
+
+def test_nulls_are_refused() -> None:
+    broken = Dataset.from_dict({"_id": ["a"], "title": [None], "text": ["x"]})
+    with pytest.raises(ValueError, match="column 'title' of the passages has nulls"):
+        fingerprint_passages(broken.cast_column("title", broken.features["_id"]))
+
+
+def make_collection() -> Collection:
+    return Collection(
+        passages=Dataset.from_list(RECORDS[:3]),
+        queries={"q1": "one", "q2": "two"},
+        qrels={"q1": {"p1": 1, "p2": 0}},
+        answers={"q2": ("b", "a")},
+    )
+
+
+def test_judgements_are_identified_whatever_their_order() -> None:
+    collection = make_collection()
+    expected = fingerprint_judgements(collection)
+    same = Collection(
+        passages=Dataset.from_list(RECORDS[:1]),
+        queries={"q2": "two", "q1": "one"},
+        qrels={"q1": {"p2": 0, "p1": 1}},
+        answers={"q2": ("a", "b")},
+        name="other",
+    )
+    assert fingerprint_judgements(same) == expected
+    changes = [
+        {"queries": {"q1": "one", "q2": "two!"}},
+        {"queries": {"q1": "one", "q3": "two"}, "answers": {"q3": ("b", "a")}},
+        {"qrels": {"q1": {"p1": 1, "p2": 1}}},
+        {"qrels": {"q1": {"p1": 1}}},
+        {"answers": {"q2": ("a", "b", "c")}},
+        {"answers": {}},
+    ]
+    prints = {fingerprint_judgements(replace(collection, **change)) for change in changes}
+    assert len(prints | {expected}) == len(changes) + 1
+
+
+def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    qrels = {
+        f"q{i}": {f"p{rng.randrange(99)}é": rng.randrange(-1, 4) for _ in range(5)}
+        for i in rng.sample(range(200), 60)
+    }
+    lines = [f"{q} 0 {p} {grade}" for q, grades in qrels.items() for p, grade in grades.items()]
+    rng.shuffle(lines)
+    file = write_lines(tmp_path / "qrels.txt", lines)
+    output = subprocess.run(
+        f"LC_ALL=C sort {file} | sha256sum", shell=True, capture_output=True, text=True, check=True
+    )
+    assert checksum_qrels(qrels) == output.stdout.split()[0]
+    assert checksum_qrels({}) == hashlib.sha256(b"").hexdigest()

@@ -1,0 +1,163 @@
+"""MS MARCO's files as they are published: passages, RocketQA's preparation, documents, TREC DL."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.collection.load import load_collection, load_passages
+
+from .conftest import write_lines
+
+PASSAGES = ['0\tThe "Manhattan" project', "1\t", "10\tIt said \"yes\" and 'no'"]
+QUERIES = ["300\twhat was it?", "7\twho said yes?", '8\tan "unjudged" one']
+
+
+def write_msmarco(folder: Path, *, ending: str = "") -> Path:
+    write_lines(folder / f"collection.tsv{ending}", PASSAGES)
+    write_lines(folder / f"queries.dev.small.tsv{ending}", QUERIES)
+    write_lines(folder / f"qrels.dev.small.tsv{ending}", ["7\t0\t10\t1", "300\t0\t0\t1"])
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_passages_are_read_literally_with_their_judged_queries(tmp_path: Path, ending: str) -> None:
+    collection = load_collection(write_msmarco(tmp_path / "ms", ending=ending), split="dev.small")
+    assert collection.passages.to_list() == [
+        {"_id": "0", "title": "", "text": 'The "Manhattan" project'},
+        {"_id": "1", "title": "", "text": ""},
+        {"_id": "10", "title": "", "text": "It said \"yes\" and 'no'"},
+    ]
+    assert list(collection.queries.items()) == [("300", "what was it?"), ("7", "who said yes?")]
+    assert collection.qrels == {"300": {"0": 1}, "7": {"10": 1}}
+    assert collection.name == "ms"
+
+
+def test_rocketqas_passages_get_their_titles_and_their_own_names_of_files(tmp_path: Path) -> None:
+    folder = tmp_path / "marco"
+    write_lines(folder / "para.txt", PASSAGES)
+    # No title is a hyphen; a passage may also be left out.
+    write_lines(folder / "para.title.txt", ['0\tA "title"', "10\t-"])
+    write_lines(folder / "dev.query.txt", QUERIES)
+    write_lines(folder / "qrels.dev.tsv", ["7\t10", "300\t0", "300\t1"])
+    write_lines(folder / "qrels.dev.small.tsv", ["7 0 10 1"])
+    collection = load_collection(folder, split="dev")
+    assert collection.passages["title"][:] == ['A "title"', "", ""]
+    assert collection.passages["text"][:] == [line.split("\t")[1] for line in PASSAGES]
+    assert collection.qrels == {"300": {"0": 1, "1": 1}, "7": {"10": 1}}
+    small = load_collection(folder, split="dev.small")  # queries of dev serve its part
+    assert small.queries == {"7": "who said yes?"}
+
+
+def test_titles_in_another_order_are_refused_and_not_mixed_up(tmp_path: Path) -> None:
+    write_lines(tmp_path / "para.txt", PASSAGES)
+    write_lines(tmp_path / "para.title.txt", ["10\tT", "0\tU"])
+    message = "para.title.txt:2: a title for passage '0', which does not come next .*sort both"
+    with pytest.raises(ValueError, match=message):
+        load_passages(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "titles", "other"),
+    [
+        (["0\tT\tfirst", "1\t-\tsecond"], ["T", ""], "2\tthird"),
+        (["0\tfirst", "1\tsecond"], ["", ""], "2\tT\tthird"),
+    ],
+)
+def test_a_corpus_has_a_title_column_on_every_line_or_on_none(
+    tmp_path: Path, lines: Sequence[str], titles: Sequence[str], other: str
+) -> None:
+    write_lines(tmp_path / "corpus.tsv", lines)
+    passages = load_passages(tmp_path)
+    assert passages["title"][:] == titles
+    assert passages["text"][:] == ["first", "second"]
+    write_lines(tmp_path / "corpus.tsv", [*lines, other])
+    with pytest.raises(ValueError, match="corpus.tsv:3: . fields between tabs, expected"):
+        load_passages(tmp_path)
+
+
+def test_of_several_files_of_passages_the_richest_is_read_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_msmarco(tmp_path)
+    write_lines(tmp_path / "para.txt", PASSAGES)
+    write_lines(tmp_path / "para.title.txt", ["0\tT"])
+    with caplog.at_level(logging.WARNING):
+        assert load_passages(tmp_path)[0]["title"] == "T"
+    assert "holds para.txt, collection.tsv: the passages are read from the first" in caplog.text
+
+
+def test_graded_judgements_of_the_trec_track_have_a_split_of_their_own(tmp_path: Path) -> None:
+    folder = write_msmarco(tmp_path / "ms")
+    write_lines(folder / "msmarco-test2019-queries.tsv", QUERIES)
+    write_lines(folder / "2019qrels-pass.txt", ["8 Q0 0 3", "8 Q0 10 0", "300 Q0 10 2"])
+    collection = load_collection(folder, split="dl19")
+    assert collection.qrels == {"300": {"10": 2}, "8": {"0": 3, "10": 0}}
+    assert collection.queries["8"] == 'an "unjudged" one'
+    with pytest.raises(ValueError, match="no split 'dl20', expected one of dev.small, dl19"):
+        load_collection(folder, split="dl20")
+
+
+def test_documents_have_title_and_body_and_leave_their_url(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    write_lines(
+        folder / "msmarco-docs.tsv.gz",
+        ['D1\thttps://a.b\tTitle\tBody "one"', "D2\thttps://c.d\t\tBody two"],
+    )
+    write_lines(folder / "msmarco-docdev-queries.tsv.gz", ["1\tone?", "2\ttwo?"])
+    write_lines(folder / "msmarco-docdev-qrels.tsv.gz", ["2 0 D2 1"])
+    write_lines(folder / "msmarco-test2019-queries.tsv", ["1\tone?"])
+    write_lines(folder / "2019qrels-docs.txt", ["1 Q0 D1 3"])
+    collection = load_collection(folder, split="dev")
+    assert collection.passages.to_list() == [
+        {"_id": "D1", "title": "Title", "text": 'Body "one"'},
+        {"_id": "D2", "title": "", "text": "Body two"},
+    ]
+    assert (collection.queries, collection.qrels) == ({"2": "two?"}, {"2": {"D2": 1}})
+    assert load_collection(folder, split="dl19").qrels == {"1": {"D1": 3}}
+    with pytest.raises(ValueError, match="expected one of dev, dl19"):
+        load_collection(folder, split="train")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("collection.tsv", ["0\ta", "1"], "collection.tsv:2: 1 fields between tabs, expected 2"),
+        ("collection.tsv", ["0\ta\tb"], "collection.tsv:1: 3 fields between tabs, expected 2"),
+        ("collection.tsv", ["\ta"], "collection.tsv:1: the id is empty"),
+        ("collection.tsv", ["0\ta", "1\tb", "0\tc"], "collection.tsv:3: id '0' stands on line 1"),
+        ("collection.tsv", [], "collection.tsv holds no passage"),
+        ("queries.dev.small.tsv", [], "queries.dev.small.tsv holds no query"),
+        ("queries.dev.small.tsv", ["7 who?"], "queries.dev.small.tsv:1: 1 fields between tabs"),
+        ("queries.dev.small.tsv", ["7\ta", "7\tb"], "small.tsv:2: id '7' stands on an earlier"),
+        ("queries.dev.small.tsv", ["7\ta"], "names 1 ids that .*queries.* lacks, such as '300'"),
+        ("qrels.dev.small.tsv", [], "qrels.dev.small.tsv judges no query"),
+        ("qrels.dev.small.tsv", ["7 0 10"], "qrels.dev.small.tsv:1: 3 fields, expected 4"),
+        ("qrels.dev.small.tsv", ["7 0 10 1", "7 0"], "small.tsv:2: 2 fields, expected 4"),
+        ("qrels.dev.small.tsv", ["7 0 10 x"], "small.tsv:1: the grade is 'x'"),
+        ("qrels.dev.small.tsv", ["7 0 11 1"], "names 1 ids that .*collection.tsv lacks"),
+        ("qrels.dev.small.tsv", ["7 0 10 1", "7 0 10 0"], "small.tsv:2: query '7' judges passage"),
+    ],
+)
+def test_broken_files_are_refused_with_file_and_line(
+    tmp_path: Path, name: str, lines: Sequence[str], message: str
+) -> None:
+    folder = write_msmarco(tmp_path / "ms")
+    write_lines(folder / name, lines)
+    with pytest.raises(ValueError, match=message):
+        load_collection(folder, split="dev.small")
+
+
+def test_an_unknown_split_and_missing_files_are_named(tmp_path: Path) -> None:
+    folder = write_msmarco(tmp_path / "ms")
+    message = "no split 'test', expected one of dev.small: .*or add qrels.test.tsv"
+    with pytest.raises(ValueError, match=message):
+        load_collection(folder)
+    (folder / "queries.dev.small.tsv").unlink()
+    message = "expected queries.dev.small.tsv or dev.small.query.txt or queries.dev.tsv or dev.quer"
+    with pytest.raises(FileNotFoundError, match=message):
+        load_collection(folder, split="dev.small")
+    (folder / "qrels.dev.small.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match="judges nothing: expected qrels.dev.tsv beside"):
+        load_collection(folder, split="dev")
