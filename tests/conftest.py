@@ -4,12 +4,15 @@ The fixtures are made once a session and shared by all tests, which must leave t
 """
 
 import atexit
+import gzip
 import json
 import os
 import random
 import shutil
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _CACHE = tempfile.mkdtemp(prefix="condenser-tests-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
@@ -218,3 +221,28 @@ def corpus_file(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
     file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     file.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
     return file
+
+
+@pytest.fixture
+def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
+    """Writes rows as JSON lines, compressed if the name ends so."""
+
+    def write(rows: Sequence[Mapping[str, Any]], name: str = "data.jsonl") -> Path:
+        file = tmp_path / name
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+        file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def write_text(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Writes a file as it stands."""
+
+    def write(content: str, name: str) -> Path:
+        file = tmp_path / name
+        file.write_bytes(content.encode())
+        return file
+
+    return write
