@@ -1,4 +1,6 @@
-"""condenser finetune RECIPE [--field value ...]: make an encoder a dense retriever."""
+"""condenser finetune RECIPE [--field value ...]: make an encoder a retriever or sentence encoder."""
+
+from typing import Any
 
 from hub_scripts.recipe_command import read_settings
 
@@ -13,4 +15,15 @@ def run(words: list[str]) -> None:
     )
     folder = finetune(settings)
     print(f"retriever: {folder}")
-    print(f"next: condenser evaluate {folder} {settings['collection']}")
+    print(f"next: condenser evaluate {folder} {evaluated_on(settings)}")
+
+
+def evaluated_on(settings: dict[str, Any]) -> str:
+    """What the result of a recipe is evaluated on, as words of the evaluation's command."""
+    if settings.get("objective") == "mse_cosine":
+        return "TEST_PAIRS.csv --task graded_pairs"
+    if settings.get("collection"):
+        return str(settings["collection"])
+    if settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
+        return "TEST_TRIPLETS.csv --task triplets"
+    return "COLLECTION"

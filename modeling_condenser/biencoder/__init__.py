@@ -1,5 +1,6 @@
-"""Fine-tuning: encoder + labelled pairs -> retriever.
+"""Fine-tuning: encoder + labelled texts -> retriever.
 
-Reads a published encoder and a collection, trains through sentence-transformers, and writes a run
-folder whose `model` is laid out like the export, so that everything that opens one opens the other.
+Reads an encoder and a collection, or training data of its own, trains through
+sentence-transformers, and writes a run folder whose `model` is laid out like the export, so that
+everything that opens one opens the other.
 """

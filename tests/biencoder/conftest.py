@@ -1,4 +1,4 @@
-"""A published encoder and a small collection to fine-tune it on."""
+"""Encoders and a collection, which the tests of this room share."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tests.publishing.making import make_collection, make_run
 
 @pytest.fixture(scope="session")
 def encoder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export, without dropout, with noisy weights and lengths of 48 and 56."""
     root = tmp_path_factory.mktemp("encoders")
     contract = EncodingContract(48, 56, title_separator=" : ")
     return export_encoder(make_run(bert_folder, root / "run"), root / "encoder", contract=contract)

@@ -1,0 +1,93 @@
+"""The objectives: a recipe in, a loss of sentence-transformers for the papers' equation out.
+
+With s the similarity, t the temperature, q a query, p its positive and n a negative:
+
+contrastive   -log( exp(s(q,p)/t) / sum over d of exp(s(q,d)/t) ), d all passages of the batch,
+              positives and given negatives (Condenser eq. 12; DPR's loss for dot and t = 1)
+mse_cosine    (cos(u,v) - score)^2, the score from 0 to 1 (Reimers & Gurevych 2019, section 3)
+triplet       max( dist(q,p) - dist(q,n) + margin, 0 ), dist Euclidean (the same section) or
+              1 - cos (the thesis, eq. 3.1)
+margin_mse    ( (s(q,p) - s(q,n)) - (teacher(q,p) - teacher(q,n)) )^2 (Hofstätter et al. 2020)
+kl            t^2 KL( softmax(teacher/t) || softmax(s/t) ) over a query's passages
+
+Each is the mean over the batch.
+"""
+
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    CosineSimilarityLoss,
+    DistillKLDivLoss,
+    MarginMSELoss,
+    MultipleNegativesRankingLoss,
+    TripletDistanceMetric,
+    TripletLoss,
+)
+from sentence_transformers.util import cos_sim, dot_score, pairwise_cos_sim, pairwise_dot_score
+from torch import nn
+
+from .recipe import FinetuningRecipe
+
+_MATRIX = {"dot": dot_score, "cosine": cos_sim}  # of all queries and all passages
+_PAIRWISE = {"dot": pairwise_dot_score, "cosine": pairwise_cos_sim}  # row by row
+
+
+def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
+    """Make the loss that a recipe's objective means.
+
+    Args:
+        recipe: checked.
+        model: gives unnormalised vectors; where the similarity is cosine, the loss normalises.
+    """
+    similarity = recipe.trained_similarity
+    temperature = 1.0 if recipe.temperature is None else recipe.temperature
+    match recipe.objective:
+        case "contrastive":
+            return _contrastive(recipe, model, temperature)
+        case "mse_cosine":
+            return CosineSimilarityLoss(model)
+        case "triplet":
+            margin = 1.0 if recipe.margin is None else recipe.margin
+            is_cosine = similarity == "cosine"
+            distance = TripletDistanceMetric.COSINE if is_cosine else euclidean_distance
+            return TripletLoss(model, distance_metric=distance, triplet_margin=margin)
+        case "margin_mse":
+            return MarginMSELoss(model, similarity_fct=_PAIRWISE[similarity])
+        case "kl":
+            return DistillKLDivLoss(
+                model, similarity_fct=_PAIRWISE[similarity], temperature=temperature
+            )
+
+
+def _contrastive(
+    recipe: FinetuningRecipe, model: SentenceTransformer, temperature: float
+) -> nn.Module:
+    """In-batch contrast, with a gradient cache (Gao et al. 2021) where the recipe wants one.
+
+    The cache encodes all texts without gradients, computes the gradient of the loss with respect to
+    their vectors, and then encodes mini-batch by mini-batch again to carry it into the weights. The
+    second pass replays the first one's random numbers (`RandContext`), so that dropout drops the
+    same units and the gradient is that of the vectors which the loss has seen.
+    """
+    arguments: dict[str, Any] = {
+        "scale": 1.0 / temperature,
+        "similarity_fct": _MATRIX[recipe.trained_similarity],
+        "gather_across_devices": recipe.gather_across_devices,
+    }
+    if recipe.mini_batch_size is None:
+        return MultipleNegativesRankingLoss(model, **arguments)
+    return CachedMultipleNegativesRankingLoss(
+        model, mini_batch_size=recipe.mini_batch_size, **arguments
+    )
+
+
+def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Euclidean distance of (B, H) vectors, row by row: (B,).
+
+    Where two vectors are equal, as those of equal texts without dropout are, its gradient is 0;
+    that of sentence-transformers 6.0 is NaN there.
+    """
+    return torch.linalg.vector_norm(a - b, dim=-1)

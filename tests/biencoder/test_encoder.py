@@ -1,0 +1,168 @@
+"""Which encoders can be fine-tuned, and what each says about how it encodes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
+from transformers import AutoModel
+
+from modeling_condenser.biencoder import encoder as stage
+from modeling_condenser.biencoder.encoder import open_encoder
+from modeling_condenser.publishing.contract import EncodingContract
+from tests.publishing.making import make_run
+
+DOT = {"similarity": "dot"}
+
+
+def save_st(folder: Path, encoder: Path, *modules: torch.nn.Module, **settings: object) -> Path:
+    """A sentence-transformers model of an encoder and further modules."""
+    first = Transformer(str(encoder), max_seq_length=40)
+    model = SentenceTransformer(modules=[first, *modules], **settings)  # type: ignore[arg-type]
+    model.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def test_an_export_says_all_and_the_recipe_changes_it(encoder: Path) -> None:
+    opened = open_encoder(str(encoder), {**DOT, "query_max_length": 12, "pooling": "mean"})
+    assert opened.contract == EncodingContract(
+        12, 56, pooling="mean", title_separator=" : ", token_type_ids=False
+    )
+    assert [type(module) for module in opened.model] == [Transformer, Pooling]
+    assert opened.model[1].pooling_mode in ("mean", ["mean"], ("mean",))
+    assert opened.folder == encoder
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_a_plain_encoder_needs_its_pooling_stated(bert_folder: Path, pooling: str) -> None:
+    with pytest.raises(
+        ValueError, match="no encoding_contract.json .* add pooling, one of cls, mean"
+    ):
+        open_encoder(str(bert_folder), DOT)
+    opened = open_encoder(str(bert_folder), {**DOT, "pooling": pooling})
+    assert opened.contract.pooling == pooling
+    # Its tokenizer passes segment ids, and so does everything that is made of it.
+    assert opened.contract.token_type_ids
+    assert (opened.contract.query_max_length, opened.contract.passage_max_length) == (64, 64)
+
+
+def test_a_sentence_transformers_model_says_it_by_its_modules(
+    bert_folder: Path, tmp_path: Path
+) -> None:
+    prompts = {"query": "query: ", "document": "passage: "}
+    folder = save_st(
+        tmp_path / "st", bert_folder, Pooling(32, pooling_mode="mean"), Normalize(), prompts=prompts
+    )
+    opened = open_encoder(str(folder), DOT)
+    assert opened.contract == EncodingContract(
+        40,
+        40,
+        pooling="mean",
+        similarity="dot",
+        query_prompt="query: ",
+        passage_prompt="passage: ",
+        token_type_ids=True,
+    )
+    assert [type(module) for module in opened.model] == [Transformer, Pooling]
+    assert open_encoder(str(folder), {**DOT, "pooling": "cls"}).contract.pooling == "cls"
+    expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
+    own = opened.model.encode(["a river"], normalize_embeddings=True)
+    assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
+
+
+def test_modules_that_an_export_cannot_hold_are_refused(bert_folder: Path, tmp_path: Path) -> None:
+    dense = save_st(tmp_path / "dense", bert_folder, Pooling(32, "mean"), Dense(32, 8))
+    with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense, but what is"):
+        open_encoder(str(dense), DOT)
+    weighted = save_st(tmp_path / "weighted", bert_folder, Pooling(32, "weightedmean"))
+    with pytest.raises(ValueError, match="pools by weightedmean, which an encoding contract"):
+        open_encoder(str(weighted), DOT)
+    assert open_encoder(str(weighted), {**DOT, "pooling": "mean"}).contract.pooling == "mean"
+
+
+def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(
+    bert_folder: Path, tmp_path: Path
+) -> None:
+    # The fixture is a masked LM, which has no pooler.
+    opened = open_encoder(str(bert_folder), {**DOT, "pooling": "cls"})
+    pooler = opened.model[0].model.pooler
+    assert pooler.dense.weight.equal(torch.eye(32)) and not pooler.dense.bias.any()
+    assert not any(parameter.requires_grad for parameter in pooler.parameters())
+    # One that is there stays.
+    model = AutoModel.from_pretrained(bert_folder)
+    torch.nn.init.normal_(model.pooler.dense.weight)
+    model.save_pretrained(tmp_path / "pooled")
+    for file in bert_folder.glob("tok*"):
+        shutil.copy(file, tmp_path / "pooled")
+    kept = open_encoder(str(tmp_path / "pooled"), {**DOT, "pooling": "cls"}).model[0].model.pooler
+    assert kept.dense.weight.equal(model.pooler.dense.weight)
+
+
+def test_half_precision_is_trained_in_full(bert_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bert_folder, tmp_path / "half"))
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {n: t.bfloat16() for n, t in weights.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    opened = open_encoder(str(folder), {**DOT, "pooling": "cls"})
+    assert {p.dtype for p in opened.model.parameters()} == {torch.float32}
+
+
+def test_missing_weights_are_refused(bert_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bert_folder, tmp_path / "torn"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.encoder.layer.2.output.dense.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match="lacks 1 of the encoder's weights, such as encoder.layer.2"
+    ):
+        open_encoder(str(folder), {**DOT, "pooling": "cls"})
+
+
+def test_a_condenser_checkpoint_is_to_be_exported_first(bert_folder: Path, tmp_path: Path) -> None:
+    run = make_run(bert_folder, tmp_path / "run")
+    with pytest.raises(ValueError, match="is a Condenser checkpoint, .*condenser export"):
+        open_encoder(str(run / "model"), {**DOT, "pooling": "cls"})
+
+
+def test_lengths_are_the_encoders_own_at_most(encoder: Path) -> None:
+    with pytest.raises(ValueError, match="passage_max_length is 65, but .* for 64 tokens only"):
+        open_encoder(str(encoder), {**DOT, "passage_max_length": 65})
+
+
+def test_what_is_no_encoder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="There is no encoder './nowhere'"):
+        open_encoder("./nowhere", DOT)
+    with pytest.raises(FileNotFoundError, match="There is no encoder 'owner/name'.*Hub's answer"):
+        open_encoder("owner/name", DOT)  # the tests are offline
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="holds no encoder: expected a folder with config"):
+        open_encoder(str(tmp_path / "run"), DOT)
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"Did you mean .*run/model\?"):
+        open_encoder(str(tmp_path / "run"), DOT)
+
+
+def test_a_hub_name_is_downloaded(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(name: str, **settings: object) -> str:
+        asked.append(name)
+        return str(encoder)
+
+    monkeypatch.setattr(stage, "snapshot_download", download)
+    assert open_encoder("owner/name", DOT).folder == encoder
+    assert asked == ["owner/name"]

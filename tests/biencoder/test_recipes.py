@@ -1,0 +1,175 @@
+"""Every shipped fine-tuning recipe runs on tiny data of the layout that it is written for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.biencoder.recipe import FinetuningRecipe
+from modeling_condenser.pretraining.recipe import read_recipe
+from modeling_condenser.publishing.contract import EncodingContract
+
+RECIPES = sorted(Path(__file__).parents[2].joinpath("configuration/finetune").glob("*.yaml"))
+
+
+def make_stsb(folder: Path, texts: list[str]) -> dict[str, Any]:
+    lines = [f"river {i},the museum {i},{i % 6}" for i in range(12)]
+    (folder / "train.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]))
+    return {"data": str(folder / "train.csv")}
+
+
+def make_sections(folder: Path, texts: list[str]) -> dict[str, Any]:
+    lines = [f"river {i},fjord {i},museum {i}" for i in range(12)]
+    (folder / "train.csv").write_text("\n".join(["anchor,positive,negative", *lines]))
+    return {"data": str(folder / "train.csv")}
+
+
+def make_dpr(folder: Path, texts: list[str]) -> dict[str, Any]:
+    entries = [
+        {
+            "question": f"where is river {i}",
+            "answers": ["Oslo"],
+            "positive_ctxs": [{"title": f"River {i}", "text": texts[i]}] if i else [],
+            "negative_ctxs": [],
+            "hard_negative_ctxs": [{"title": "Museum", "text": texts[50 + i]}],
+        }
+        for i in range(12)
+    ]
+    (folder / "train.json").write_text(json.dumps(entries, indent=4))
+    return {"data": str(folder / "train.json")}
+
+
+def make_passages(folder: Path, texts: list[str]) -> dict[str, Any]:
+    """RocketQA's edition of MS MARCO."""
+    marco = folder / "marco"
+    marco.mkdir()
+    flat = [" ".join(text.split()) for text in texts[:40]]
+    (marco / "para.txt").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(flat)))
+    (marco / "para.title.txt").write_text("".join(f"{i}\tTitle {i}\n" for i in range(40)))
+    (marco / "train.query.txt").write_text("".join(f"{i}\tquery {i}\n" for i in range(10)))
+    (marco / "qrels.train.tsv").write_text("".join(f"{i}\t0\t{i}\t1\n" for i in range(10)))
+    negatives = "".join(f"{i}\t{','.join(map(str, range(10 + i, 22 + i)))}\n" for i in range(10))
+    (marco / "train.negatives.tsv").write_text(negatives)
+    return {"collection": str(marco), "negatives": str(marco / "train.negatives.tsv")}
+
+
+def make_mined(folder: Path, texts: list[str]) -> dict[str, Any]:
+    settings = make_passages(folder, texts)
+    lines = [
+        {
+            "query_id": str(i),
+            "positive_ids": [str(i)],
+            "negative_ids": [str(j) for j in range(10 + i, 22 + i)],
+            "negative_scores": [1.0] * 12,
+        }
+        for i in range(10)
+    ]
+    file = folder / "mined.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {**settings, "negatives": str(file)}
+
+
+def make_documents(folder: Path, texts: list[str]) -> dict[str, Any]:
+    marco = folder / "docs"
+    marco.mkdir()
+    flat = [" ".join(text.split()) for text in texts[:40]]
+    rows = [f"D{i}\thttp://x/{i}\tTitle {i}\t{text}\n" for i, text in enumerate(flat)]
+    (marco / "msmarco-docs.tsv").write_text("".join(rows))
+    queries = "".join(f"{i}\tquery {i}\n" for i in range(10))
+    (marco / "msmarco-doctrain-queries.tsv").write_text(queries)
+    qrels = "".join(f"{i} 0 D{i} 1\n" for i in range(10))
+    (marco / "msmarco-doctrain-qrels.tsv").write_text(qrels)
+    file = folder / "negatives.tsv"
+    ids = [",".join(f"D{j}" for j in range(10 + i, 22 + i)) for i in range(10)]
+    file.write_text("".join(f"{i}\t{negatives}\n" for i, negatives in enumerate(ids)))
+    return {"collection": str(marco), "negatives": str(file)}
+
+
+def make_triples(folder: Path, texts: list[str]) -> dict[str, Any]:
+    flat = [" ".join(text.split()) for text in texts]
+    rows = [f"query {i}\t{flat[i]}\t{flat[i + 40]}\n" for i in range(12)]
+    (folder / "triples.train.small.tsv").write_text("".join(rows))
+    return {"data": str(folder / "triples.train.small.tsv"), "pooling": "mean"}
+
+
+def make_collection(folder: Path, texts: list[str]) -> dict[str, Any]:
+    from tests.publishing.making import make_collection
+
+    return {"collection": str(make_collection(folder / "beir", texts)), "pooling": "cls"}
+
+
+DATA: dict[str, Callable[[Path, list[str]], dict[str, Any]]] = {
+    "contrastive": make_collection,
+    "stsb": make_stsb,
+    "wikipedia-sections": make_sections,
+    "nq": make_dpr,
+    "triviaqa": make_dpr,
+    "msmarco-passage": make_passages,
+    "msmarco-passage-mined": make_mined,
+    "msmarco-document": make_documents,
+    "thesis-triplets": make_triples,
+}
+
+
+def test_every_recipe_has_its_data() -> None:
+    assert {recipe.stem for recipe in RECIPES} == DATA.keys()
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_a_recipe_runs(name: str, bert_folder: Path, texts: list[str], tmp_path: Path) -> None:
+    settings = read_recipe(f"finetune/{name}")
+    # The tiny encoder has 64 positions.
+    lengths = {
+        field: min(settings[field], 64) for field in ("query_max_length", "passage_max_length")
+    }
+    changes = {
+        **DATA[name](tmp_path, texts),
+        **lengths,
+        "encoder": str(bert_folder),
+        "max_steps": 2,
+        "per_device_train_batch_size": 4,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "output_dir": str(tmp_path / "run"),
+    }
+    folder = finetune({**settings, **changes})
+    contract = EncodingContract.load(folder)
+    pooling = settings.get("pooling") or changes["pooling"]
+    expected = {**lengths, "pooling": pooling, "similarity": settings.get("similarity", "cosine")}
+    assert {field: getattr(contract, field) for field in expected} == expected
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["steps"] == 2
+    if name.startswith("msmarco"):
+        assert (run["n_examples"], run["n_negatives"]) == (10, 7)
+    if name in ("nq", "triviaqa"):
+        assert (run["n_examples"], run["n_negatives"]) == (11, 1)
+        assert run["left_out"] == {"questions without a positive passage": 1}
+
+
+def test_the_papers_figures_are_in_their_recipes() -> None:
+    """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1; the thesis, 3.3 and 4.3."""
+
+    def figures(name: str, *fields: str) -> list[Any]:
+        settings = read_recipe(f"finetune/{name}")
+        return [settings.get(field) for field in fields]
+
+    schedule = ("per_device_train_batch_size", "learning_rate", "num_train_epochs")
+    assert figures("stsb", *schedule, "objective") == [16, 2e-5, 4, "mse_cosine"]
+    assert figures("wikipedia-sections", *schedule, "similarity", "margin") == [
+        *(16, 2e-5, 1),
+        *("euclidean", 1.0),
+    ]
+    for name in ("nq", "triviaqa"):
+        assert figures(name, *schedule, "n_negatives") == [128, 1e-5, 40, 1]
+    for name in ("msmarco-passage", "msmarco-passage-mined", "msmarco-document"):
+        assert figures(name, *schedule, "n_negatives") == [8, 5e-6, 3, 7]
+    thesis = ("max_steps", "warmup_steps", "similarity", "margin", "passage_max_length", "order")
+    assert figures("thesis-triplets", *schedule[:2], *thesis) == [
+        *(16, 2e-5, 125_000, 0.1),
+        *("cosine", 1.0, 128, "sequential"),
+    ]
+    assert figures("thesis-triplets", "first_rows") == [16 * 125_000]
+    FinetuningRecipe(**{"encoder": "e", "data": "d", "objective": "triplet", "format": "triples"})
