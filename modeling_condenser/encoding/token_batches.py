@@ -1,0 +1,161 @@
+"""Texts in, batches of token ids out, by length and within a budget of tokens.
+
+Texts of one collection differ in length by a factor of a hundred. Batches of a fixed number of
+texts in their order are mostly padding, and a batch size that suits the longest texts leaves the
+device idle on the short ones. Here every text is tokenized once, the texts are sorted by their
+number of tokens, and a batch holds as many neighbours as fit into the budget.
+
+The batches follow from the texts alone: encoded again, the same texts lie in the same batches and
+get the same bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+# The tokenizer holds offsets and strings of all tokens of a call, those that are cut off too.
+_CHARACTERS_A_CALL = 1_000_000
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """The tokens of N texts, one text behind the other.
+
+    Attributes:
+        ids: (tokens,) int32.
+        starts: (N + 1,) int64, where each text begins, and the end.
+        type_ids: (tokens,) int32 segment ids, or None.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    type_ids: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, (N,) int64."""
+        return np.diff(self.starts)
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    max_length: int,
+    token_type_ids: bool = False,
+) -> TokenizedTexts:
+    """Tokenize texts without padding.
+
+    Args:
+        tokenizer: adds its special tokens.
+        texts: N texts.
+        max_length: tokens to keep of each, special ones included.
+        token_type_ids: whether to keep the tokenizer's segment ids, too.
+    """
+    names = ["input_ids", "token_type_ids"] if token_type_ids else ["input_ids"]
+    parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int32)] for name in names}
+    lengths = [0]
+    for some in _by_characters(texts):
+        encoded = tokenizer(
+            some,
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=token_type_ids,
+        )
+        lengths.extend(map(len, encoded["input_ids"]))
+        for name in names:
+            parts[name].append(np.fromiter(chain.from_iterable(encoded[name]), np.int32))
+    columns = {name: np.concatenate(part) for name, part in parts.items()}
+    starts = np.cumsum(lengths, dtype=np.int64)
+    return TokenizedTexts(columns["input_ids"], starts, columns.get("token_type_ids"))
+
+
+def _by_characters(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Consecutive texts, of some number of characters together."""
+    some: list[str] = []
+    characters = 0
+    for text in texts:
+        some.append(text)
+        characters += len(text) + 1
+        if characters >= _CHARACTERS_A_CALL:
+            yield some
+            some, characters = [], 0
+    if some:
+        yield some
+
+
+def plan_batches(lengths: np.ndarray, *, token_budget: int) -> list[np.ndarray]:
+    """Put texts of like length together.
+
+    A batch's shape follows from its longest text, but for the last batch; so there are not many
+    different shapes, each of which costs some libraries the making of a kernel.
+
+    Args:
+        lengths: tokens of each of N texts, (N,) whole numbers.
+        token_budget: the most tokens of a batch with its padding, which is its number of texts
+            times its longest text. A single text that is longer has a batch of its own.
+
+    Returns:
+        The rows of each batch, (B,) int64: the longest texts first, so that a batch that does not
+        fit into memory fails at the start; of equal lengths the lower row first.
+
+    Raises:
+        ValueError: the budget is below 1.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token_budget is {token_budget}, expected at least 1, e.g. 4096.")
+    order = np.argsort(-lengths, kind="stable")
+    batches, first = [], 0
+    while first < len(order):
+        longest = max(int(lengths[order[first]]), 1)
+        last = first + max(token_budget // longest, 1)
+        batches.append(order[first:last])
+        first = last
+    return batches
+
+
+def pad_batch(
+    texts: TokenizedTexts, rows: np.ndarray, *, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, torch.Tensor]:
+    """Make a batch, padded to its longest text, on the tokenizer's side.
+
+    Args:
+        texts: N texts.
+        rows: (B,) int64, which of them.
+        tokenizer: says what to pad with, and where.
+
+    Returns:
+        `input_ids`, `attention_mask` and, where the texts have them, `token_type_ids`, each (B, T)
+        int64 on the CPU.
+    """
+    lengths = texts.lengths[rows]  # (B,)
+    longest = int(lengths.max())
+    places = np.arange(longest)
+    if tokenizer.padding_side == "left":
+        mask = places >= longest - lengths[:, None]  # (B, T)
+    else:
+        mask = places < lengths[:, None]  # (B, T)
+    # Where each token lies among all: the start of its text, and its place within it.
+    place_in_text = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    tokens = np.repeat(texts.starts[rows], lengths) + place_in_text
+    batch = {"input_ids": _filled(mask, texts.ids[tokens], tokenizer.pad_token_id)}
+    batch["attention_mask"] = mask.astype(np.int64)
+    if texts.type_ids is not None:
+        padding = tokenizer.pad_token_type_id
+        batch["token_type_ids"] = _filled(mask, texts.type_ids[tokens], padding)
+    return {name: torch.from_numpy(column) for name, column in batch.items()}
+
+
+def _filled(mask: np.ndarray, tokens: np.ndarray, padding: int) -> np.ndarray:
+    filled = np.full(mask.shape, padding, dtype=np.int64)  # (B, T)
+    filled[mask] = tokens
+    return filled

@@ -1,0 +1,66 @@
+"""Encoders, and texts to encode with them, for the tests of encoding."""
+
+import copy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
+from tokenizers import processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
+# Of very mixed length, out of order, with copies.
+MIXED = [
+    LONG * 9,
+    "",
+    "Why?",
+    "東京大学 café naïveté \N{SNOWMAN}",
+    LONG,
+    " ",
+    "Why?",
+    LONG * 2,
+    "x",
+]
+
+
+def save_modules(
+    folder: Path,
+    encoder: Path,
+    modules: Callable[[int], list],
+    *,
+    max_seq_length: int = 64,
+    **settings: object,
+) -> Path:
+    """A sentence-transformers model: an encoder, and what is made to follow it."""
+    transformer = Transformer(str(encoder), max_seq_length=max_seq_length)
+    following = modules(transformer.get_embedding_dimension())
+    model = SentenceTransformer(modules=[transformer, *following], device="cpu", **settings)
+    model.save_pretrained(str(folder))
+    return folder
+
+
+def as_passages(texts: list[str], titles: list[str] | None = None) -> Dataset:
+    """Passages with or without titles."""
+    return Dataset.from_dict({"title": titles or [""] * len(texts), "text": texts})
+
+
+def with_template(
+    encoder: Path,
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    template: processors.TemplateProcessing,
+) -> Path:
+    """A copy of an encoder whose tokenizer adds other special tokens."""
+    shutil.copytree(encoder, folder)
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
+    backend.post_processor = template
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        pad_token="[PAD]",
+    ).save_pretrained(folder)
+    return folder

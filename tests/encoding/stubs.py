@@ -1,0 +1,93 @@
+"""An encoder without a model: its vectors are a hash of the text. It can wait, count and fail."""
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from datasets import Dataset
+
+from modeling_condenser.publishing.contract import EncodingContract
+
+DIMENSION = 16
+
+
+def hash_vectors(titles: list[str], texts: list[str]) -> np.ndarray:
+    """(N, 16) float32, whole numbers."""
+    digests = [hashlib.sha512(f"{a}\n{b}".encode()) for a, b in zip(titles, texts, strict=True)]
+    numbers = np.frombuffer(b"".join(d.digest() for d in digests), dtype=np.uint32)
+    return numbers.reshape(-1, DIMENSION).astype(np.float32)
+
+
+class StubEncoder:
+    """Encodes by hash.
+
+    Args:
+        seconds: that each call takes.
+        log: file that gets a line, with process and first text, when a call begins.
+        fingerprint: of the model.
+        fails_on: a text that gets NaN.
+    """
+
+    dimension = DIMENSION
+    contract = EncodingContract(query_max_length=8, passage_max_length=8)
+
+    def __init__(
+        self,
+        seconds: float = 0.0,
+        *,
+        log: Path | None = None,
+        fingerprint: str = "stub",
+        fails_on: str | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.model = SimpleNamespace(device=device)
+        self.seconds, self.log = seconds, log
+        self.fingerprint, self.fails_on = fingerprint, fails_on
+
+    def encode_passages(self, passages: Dataset, *, progress: bool = False) -> np.ndarray:
+        rows = passages[:]
+        if self.log:
+            with self.log.open("a") as file:
+                file.write(f"{os.getpid()} {rows['text'][0]}\n")
+        time.sleep(self.seconds)
+        vectors = hash_vectors(list(rows["title"]), list(rows["text"]))
+        if self.fails_on in rows["text"]:
+            vectors[list(rows["text"]).index(self.fails_on)] = np.nan
+        return vectors
+
+
+@dataclass(frozen=True)
+class StubOpener:
+    """Opens stubs, also in other processes.
+
+    Attributes:
+        seconds: that each call takes.
+        log: of calls.
+        later_fingerprint: of the encoders that other processes open.
+    """
+
+    seconds: float = 0.0
+    log: Path | None = None
+    later_fingerprint: str = "stub"
+    parent: int = os.getpid()
+
+    def open(self, *, device: str | None = None) -> StubEncoder:
+        fingerprint = "stub" if os.getpid() == self.parent else self.later_fingerprint
+        return StubEncoder(
+            self.seconds, log=self.log, fingerprint=fingerprint, device=device or "cpu"
+        )
+
+
+def make_passages(n: int) -> Dataset:
+    """N small passages whose ids are not sorted."""
+    return Dataset.from_dict(
+        {
+            "_id": [f"p{(7919 * i) % n}-{i}" for i in range(n)],
+            "title": [f"title {i}" if i % 3 else "" for i in range(n)],
+            "text": [f"text {i}" for i in range(n)],
+        }
+    )
