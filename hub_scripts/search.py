@@ -1,14 +1,39 @@
-"""condenser search FOLDER "query": the best passages of a study's retriever, or of any MODEL.
+"""condenser search: the best passages for a query, or for one query after the other.
 
     condenser search runs/demo "how do I sort a list"
     condenser search MODEL COLLECTION "how do I sort a list"
+    condenser search MODEL COLLECTION
 
-A study knows its collection and its index; for a retriever, name the collection.
+A study (runs/demo) knows its collection and its embeddings; for another retriever, or for bm25,
+name the collection. Without a query, queries are read line by line, until an empty line or the end.
+The collection is encoded the first time. Its embeddings go beside the model, or into runs/.
 """
 
 import argparse
+import dataclasses
 import json
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from modeling_condenser.retrieval.systems import Searcher, System
+
+STUDY_FILE = "search.json"
+_SHOWN_LETTERS = 160
+
+
+class Answer(NamedTuple):
+    """A passage that was found."""
+
+    passage_id: str
+    score: float
+    title: str
+    text: str
 
 
 def run(words: list[str]) -> None:
@@ -17,37 +42,119 @@ def run(words: list[str]) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", type=Path, help="folder of a study or of a retriever")
-    parser.add_argument("collection", type=Path, nargs="?", help="BEIR folder, with a retriever")
-    parser.add_argument("query")
+    parser.add_argument("model", help="a study's folder; or MODEL[,setting=value]..., or bm25")
+    parser.add_argument("collection", nargs="?", help="folder or Hub name, unless for a study")
+    parser.add_argument("query", nargs="?", help="by default, lines of the standard input")
     parser.add_argument("-k", type=int, default=5, help="passages to show (default: 5)")
-    arguments = parser.parse_args(words)
-    model, collection, index_folder = _resolve(arguments.model, arguments.collection)
-
-    from modeling_condenser.collection.beir import CORPUS_FILE, load_passages
-    from modeling_condenser.retrieval.encoding import Retriever
-    from modeling_condenser.retrieval.evaluate import build_index
-
-    passages = load_passages(collection)
-    retriever = Retriever(model)
-    index = build_index(retriever, passages, index_folder, corpus=collection / CORPUS_FILE)
-    vectors = retriever.encode_queries([arguments.query])
-    found = index.search(vectors, ["query"], depth=arguments.k)["query"]
-    rows = {passage_id: row for row, passage_id in enumerate(passages["_id"])}
-    for rank, (passage_id, score) in enumerate(found.items(), start=1):
-        text = " ".join(passages[rows[passage_id]]["text"].split())
-        print(f"{rank}. {passage_id}  ({score:.2f})\n   {text[:160]}")
+    parser.add_argument("--embeddings", type=Path, help="the collection's, by this model")
+    parser.add_argument("--index", metavar="FACTORY", help="search approximately, by faiss's name")
+    parser.add_argument("--search_parameters", help="of the index, such as nprobe=16")
+    arguments = parser.parse_intermixed_args(words)
+    if arguments.k < 1:
+        parser.error(f"-k {arguments.k}: expected at least 1")
+    _name_what_a_study_names(arguments)
+    if arguments.query is not None and not arguments.query.strip():
+        parser.error("the query is empty: name what to search for, or leave it out to be asked")
+    searcher, passages = _open(arguments)
+    for query in [arguments.query] if arguments.query is not None else _ask():
+        _show(find(searcher, passages, query, depth=arguments.k))
 
 
-def _resolve(model: Path, collection: Path | None) -> tuple[Path, Path, Path]:
-    """Retriever, collection and index that a study names, or those that were given."""
-    if collection is not None:
-        return model, collection, model.with_name(f"{model.name}-index-{collection.name}")
-    file = model / "search.json"
+def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -> list[Answer]:
+    """Search for one query: the best `depth` passages, with their texts."""
+    from modeling_condenser.collection.lookup import find_rows
+
+    scores = searcher.search({"query": query}, depth=depth).get("query", {})
+    rows = find_rows(passages, scores)
+    found = ((passage_id, passages[rows[passage_id]]) for passage_id in scores)
+    return [Answer(i, scores[i], passage["title"], passage["text"]) for i, passage in found]
+
+
+def _name_what_a_study_names(arguments: argparse.Namespace) -> None:
+    """Fill in a study's model, collection and embeddings."""
+    file = Path(arguments.model) / STUDY_FILE
     if not file.is_file():
-        raise FileNotFoundError(
-            f"{model} holds no {file.name}, so it is not the folder of a finished study: with a "
-            'retriever, name the collection too (condenser search MODEL COLLECTION "query").'
+        if arguments.collection is None:
+            raise FileNotFoundError(f"{_no_study(arguments.model)}.")
+        return
+    if arguments.query is not None:
+        raise ValueError(
+            f"{arguments.model} is a study, which knows its collection: leave out "
+            f'{arguments.collection!r} (condenser search STUDY "query").'
         )
     named = json.loads(file.read_text())
-    return model / named["model"], model / named["collection"], model / named["index"]
+    if not {"model", "collection", "embeddings"} <= named.keys():
+        raise ValueError(f"{file} names no embeddings: run the study again with this version.")
+    folder = Path(arguments.model)
+    arguments.query = arguments.collection
+    arguments.model = str(folder / named["model"])
+    arguments.collection = str(folder / named["collection"])
+    arguments.embeddings = arguments.embeddings or folder / named["embeddings"]
+
+
+def _no_study(model: str) -> str:
+    return (
+        f"{model} holds no {STUDY_FILE}, so it is not the folder of a finished study; with a "
+        'retriever or bm25, name the collection too (condenser search MODEL COLLECTION "query")'
+    )
+
+
+def _open(arguments: argparse.Namespace) -> "tuple[Searcher, Dataset]":
+    from modeling_condenser.collection.load import load_passages
+    from modeling_condenser.retrieval.dense import EXACT, SearchSettings, open_dense
+    from modeling_condenser.retrieval.systems import parse_system
+
+    system = parse_system(arguments.model)
+    if system.is_stored:
+        raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
+    if system.is_lexical and (arguments.index or arguments.embeddings):
+        raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
+    try:
+        passages = load_passages(arguments.collection)
+    except (OSError, ValueError) as error:
+        if arguments.query is not None or not system.is_dense:
+            raise
+        raise FileNotFoundError(f"{_no_study(arguments.model)}; and {error}") from error
+    settings = SearchSettings(
+        index=arguments.index or EXACT, search_parameters=arguments.search_parameters
+    )
+    folder = _beside(system, arguments.collection)
+    if system.is_lexical:
+        from modeling_condenser.retrieval.bm25 import Bm25
+
+        lexical = Bm25(passages, folder=folder, show_progress=True, **system.settings)
+        lexical.show_progress = False  # no bar for every query
+        return lexical, passages
+    dense = open_dense(system, passages, folder, embeddings=arguments.embeddings, settings=settings)
+    return dataclasses.replace(dense, progress=False), passages
+
+
+def _beside(system: "System", collection: str) -> Path:
+    """Where the embeddings of a collection, or its BM25 index, go."""
+    model = Path(system.model).resolve()
+    words = [model.name, *map(str, system.settings.values()), "search"]
+    words.append(Path(collection).resolve().name)
+    name = re.sub(r"[^\w.-]+", "_", "-".join(words))
+    return (model.parent if model.is_dir() else Path("runs")) / name
+
+
+def _ask() -> Iterator[str]:
+    """Queries from the standard input, which is prompted where a person types."""
+    prompt = "query: " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            query = input(prompt).strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if not query:
+            return
+        yield query
+
+
+def _show(answers: list[Answer]) -> None:
+    if not answers:
+        print("nothing found")
+    for rank, answer in enumerate(answers, start=1):
+        title = f"  {' '.join(answer.title.split())}" if answer.title.strip() else ""
+        print(f"{rank}. {answer.passage_id}  ({answer.score:.4g}){title}")
+        print(f"   {' '.join(answer.text.split())[:_SHOWN_LETTERS]}")

@@ -1,7 +1,6 @@
-"""Retrieval: retriever + collection -> embeddings -> index -> run -> measures -> report.
+"""Retrieval: retriever or words + collection -> run.
 
-Two searchers turn queries into a *run*: `bm25.py` by words, `index.py` by inner products of the
-vectors that `encoding.py` makes. `runs.py` writes and reads runs as TREC files, `measures.py`
-scores a run against qrels, `significance.py` says whether two systems differ, `evaluate.py` is the
-stage; `fingerprints.py` tells what a stored result belongs to.
+`systems.py` names and opens whatever ranks passages: `bm25.py` by words, `dense.py` by vectors,
+exactly (`exact.py`) or approximately (`approximate.py`). `runs.py` writes and reads runs as TREC
+files.
 """

@@ -1,49 +1,115 @@
 """BM25: the baseline that every dense retriever is compared with.
 
-In: passages and queries as text. Out: a run. The settings are those of the collections' reference
-figures (k1 0.9, b 0.4, as Anserini's; English stopwords removed, no stemming, title and text in one
-field; Lucene's variant, Kamphuis et al. 2020, as implemented in bm25s).
+In: passages and queries as text. Out: a run. English stopwords are removed, nothing is stemmed, and
+title and text are one field; the formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"),
+as implemented in bm25s. Anserini also stems (Porter), so its published figures differ a little
+from what a preset gives here.
 """
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
 
 import bm25s
 import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 
+from modeling_condenser.collection.fingerprint import fingerprint_passages
+
 from .runs import Run, best_first, order_of_ids
+
+PRESETS: Mapping[str, tuple[float, float]] = {
+    # Anserini's default, and DPR's (Karpukhin et al. 2020). With it Anserini's documents report the
+    # BM25 rows of the papers: of Condenser, Tables 5 (MRR@10 .184, R@1000 .853) and 8 (MRR@100
+    # .230), and of the thesis, Table 4.2 (MAP .1926, R@1000 .8526), whatever that says; see below.
+    "default": (0.9, 0.4),
+    # docs/experiments-msmarco-passage.md: the best of a grid for recall@1000 (.8573, MRR@10 .1874),
+    # and for MRR@10 and MAP (MRR@10 .1892, as in Condenser, Table 6).
+    "msmarco-passage": (0.82, 0.68),
+    "msmarco-passage-mrr": (0.60, 0.62),
+    # docs/regressions-msmarco-doc.md: for recall@100 (.8076, MRR@100 .2770).
+    "msmarco-document": (4.46, 0.82),
+    # The thesis, section 4.2: "optimized for average precision". In docs/experiments-msmarco-doc.md
+    # they are so for MS MARCO's documents (MAP .2788), not for the passages that the thesis ranks.
+    "thesis": (3.44, 0.87),
+}
+"""Name -> k1 and b."""
+
+INDEX_FOLDER, IDENTITY_FILE = "index", "bm25.json"
+_BATCH_PASSAGES = 10_000
+
+
+@dataclass(frozen=True)
+class Bm25Identity:
+    """What a stored index was made from; another is not the same index.
+
+    Attributes:
+        k1: term frequency saturation.
+        b: length normalisation.
+        passages: fingerprint of the collection.
+        bm25s: version of the library.
+    """
+
+    k1: float
+    b: float
+    passages: str
+    bm25s: str = bm25s.__version__
 
 
 class Bm25:
-    """A BM25 index over the passages of a collection, in memory."""
+    """A BM25 index over the passages of a collection.
+
+    Attributes:
+        k1: term frequency saturation.
+        b: length normalisation.
+        passage_ids: of the passages, in their order.
+    """
 
     def __init__(
-        self, passages: Dataset, *, k1: float = 0.9, b: float = 0.4, show_progress: bool = False
+        self,
+        passages: Dataset,
+        *,
+        preset: str | None = None,
+        k1: float | None = None,
+        b: float | None = None,
+        folder: str | Path | None = None,
+        show_progress: bool = False,
     ) -> None:
-        """Tokenize and index the passages.
+        """Tokenize and index the passages, or open the index that a folder holds.
+
+        Memory: some 50 bytes for each word of each passage while indexing; then 8, or none from a
+        folder, whose files are mapped into memory.
 
         Args:
             passages: columns `_id`, `title`, `text`, as in `Collection.passages`.
-            k1: term frequency saturation, at least 0.
-            b: length normalisation, from 0 (none) to 1 (full).
+            preset: a name of `PRESETS`; "default" if neither k1 nor b are given.
+            k1: term frequency saturation, at least 0; by default 0.9.
+            b: length normalisation, from 0 (none) to 1 (full); by default 0.4.
+            folder: keeps the index, so that a second time it is opened and not made.
             show_progress: show bars while indexing and searching.
 
         Raises:
-            ValueError: there are no passages, or k1 or b is out of range.
+            ValueError: there are no passages; k1 or b is out of range; there is no such preset; or
+                the folder holds another index.
         """
+        self.k1, self.b = read_settings(preset, k1, b)
         if len(passages) == 0:
             raise ValueError("0 passages to index, expected at least one: load a collection first")
-        if k1 < 0 or not 0 <= b <= 1:
-            raise ValueError(f"k1={k1}, b={b}: expected k1 >= 0 and 0 <= b <= 1; try 0.9 and 0.4")
         self.show_progress = show_progress
         self.passage_ids: list[str] = list(passages["_id"])
         self._id_order = order_of_ids(self.passage_ids)
-        titles, texts = passages["title"], passages["text"]
-        documents = [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
-        tokens = bm25s.tokenize(documents, stopwords="en", show_progress=show_progress)
-        self._index = bm25s.BM25(method="lucene", k1=k1, b=b)
-        self._index.index(tokens, show_progress=show_progress)
+        if folder is None:
+            self._index = self._make_index(passages)
+        else:
+            self._index = self._open_index(passages, Path(folder))
 
-    def search(self, queries: dict[str, str], *, depth: int = 100) -> Run:
+    def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Rank the passages for each query.
 
         Args:
@@ -59,12 +125,103 @@ class Bm25:
         """
         if depth < 1:
             raise ValueError(f"depth {depth}: expected at least 1, e.g. 100")
-        bar = tqdm(queries.items(), desc="BM25", disable=not self.show_progress)
+        bar = tqdm(queries.items(), desc="BM25", unit="query", disable=not self.show_progress)
         return {query_id: self._search_one(text, depth) for query_id, text in bar}
 
     def _search_one(self, text: str, depth: int) -> dict[str, float]:
         # Not bm25s' own top-k: it breaks ties by where numpy's partition happens to leave them.
         [words] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)
-        scores: np.ndarray = self._index.get_scores_from_ids(self._index.get_tokens_ids(words))
-        best = best_first(scores, id_order=self._id_order, depth=depth)
-        return {self.passage_ids[i]: float(scores[i]) for i in best if scores[i] > 0}
+        scores = self._index.get_scores_from_ids(self._index.get_tokens_ids(words))  # (N,)
+        found = np.flatnonzero(scores > 0)
+        scores = scores[found]
+        best = best_first(scores, id_order=self._id_order[found], depth=depth)
+        ids = [self.passage_ids[row] for row in found[best].tolist()]
+        return dict(zip(ids, scores[best].tolist(), strict=True))
+
+    def _make_index(self, passages: Dataset) -> bm25s.BM25:
+        vocabulary: dict[str, int] = {}
+        words: list[list[int]] = []
+        bar = tqdm(total=len(passages), desc="tokenize", disable=not self.show_progress)
+        with bar:
+            for texts in _texts(passages):
+                tokens = bm25s.tokenize(texts, stopwords="en", show_progress=False)
+                ids = [vocabulary.setdefault(word, len(vocabulary)) for word in tokens.vocab]
+                words += [[ids[i] for i in of_passage] for of_passage in tokens.ids]
+                bar.update(len(texts))
+        if not vocabulary:
+            raise ValueError(
+                f"none of the {len(passages)} passages has a word that is no stopword: expected"
+                " text in the columns title and text"
+            )
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it announces each of its steps
+        index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
+        tokens = bm25s.tokenization.Tokenized(ids=words, vocab=vocabulary)
+        index.index(tokens, show_progress=self.show_progress)
+        return index
+
+    def _open_index(self, passages: Dataset, folder: Path) -> bm25s.BM25:
+        identity = Bm25Identity(self.k1, self.b, fingerprint_passages(passages))
+        file = folder / IDENTITY_FILE
+        if not file.is_file():
+            if folder.exists() and any(folder.iterdir()):
+                raise ValueError(
+                    f"{folder} holds no {IDENTITY_FILE}, so it is not the folder of a BM25 index:"
+                    " name another"
+                )
+            _save(self._make_index(passages), identity, folder)
+        stored = json.loads(file.read_text())
+        if stored != asdict(identity):
+            raise ValueError(
+                f"{folder} holds a BM25 index of {stored}, expected {asdict(identity)}: name"
+                " another folder, or remove this one to have the index made anew"
+            )
+        return bm25s.BM25.load(folder / INDEX_FOLDER, mmap=True)
+
+
+def read_settings(
+    preset: str | None = None, k1: float | None = None, b: float | None = None
+) -> tuple[float, float]:
+    """Find k1 and b from a preset's name, or from what is given of the two.
+
+    Raises:
+        ValueError: there is no such preset, a preset is given beside k1 or b, or these are out of
+            range.
+    """
+    if preset is None:
+        default_k1, default_b = PRESETS["default"]
+        k1, b = default_k1 if k1 is None else k1, default_b if b is None else b
+    elif preset not in PRESETS:
+        nearest = get_close_matches(preset, PRESETS, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(
+            f"there is no BM25 preset {preset!r}: expected {', '.join(PRESETS)}.{hint}"
+        )
+    elif k1 is not None or b is not None:
+        raise ValueError(
+            f"preset {preset!r} and k1={k1}, b={b}: expected either a preset or the two numbers"
+        )
+    else:
+        k1, b = PRESETS[preset]
+    if not (0 <= k1 < float("inf") and 0 <= b <= 1):
+        raise ValueError(f"k1={k1}, b={b}: expected k1 >= 0 and 0 <= b <= 1; try 0.9 and 0.4")
+    return k1, b
+
+
+def _texts(passages: Dataset) -> Iterator[list[str]]:
+    """Title and text of each passage, in batches."""
+    for batch in passages.select_columns(["title", "text"]).iter(batch_size=_BATCH_PASSAGES):
+        pairs = zip(batch["title"], batch["text"], strict=True)
+        yield [f"{title} {text}" for title, text in pairs]
+
+
+def _save(index: bm25s.BM25, identity: Bm25Identity, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        index.save(partial / INDEX_FOLDER, show_progress=False)
+        (partial / IDENTITY_FILE).write_text(json.dumps(asdict(identity), indent=1))
+        partial.chmod(0o755)  # mkdtemp makes it private
+        partial.replace(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

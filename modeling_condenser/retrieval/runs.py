@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from modeling_condenser.collection.text_files import read_lines
+
 Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query that found nothing has an empty dict or no entry."""
 
@@ -72,10 +74,10 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     """
     path = Path(path)
     _check_word(tag, what="run tag")
-    lines = list(_run_lines(run, tag))  # all checked before anything is written
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text("".join(lines), encoding="utf-8")
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(_run_lines(run, tag))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -103,13 +105,16 @@ def _check_word(word: str, *, what: str) -> None:
         )
 
 
-def read_run(path: str | Path) -> Run:
+def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
     """Read a TREC run file.
 
     The rank column is not used (nor does trec_eval): the order of a run is that of its scores.
 
     Args:
-        path: a file with six columns a line, separated by blanks or tabs; empty lines are skipped.
+        path: a file with six columns a line, separated by blanks or tabs, or the same as `.gz`;
+            empty lines are skipped.
+        words_behind_tag: whether lines may go on behind the sixth column, as trec_eval lets them.
+            By default they may not, since a blank within an id shifts the columns too.
 
     Returns:
         Query id -> passage id -> score, in file order.
@@ -124,28 +129,32 @@ def read_run(path: str | Path) -> Run:
             f"no run file at {path}: write one with write_run, or mend the path"
         )
     run: Run = {}
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                query_id, passage_id, score = _parse_line(line, place=f"{path}:{number}")
-                scores = run.setdefault(query_id, {})
-                if passage_id in scores:
-                    raise ValueError(
-                        f"{path}:{number}: query {query_id!r} lists passage {passage_id!r} a second"
-                        " time: expected it once; drop one of the two lines"
-                    )
-                scores[passage_id] = score
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        query_id, passage_id, score = _parse_line(
+            line, place=f"{path}:{number}", words_behind_tag=words_behind_tag
+        )
+        scores = run.setdefault(query_id, {})
+        if passage_id in scores:
+            raise ValueError(
+                f"{path}:{number}: query {query_id!r} lists passage {passage_id!r} a second"
+                " time: expected it once; drop one of the two lines"
+            )
+        scores[passage_id] = score
     return run
 
 
-def _parse_line(line: str, *, place: str) -> tuple[str, str, float]:
+def _parse_line(line: str, *, place: str, words_behind_tag: bool) -> tuple[str, str, float]:
     columns = line.split()
-    if len(columns) != len(RUN_COLUMNS):
+    expected = len(RUN_COLUMNS)
+    if len(columns) < expected or (len(columns) > expected and not words_behind_tag):
         raise ValueError(
-            f"{place}: {len(columns)} columns, expected {len(RUN_COLUMNS)}"
-            f" ({' '.join(RUN_COLUMNS)}): mend the line {line.strip()!r}"
+            f"{place}: {len(columns)} columns, expected {expected} ({' '.join(RUN_COLUMNS)}): mend"
+            f" the line {line.strip():.200}"
+            + ("; words behind the tag need words_behind_tag=True" if len(columns) > 6 else "")
         )
-    query_id, _, passage_id, _, score, _ = columns
+    query_id, _, passage_id, _, score = columns[:5]
     try:
         value = float(score)
     except ValueError:

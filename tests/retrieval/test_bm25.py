@@ -1,12 +1,15 @@
 """BM25 against the formula, written out."""
 
 import math
+import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from datasets import Dataset
 
-from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.bm25 import PRESETS, Bm25
+from modeling_condenser.retrieval.runs import rank_passages
 
 PASSAGES = {
     "p1": ("cats", "grey cats chase grey mice"),
@@ -21,9 +24,11 @@ def make_passages(passages: dict[str, tuple[str, str]]) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def lucene_bm25(query: str, *, k1: float, b: float) -> dict[str, float]:
-    """Score PASSAGES by Lucene's BM25 (Kamphuis et al. 2020, "Lucene (accurate)")."""
-    words = {i: f"{title} {text}".split() for i, (title, text) in PASSAGES.items()}
+def lucene_bm25(
+    passages: dict[str, tuple[str, str]], query: str, *, k1: float, b: float
+) -> dict[str, float]:
+    """Score passages by Lucene's BM25 (Kamphuis et al. 2020, "Lucene (accurate)")."""
+    words = {i: f"{title} {text}".split() for i, (title, text) in passages.items()}
     mean_length = sum(map(len, words.values())) / len(words)
     scores = dict.fromkeys(words, 0.0)
     for term in query.split():
@@ -42,7 +47,83 @@ def test_scores_follow_the_formula(k1: float, b: float) -> None:
     queries = {"q1": "grey cats", "q2": "mice mice chase", "q3": "hour"}
     run = Bm25(make_passages(PASSAGES), k1=k1, b=b).search(queries)
     for query_id, query in queries.items():
-        assert run[query_id] == pytest.approx(lucene_bm25(query, k1=k1, b=b), rel=1e-6)
+        assert run[query_id] == pytest.approx(lucene_bm25(PASSAGES, query, k1=k1, b=b), rel=1e-6)
+
+
+def test_presets_are_those_of_their_sources() -> None:
+    # Anserini's docs/experiments-msmarco-passage.md and -doc.md; the thesis, section 4.2.
+    assert dict(PRESETS) == {
+        "default": (0.9, 0.4),
+        "msmarco-passage": (0.82, 0.68),
+        "msmarco-passage-mrr": (0.6, 0.62),
+        "msmarco-document": (4.46, 0.82),
+        "thesis": (3.44, 0.87),
+    }
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_a_preset_is_its_k1_and_b(preset: str) -> None:
+    k1, b = PRESETS[preset]
+    rng = random.Random(preset)
+    vocabulary = [f"word{i}" for i in range(40)]
+    passages = {
+        f"p{i:03d}": (
+            " ".join(rng.choices(vocabulary, k=rng.randint(0, 3))),
+            " ".join(rng.choices(vocabulary, k=rng.randint(0, 60))),
+        )
+        for i in range(120)
+    }
+    queries = {f"q{i}": " ".join(rng.choices(vocabulary, k=4)) for i in range(20)}
+    run = Bm25(make_passages(passages), preset=preset).search(queries, depth=1000)
+    for query_id, query in queries.items():
+        expected = lucene_bm25(passages, query, k1=k1, b=b)
+        assert run[query_id] == pytest.approx(expected, rel=1e-5)
+        assert list(run[query_id].items()) == rank_passages(run[query_id])
+    assert run == Bm25(make_passages(passages), k1=k1, b=b).search(queries, depth=1000)
+
+
+def test_the_default_is_anserinis() -> None:
+    queries = {"q": "grey cats chase"}
+    default = Bm25(make_passages(PASSAGES)).search(queries)
+    assert default == Bm25(make_passages(PASSAGES), k1=0.9, b=0.4).search(queries)
+    assert default == Bm25(make_passages(PASSAGES), preset="default").search(queries)
+    assert default == Bm25(make_passages(PASSAGES), b=0.4).search(queries)
+
+
+def test_a_stored_index_is_opened_again_and_gives_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages = make_passages(PASSAGES | {"p5": ("Ärger", "naïve 東京 cats")})
+    queries = {"q1": "grey cats", "q2": "東京", "q3": "unknown"}
+    folder = tmp_path / "indexes" / "bm25"
+    expected = Bm25(passages, preset="thesis").search(queries)
+    assert Bm25(passages, preset="thesis", folder=folder).search(queries) == expected
+    assert [file.name for file in folder.parent.iterdir()] == ["bm25"]
+    monkeypatch.setattr(Bm25, "_make_index", None)  # from here on none is made
+    assert Bm25(passages, preset="thesis", folder=folder).search(queries) == expected
+    with pytest.raises(ValueError, match="holds a BM25 index of .*3.44.*, expected .*0.9.*: name"):
+        Bm25(passages, folder=folder)
+    with pytest.raises(ValueError, match="holds a BM25 index of .* name another folder, or remove"):
+        Bm25(make_passages(PASSAGES), preset="thesis", folder=folder)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds no bm25.json, so it is not the folder of a BM25"):
+        Bm25(make_passages(PASSAGES), folder=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_index_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bm25s.BM25.save", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        Bm25(make_passages(PASSAGES), folder=tmp_path / "index")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_stopwords_and_case_do_not_count() -> None:
@@ -71,5 +152,15 @@ def test_wrong_arguments_are_refused() -> None:
         Bm25(passages.select([]))
     with pytest.raises(ValueError, match="b=1.4: expected k1 >= 0 and 0 <= b <= 1"):
         Bm25(passages, b=1.4)
+    with pytest.raises(ValueError, match="k1=nan"):
+        Bm25(passages, k1=math.nan)
+    with pytest.raises(
+        ValueError, match="no BM25 preset 'msmarco': expected default, .* Did you m"
+    ):
+        Bm25(passages, preset="msmarco")
+    with pytest.raises(ValueError, match="preset 'thesis' and k1=1.0, b=None: expected either"):
+        Bm25(passages, preset="thesis", k1=1.0)
+    with pytest.raises(ValueError, match="none of the 2 passages has a word that is no stopword"):
+        Bm25(make_passages({"a": ("", ""), "b": ("the", "of a")}))
     with pytest.raises(ValueError, match="depth 0: expected at least 1"):
         Bm25(passages).search({"q": "cats"}, depth=0)

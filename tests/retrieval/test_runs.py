@@ -1,5 +1,6 @@
 """Run files: order, exact scores, and errors that name the line."""
 
+import gzip
 from pathlib import Path
 
 import ir_measures
@@ -70,6 +71,8 @@ def test_ids_and_tags_must_be_single_words(
         ("q Q0 b 2 1.0", "run.txt:3: 5 columns, expected 6"),
         ("q Q0 b 2 high x", "run.txt:3: score 'high', expected a finite number"),
         ("q Q0 b 2 inf x", "run.txt:3: score 'inf'"),
+        ("q Q0 b 2 nan x", "run.txt:3: score 'nan'"),
+        ("q Q0 my doc 2 0.5 x", "run.txt:3: 7 columns, expected 6"),
         ("q Q0 a 2 0.5 x", "run.txt:3: query 'q' lists passage 'a' a second time"),
     ],
 )
@@ -78,6 +81,35 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> N
     path.write_text(f"q Q0 a 1 1.0 x\n\n{line}\n")
     with pytest.raises(ValueError, match=message):
         read_run(path)
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_bytes(b"q Q0 a 1 1.0 x\nq Q0 caf\xe9 2 0.5 x\n")
+    with pytest.raises(ValueError, match="run.txt:2: byte 0xe9 at 9 is not UTF-8"):
+        read_run(path)
+
+
+def test_runs_of_other_tools_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt.gz"
+    with gzip.open(path, "wt", encoding="utf-8-sig", newline="") as file:
+        file.write("q\tQ0\tü1\t1\t  2.5e-1\tx\r\n\r\n  q Q0 b 7 -3 x \r\n")
+    assert read_run(path) == {"q": {"ü1": 0.25, "b": -3.0}}
+
+
+def test_words_behind_the_tag_are_passed_over_on_request_as_trec_eval_does(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text("q Q0 a 1 1.0 x and more\nq Q0 b 2 0.5 x\n")
+    with pytest.raises(ValueError, match="run.txt:1: 8 columns.*words_behind_tag=True"):
+        read_run(path)
+    assert read_run(path, words_behind_tag=True) == {"q": {"a": 1.0, "b": 0.5}}
+    path.write_text("q Q0 a 1 1.0\n")
+    with pytest.raises(ValueError, match="run.txt:1: 5 columns, expected 6"):
+        read_run(path, words_behind_tag=True)
+
+
+def test_an_empty_run_is_read_back_as_one(tmp_path: Path) -> None:
+    assert read_run(write_run({}, tmp_path / "run.txt", tag="x")) == {}
 
 
 def test_a_missing_run_file_is_said_so(tmp_path: Path) -> None:

@@ -1,0 +1,218 @@
+"""Systems: what ranks passages, named in one line, opened, and asked for a run.
+
+In: `MODEL` or `bm25`, with settings behind commas where they are needed:
+
+    my-encoder                                   an export or a sentence-transformers model
+    google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
+    bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
+    runs/other-system.trec                       a TREC run file, of whatever made it
+
+Out: a `Searcher`, the same for words and for vectors. Evaluation, mining and search all open their
+systems here, so that a name means the same in every command.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, get_args
+
+from datasets import Dataset
+
+from modeling_condenser.encoding.fingerprints import fingerprint_files
+from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
+from modeling_condenser.publishing.contract import Pooling, Similarity
+
+from .runs import Run, rank_passages, read_run
+
+if TYPE_CHECKING:
+    from modeling_condenser.encoding.retriever import Retriever
+
+    from .dense import SearchSettings
+
+BM25 = "bm25"
+
+_BM25_SETTINGS: dict[str, Any] = {"preset": str, "k1": float, "b": float, "name": str}
+_ENCODER_SETTINGS: dict[str, Any] = {
+    "pooling": get_args(Pooling),
+    "similarity": get_args(Similarity),
+    "query_max_length": int,
+    "passage_max_length": int,
+    "title_separator": str,
+    "query_prompt": str,
+    "passage_prompt": str,
+    "token_budget": int,
+    "name": str,
+}
+
+
+class Searcher(Protocol):
+    """What ranks the passages of one collection."""
+
+    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+        """The best `depth` passages for each query: query id -> passage id -> score."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A system and its settings.
+
+    Attributes:
+        model: "bm25", a TREC run file, or folder or Hub name of an encoder.
+        name: in files and tables.
+        settings: keyword arguments of `Bm25` or of `Retriever`.
+    """
+
+    model: str
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_lexical(self) -> bool:
+        return self.model == BM25
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is a run that was made elsewhere."""
+        return not self.is_lexical and Path(self.model).is_file()
+
+    @property
+    def is_dense(self) -> bool:
+        return not self.is_lexical and not self.is_stored
+
+    @property
+    def word(self) -> str:
+        """How it is named on a command line that may be published: local folders without a path."""
+        model = _base_name(self.model) if Path(self.model).exists() else self.model
+        settings = dict(self.settings)
+        if self.name != _default_name(self.model, self.settings):
+            settings["name"] = self.name
+        return ",".join([model, *(f"{name}={value}" for name, value in settings.items())])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What its answers depend on beside the collection: weights and contract, or settings."""
+        if self.is_lexical:
+            from .bm25 import read_settings
+
+            k1, b = read_settings(*(self.settings.get(name) for name in ("preset", "k1", "b")))
+            return f"{BM25} k1={k1} b={b}"
+        if self.is_stored:
+            return fingerprint_files([Path(self.model)])
+        return self.open(device="cpu").fingerprint
+
+    def open(self, *, device: str | None = None) -> "Retriever":
+        """Load the encoder of a dense system."""
+        from modeling_condenser.encoding.retriever import Retriever
+
+        if not self.is_dense:
+            raise ValueError(
+                f"{self.model} has no vectors: name an encoder's folder or Hub name in its place."
+            )
+        return Retriever(self.model, device=device, **self.settings)
+
+
+def parse_system(text: str | Path) -> System:
+    """Read a system as it is named in commands and recipes.
+
+    Args:
+        text: `MODEL[,setting=value]...`. Settings of an encoder are those of `Retriever`; of bm25
+            `preset`, or `k1` and `b`. `name=...` sets the name in tables, which is by default the
+            folder's (a run's, for its `model`) and the values of the settings.
+
+    Raises:
+        ValueError: an unknown setting, or a value that does not fit; the message names what does.
+    """
+    model, *words = str(text).split(",")
+    if not model.strip():
+        raise ValueError(
+            f"{str(text)!r} names no system: give a folder, a Hub name, or bm25, first."
+        )
+    known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
+    known = _BM25_SETTINGS if model == BM25 else known
+    settings = dict(_read_setting(word, known, model) for word in words)
+    name = settings.pop("name", None) or _default_name(model, settings)
+    return System(model, str(name), settings)
+
+
+def _default_name(model: str, settings: Mapping[str, Any]) -> str:
+    told_apart_by = [str(value) for name, value in settings.items() if name != "token_budget"]
+    return "-".join([_base_name(model), *told_apart_by])
+
+
+def _read_setting(word: str, known: Mapping[str, Any], model: str) -> tuple[str, Any]:
+    setting, equals, value = word.partition("=")
+    if setting not in known or not equals:
+        nearest = get_close_matches(setting, known, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(
+            f"{model} has no setting {word!r}: expected {', '.join(f'{k}=…' for k in known)}.{hint}"
+        )
+    kind = known[setting]
+    if isinstance(kind, tuple):
+        if value not in kind:
+            raise ValueError(f"{setting} is {value!r}, expected one of {', '.join(kind)}.")
+        return setting, value
+    try:
+        return setting, kind(value)
+    except ValueError as error:
+        wanted = {int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"{setting} is {value!r}, expected {wanted}.") from error
+
+
+def _base_name(model: str) -> str:
+    """The last part of a folder or a Hub name; a run folder's name, for its `model`."""
+    if model == BM25:
+        return model
+    path = Path(model).resolve()
+    if path.is_file():
+        return path.stem
+    return path.parent.name if path.name == MODEL_FOLDER else path.name
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """Answers from a run that was made elsewhere.
+
+    Attributes:
+        run: as read from its file.
+    """
+
+    run: Run
+
+    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+        """The first `depth` passages that the run has for each of the queries."""
+        return {
+            query_id: dict(rank_passages(self.run[query_id])[:depth])
+            for query_id in queries
+            if query_id in self.run
+        }
+
+
+def open_searcher(
+    system: System,
+    passages: Dataset,
+    folder: Path,
+    *,
+    settings: "SearchSettings | None" = None,
+    progress: bool = True,
+) -> Searcher:
+    """Make a system ready to search a collection.
+
+    Args:
+        system: see `parse_system`.
+        passages: columns `_id`, `title`, `text`.
+        folder: for embeddings or index, which later searches read again.
+        settings: how a dense system searches; exactly by default.
+        progress: whether to show progress bars.
+    """
+    if system.is_lexical:
+        from .bm25 import Bm25
+
+        return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
+    if system.is_stored:
+        return StoredRun(read_run(system.model))
+    from .dense import open_dense
+
+    return open_dense(system, passages, folder, settings=settings, progress=progress)

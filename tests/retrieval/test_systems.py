@@ -1,0 +1,87 @@
+"""Systems by name: what a command's word says."""
+
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+from modeling_condenser.retrieval.runs import write_run
+from modeling_condenser.retrieval.systems import open_searcher, parse_system
+
+
+def test_a_folder_alone_is_an_encoder_named_after_it(tmp_path: Path) -> None:
+    system = parse_system(tmp_path / "my-encoder")
+    assert (system.model, system.name, dict(system.settings)) == (
+        str(tmp_path / "my-encoder"),
+        "my-encoder",
+        {},
+    )
+    assert not system.is_lexical
+
+
+def test_a_run_folders_model_has_the_runs_name(tmp_path: Path) -> None:
+    assert parse_system(tmp_path / "my-run" / "model").name == "my-run"
+
+
+def test_settings_are_read_by_their_kind_and_stand_in_the_name() -> None:
+    system = parse_system("owner/bert,pooling=mean,similarity=cosine,query_max_length=32")
+    assert dict(system.settings) == {
+        "pooling": "mean",
+        "similarity": "cosine",
+        "query_max_length": 32,
+    }
+    assert system.name == "bert-mean-cosine-32"
+
+
+def test_a_name_can_be_given_and_a_prompt_may_hold_an_equals_sign() -> None:
+    system = parse_system("owner/e5,name=E5,query_prompt=query= ")
+    assert system.name == "E5"
+    assert system.word == "owner/e5,query_prompt=query= ,name=E5"
+    assert dict(system.settings) == {"query_prompt": "query= "}
+
+
+def test_how_fast_it_encodes_is_no_part_of_a_name() -> None:
+    system = parse_system("owner/bert,pooling=cls,token_budget=512")
+    assert (system.name, system.settings["token_budget"]) == ("bert-cls", 512)
+
+
+def test_bm25_has_settings_of_its_own() -> None:
+    system = parse_system("bm25,k1=0.82,b=0.68")
+    assert system.is_lexical
+    assert dict(system.settings) == {"k1": 0.82, "b": 0.68}
+    assert system.name == "bm25-0.82-0.68"
+    assert parse_system("bm25,preset=thesis").name == "bm25-thesis"
+    with pytest.raises(ValueError, match="bm25 has no vectors"):
+        system.open()
+
+
+def test_a_run_file_answers_the_queries_that_it_has(tmp_path: Path) -> None:
+    file = write_run(
+        {"q1": {"a": 1.0, "b": 3.0, "c": 3.0}, "q2": {"a": 1.0}}, tmp_path / "theirs.trec", tag="x"
+    )
+    system = parse_system(file)
+    assert (system.name, system.is_stored, system.is_dense) == ("theirs", True, False)
+    searcher = open_searcher(system, Dataset.from_dict({"_id": ["a"]}), tmp_path)
+    assert searcher.search({"q1": "x", "q3": "y"}, depth=2) == {"q1": {"b": 3.0, "c": 3.0}}
+    with pytest.raises(ValueError, match="has no vectors"):
+        system.open()
+    before = system.fingerprint
+    file.write_text(file.read_text().replace("3.0", "4.0"))
+    assert parse_system(file).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names no system"),
+        ("bm25,pooling=mean", "bm25 has no setting 'pooling=mean'.*preset=…, k1=…, b=…"),
+        ("x,poling=mean", "Did you mean 'pooling'"),
+        ("x,pooling=last", "pooling is 'last', expected one of cls, mean, max"),
+        ("x,query_max_length=long", "query_max_length is 'long', expected a whole number"),
+        ("bm25,k1=high", "k1 is 'high', expected a number"),
+        ("x,pooling", "x has no setting 'pooling'"),
+    ],
+)
+def test_what_does_not_fit_is_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_system(text)
