@@ -1,0 +1,1 @@
+"""Mining: retriever or BM25 + labelled queries -> hard negatives for fine-tuning."""

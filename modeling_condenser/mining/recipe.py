@@ -1,0 +1,145 @@
+"""What a mining recipe may say."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from modeling_condenser.collection.answers import Match
+
+from .candidates import CandidateFilter
+from .drawing import Sampling
+
+
+@dataclass(frozen=True)
+class MiningRecipe:
+    """What a mining recipe says beside the settings of a dense search.
+
+    Attributes:
+        system: what finds the candidates: bm25, an encoder, or a TREC run file; with settings
+            behind commas.
+        collection: folder or Hub name.
+        output_dir: the run folder.
+        split: whose queries to mine negatives for.
+        first_rank: the first rank to take candidates from, 1 for the top; positives are counted.
+        last_rank: the last one, itself included; so many passages are searched.
+        n_negatives: how many a query gets at most; null for all that pass the filters.
+        sampling: "random" candidates, or the "top" ones.
+        seed: decides which are sampled, for each query by itself.
+        positives: passages judged relevant ("judgements"), or, for collections that have answers
+            only, a query's first passage that holds one ("answers", Karpukhin et al. 2020, 4.2).
+        min_score: drop candidates that the searcher scores lower.
+        max_score: drop candidates that the searcher scores higher.
+        absolute_margin: drop candidates that score higher than the positive's score minus this.
+        relative_margin: the same, as a share of the positive's score: 0.05 keeps what has at most
+            95 % of it. Of several positives the lowest score counts, for both margins.
+        answer_filter: drop candidates that hold an answer of the query.
+        answer_match: "string", or "regex" for answers that are regular expressions.
+        cross_encoder: folder or Hub name; scores positives and negatives.
+        negative_below: drop candidates to which it gives this probability of being relevant, or a
+            higher one; RocketQA's is 0.1.
+        positive_above: take candidates with a higher one for positives; RocketQA's is 0.9.
+        cross_encoder_max_length: longest pair in tokens; the model's own by default.
+        cross_encoder_batch_size: pairs at once.
+        title_separator: stands between a passage's title and text, for cross-encoder and examples.
+        with_text: write the texts too, one line for each query and positive.
+        queries_per_window: how many queries are mined at once. More need more memory, and a run
+            that was killed repeats one window: lower it where a cross-encoder is slow. Fewer make
+            exact search read all vectors more often.
+        work_folder: for embeddings and index, if others share them; by default in the run folder.
+    """
+
+    system: str
+    collection: str
+    output_dir: str
+    split: str = "train"
+    first_rank: int = 1
+    last_rank: int = 200
+    n_negatives: int | None = 30
+    sampling: Sampling = "random"
+    seed: int = 0
+    positives: Literal["judgements", "answers"] = "judgements"
+    min_score: float | None = None
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    answer_filter: bool = False
+    answer_match: Match = "string"
+    cross_encoder: str | None = None
+    negative_below: float | None = None
+    positive_above: float | None = None
+    cross_encoder_max_length: int | None = None
+    cross_encoder_batch_size: int = 64
+    title_separator: str = " "
+    with_text: bool = False
+    queries_per_window: int = 4096
+    work_folder: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}, expected at least {least}: raise it.")
+        self._check_ranks()
+        self._check_scores()
+        self._check_cross_encoder()
+
+    def _check_ranks(self) -> None:
+        n_ranks = self.last_rank - self.first_rank + 1
+        if n_ranks < (self.n_negatives or 1):
+            raise ValueError(
+                f"first_rank is {self.first_rank} and last_rank {self.last_rank}, which leaves "
+                f"{max(n_ranks, 0)} candidates, expected at least {self.n_negatives or 1}: raise "
+                "last_rank, or lower first_rank or n_negatives."
+            )
+
+    def _check_scores(self) -> None:
+        low, high = self.min_score, self.max_score
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"min_score is {low} and max_score {high}: exchange them.")
+        if self.positives == "answers" and self.answer_filter:
+            raise ValueError(
+                "answer_filter is set beside positives 'answers', which implies it, since every "
+                "passage with an answer is one: leave it out."
+            )
+
+    def _check_cross_encoder(self) -> None:
+        low, high = self.negative_below, self.positive_above
+        for name, value in (("negative_below", low), ("positive_above", high)):
+            if value is None:
+                continue
+            if self.cross_encoder is None:
+                raise ValueError(f"{name} is {value}, but no cross_encoder is named: name one.")
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} is {value}, expected a probability above 0, up to 1.")
+        if low is not None and high is not None and low > high:
+            raise ValueError(
+                f"negative_below is {low} and positive_above {high}, so that a passage could be "
+                "both: exchange them."
+            )
+
+    @property
+    def candidates(self) -> CandidateFilter:
+        """The part that concerns ranks and scores."""
+        return CandidateFilter(
+            self.first_rank,
+            self.last_rank,
+            min_score=self.min_score,
+            max_score=self.max_score,
+            absolute_margin=self.absolute_margin,
+            relative_margin=self.relative_margin,
+        )
+
+    @property
+    def needs_answers(self) -> bool:
+        return self.answer_filter or self.positives == "answers"
+
+
+_LEAST = {
+    "first_rank": 1,
+    "n_negatives": 1,
+    "seed": 0,
+    "absolute_margin": 0,
+    "relative_margin": 0,
+    "cross_encoder_max_length": 3,
+    "cross_encoder_batch_size": 1,
+    "queries_per_window": 1,
+}

@@ -1,0 +1,86 @@
+"""A labelled collection with copies, titles, answers and several positives, and runs for it."""
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from datasets import Dataset
+
+from modeling_condenser.collection.collection import Collection
+
+N_PASSAGES, N_QUERIES = 50, 23
+WORDS = "amber birch coral delta ember fjord grove haven inlet juniper kelp lagoon".split()
+
+
+def make_labelled(folder: Path, *, has_answers: bool = True, has_qrels: bool = True) -> Path:
+    """A BEIR folder: q3 has one grade 0 only; p40 and p41 are copies of p4, p42 of p5."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=9)) + f" café {i}" for i in range(N_PASSAGES)]
+    texts[40] = texts[41] = texts[4]
+    texts[42] = texts[5]
+    texts[43] = texts[44] = ""
+    passages = [
+        {"_id": f"p{i}", "title": f"Title {i}" if i % 4 == 0 else "", "text": text}
+        for i, text in enumerate(texts)
+    ]
+    passages[43]["title"], passages[44]["title"] = "one", "another"
+    queries = []
+    for i in range(N_QUERIES):
+        query = {"_id": f"q{i}", "text": " ".join(rng.choices(WORDS, k=3))}
+        if has_answers and i % 5:
+            query["answers"] = [f"{WORDS[i % 12]} {word}" for word in WORDS[:3]]
+        queries.append(query)
+    lines = ["query-id\tcorpus-id\tscore"]
+    for i in range(N_QUERIES):
+        if i == 3:
+            lines.append("q3\tp3\t0")
+            continue
+        lines += [f"q{i}\tp{i}\t1", f"q{i}\tp{i + 20}\t0"]
+        lines += [f"q{i}\tp{i + 5}\t2"] if i % 6 == 0 else []
+    folder.mkdir(parents=True)
+    if has_qrels:
+        (folder / "qrels").mkdir()
+        (folder / "qrels" / "train.tsv").write_text("\n".join(lines) + "\n")
+    for name, rows in (("corpus", passages), ("queries", queries)):
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(content)
+    return folder
+
+
+def make_run_file(file: Path) -> dict[str, dict[str, float]]:
+    """A run with ties over the same collection, in which q7 found nothing, and q8 two passages."""
+    rng = random.Random(1)
+    run = {}
+    for i in range(N_QUERIES):
+        n_found = {7: 0, 8: 2}.get(i, rng.randint(25, 45))
+        found = rng.sample(range(N_PASSAGES), n_found)
+        run[f"q{i}"] = {f"p{j}": rng.randint(-40, 160) / 8 for j in found}
+    lines = [
+        f"{query_id} Q0 {passage_id} {rank} {score} made\n"
+        for query_id, scores in run.items()
+        for rank, (passage_id, score) in enumerate(scores.items())
+    ]
+    file.write_text("".join(lines))
+    return run
+
+
+def make_passages(texts: Mapping[str, str], titles: Mapping[str, str] | None = None) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "_id": list(texts),
+            "title": [(titles or {}).get(passage_id, "") for passage_id in texts],
+            "text": list(texts.values()),
+        }
+    )
+
+
+def make_record(
+    texts: Mapping[str, str], queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]]
+) -> Collection:
+    own = {query_id: dict(grades) for query_id, grades in qrels.items()}
+    return Collection(make_passages(texts), dict(queries), own)
+
+
+def read_lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]

@@ -1,0 +1,151 @@
+"""Ranks, scores and margins: by hand, by brute force, and beside sentence-transformers."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.util import mine_hard_negatives
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from modeling_condenser.mining.candidates import CandidateFilter
+
+SCORES = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
+
+
+def ids(scores: dict[str, float], positives: list[str], **settings: object) -> list[str]:
+    settings = {"first_rank": 1, "last_rank": 100, **settings}
+    found = CandidateFilter(**settings).apply(scores, positives, dropped=Counter())  # type: ignore[arg-type]
+    return [candidate.passage_id for candidate in found]
+
+
+def test_ranks_count_from_one_with_the_positive_and_ties_go_by_id():
+    assert ids(SCORES, ["plus"]) == ["a", "b", "c", "d", "e", "f"]
+    assert ids(SCORES, ["plus"], first_rank=2, last_rank=5) == ["b", "c", "d"]
+    assert ids(SCORES, ["plus"], first_rank=4, last_rank=4) == []
+    assert ids(SCORES, ["plus"], first_rank=8) == []
+    assert ids({}, ["plus"]) == []
+
+
+def test_scores_at_a_bound_are_kept():
+    assert ids(SCORES, ["plus"], min_score=4.0, max_score=7.5) == ["c", "d", "e"]
+
+
+def test_margins_are_from_the_positives_score_and_of_its_size():
+    assert ids(SCORES, ["plus"], absolute_margin=1.0) == ["d", "e", "f"]
+    assert ids(SCORES, ["plus"], absolute_margin=1.5) == ["e", "f"]
+    assert ids(SCORES, ["plus"], relative_margin=0.2) == ["e", "f"]  # at most 4.8
+    assert ids(SCORES, ["plus"], absolute_margin=0.0) == ["d", "e", "f"]
+    # A negative positive score: 10 % below -1 is -1.1, not -0.9.
+    low = {"x": -0.95, "f": -1.0, "y": -1.05, "z": -1.2}
+    assert ids(low, ["f"], relative_margin=0.1) == ["z"]
+
+
+def test_of_several_positives_the_lowest_score_counts():
+    assert ids(SCORES, ["plus", "c"], absolute_margin=0.0) == ["d", "e", "f"]
+    assert ids(SCORES, ["b", "e"], absolute_margin=0.0) == ["f"]
+
+
+def test_a_positive_that_was_not_found_leaves_nothing_under_a_margin():
+    dropped: Counter[str] = Counter()
+    rule = CandidateFilter(1, 100, absolute_margin=0.0, relative_margin=0.0)
+    assert rule.apply(SCORES, ["plus", "absent"], dropped=dropped) == []
+    assert dropped == {"positive": 1, "positive_not_found": 6}
+    assert len(ids(SCORES, ["absent"])) == 7
+
+
+def test_a_passage_counts_for_the_first_filter_that_drops_it():
+    dropped: Counter[str] = Counter()
+    rule = CandidateFilter(
+        1, 6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
+    )
+    assert rule.apply(SCORES, ["plus"], twins=["c"], dropped=dropped) == []
+    assert dropped == {
+        "positive": 1,
+        "same_text_as_positive": 1,
+        "min_score": 1,
+        "max_score": 2,
+        "relative_margin": 1,
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_scores_with_ties_are_filtered_as_by_brute_force(seed):
+    rng = random.Random(seed)
+    scores = {f"p{i}": rng.randint(-6, 12) / 2 for i in rng.sample(range(60), 30)}
+    positives = rng.sample(sorted(scores), rng.randint(1, 3))
+    first = rng.randint(1, 12)
+    last = rng.randint(first, 40)
+    low, high = rng.choice([None, -1.0]), rng.choice([None, 4.0])
+    absolute, relative = rng.choice([None, 0.5]), rng.choice([None, 0.25])
+    expected = []
+    for passage in scores:
+        rank = 1 + sum(
+            scores[other] > scores[passage]
+            or (scores[other] == scores[passage] and other < passage)
+            for other in scores
+        )
+        lowest = min(scores[p] for p in positives)
+        if (
+            first <= rank <= last
+            and passage not in positives
+            and (low is None or scores[passage] >= low)
+            and (high is None or scores[passage] <= high)
+            and (absolute is None or scores[passage] <= lowest - absolute)
+            and (relative is None or scores[passage] <= lowest - abs(lowest) * relative)
+        ):
+            expected.append((rank, passage, scores[passage]))
+    dropped: Counter[str] = Counter()
+    rule = CandidateFilter(first, last, low, high, absolute, relative)
+    found = rule.apply(scores, positives, dropped=dropped)
+    assert [tuple(candidate) for candidate in found] == sorted(expected)
+    assert len(found) + dropped.total() == max(min(last, 30) - first + 1, 0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"absolute_margin": 0.1},
+        {"relative_margin": 0.05},
+        {"relative_margin": 0.3, "absolute_margin": 0.05},
+        {"max_score": 0.6, "min_score": 0.1},
+    ],
+)
+def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
+    rng = np.random.default_rng(0)
+    vocabulary = {f"w{i}": i for i in range(30)}
+    tokenizer = Tokenizer(models.WordLevel({**vocabulary, "[UNK]": 30}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    weights = rng.normal(0.15, 1.0, (31, 8)).astype(np.float32)
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu")
+    corpus = [" ".join(f"w{j}" for j in rng.choice(30, 4, replace=False)) for _ in range(40)]
+    queries = [" ".join(f"w{j}" for j in rng.choice(30, 3, replace=False)) for _ in range(12)]
+    pairs = [(i, j) for i in range(12) for j in ([i, i + 12] if i % 3 == 0 else [i])]
+    mined = mine_hard_negatives(
+        Dataset.from_dict(
+            {"query": [queries[i] for i, _ in pairs], "answer": [corpus[j] for _, j in pairs]}
+        ),
+        model,
+        corpus=corpus,
+        range_max=38,
+        num_negatives=38,
+        output_format="labeled-list",
+        verbose=False,
+        **settings,
+    )
+    kept = {query: set() for query in queries}
+    for row in mined:
+        negatives = zip(row["answer"], row["labels"], strict=True)
+        kept[row["query"]] |= {text for text, label in negatives if not label}
+    vectors = [model.encode(texts, normalize_embeddings=True) for texts in (queries, corpus)]
+    similarity = (vectors[0] @ vectors[1].T).astype(float)  # (12, 40)
+    n_kept = 0
+    for i, query in enumerate(queries):
+        scores = {str(j): float(similarity[i, j]) for j in range(40)}
+        found = ids(scores, [str(j) for k, j in pairs if k == i], **settings)
+        assert {corpus[int(passage)] for passage in found} == kept[query]
+        n_kept += len(found)
+    assert 40 < n_kept < 400

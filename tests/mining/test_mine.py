@@ -1,0 +1,534 @@
+"""The mining stage: every recipe's lines equal those of one plain loop over all candidates."""
+
+import json
+import math
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import load_dataset
+
+from modeling_condenser.collection.load import load_passages
+from modeling_condenser.mining.mine import mine
+from modeling_condenser.mining.recipe import MiningRecipe
+from modeling_condenser.pretraining.recipe import fill, read_recipe
+from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.retrieval.bm25 import Bm25
+from tests.mining.making import N_QUERIES, make_labelled, make_run_file, read_lines
+from tests.publishing.making import make_run, plain_vectors
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_labelled(tmp_path_factory.mktemp("collections") / "labelled")
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("runs") / "made.trec"
+    make_run_file(file)
+    return file
+
+
+def record_of(negatives: Path) -> dict[str, Any]:
+    return json.loads((negatives.parent / "run.json").read_text())
+
+
+class Naive:
+    """A plain reading of the collection's files and of a run."""
+
+    def __init__(self, collection: Path, run_file: Path) -> None:
+        self.passages = {p["_id"]: p for p in read_lines(collection / "corpus.jsonl")}
+        self.queries = {q["_id"]: q for q in read_lines(collection / "queries.jsonl")}
+        self.positives: dict[str, list[str]] = {}
+        self.judged: set[str] = set()
+        qrels = collection / "qrels" / "train.tsv"
+        for line in qrels.read_text().splitlines()[1:] if qrels.exists() else []:
+            query, passage, grade = line.split("\t")
+            self.judged.add(query)
+            if int(grade) > 0:
+                self.positives.setdefault(query, []).append(passage)
+        self.run: dict[str, list[tuple[str, float]]] = {}
+        for line in run_file.read_text().splitlines():
+            query, _, passage, _, score, _ = line.split()
+            self.run.setdefault(query, []).append((passage, float(score)))
+        for found in self.run.values():
+            found.sort(key=lambda pair: (-pair[1], pair[0]))
+
+    def has_answer(self, query: str, passage: str) -> bool:
+        text = unicodedata.normalize("NFD", self.passages[passage]["text"]).lower()
+        answers = self.queries[query].get("answers", [])
+        return any(f" {answer} " in f" {text} " for answer in answers)
+
+    def has_text_of(self, passage: str, positive: str) -> bool:
+        a, b = self.passages[passage], self.passages[positive]
+        return a["text"] == b["text"] and (a["text"] != "" or a["title"] == b["title"])
+
+    def text(self, passage: str, separator: str = " ") -> str:
+        title, text = self.passages[passage]["title"], self.passages[passage]["text"]
+        return f"{title}{separator}{text}" if title else text
+
+    def negatives(self, query: str, settings: dict[str, Any]) -> list[tuple[str, float]]:
+        """All candidates that pass, in the order of their ranks."""
+        positives, found = self.positives[query], self.run.get(query, [])
+        known = dict(found)
+        lowest = min((known.get(p, -math.inf) for p in positives), default=-math.inf)
+        kept = []
+        for rank, (passage, score) in enumerate(found, start=1):
+            if not settings.get("first_rank", 1) <= rank <= settings.get("last_rank", 200):
+                continue
+            if any(passage == p or self.has_text_of(passage, p) for p in positives):
+                continue
+            if score < settings.get("min_score", -math.inf):
+                continue
+            if score > settings.get("max_score", math.inf):
+                continue
+            absolute, relative = settings.get("absolute_margin"), settings.get("relative_margin")
+            if absolute is not None and not score <= lowest - absolute:
+                continue
+            if relative is not None and (
+                math.isinf(lowest) or not score <= lowest - abs(lowest) * relative
+            ):
+                continue
+            if settings.get("answer_filter") and self.has_answer(query, passage):
+                continue
+            kept.append((passage, score))
+        return kept
+
+
+RECIPES = {
+    "all": {"n_negatives": None},
+    "depth": {"first_rank": 5, "last_rank": 20, "n_negatives": 4, "sampling": "top"},
+    "beyond": {"first_rank": 30, "last_rank": 44, "n_negatives": 15, "sampling": "top"},
+    "scores": {"min_score": -1.5, "max_score": 11.0, "n_negatives": None},
+    "absolute": {"absolute_margin": 2.0, "n_negatives": None},
+    "relative": {"relative_margin": 0.3, "n_negatives": None, "last_rank": 40},
+    "answers": {"answer_filter": True, "n_negatives": 12, "sampling": "top"},
+    "everything": {
+        "first_rank": 3,
+        "last_rank": 40,
+        "min_score": -3.0,
+        "max_score": 15.0,
+        "absolute_margin": 0.0,
+        "relative_margin": 0.05,
+        "answer_filter": True,
+        "n_negatives": 5,
+        "sampling": "top",
+    },
+}
+
+
+@pytest.mark.parametrize("window", [4, 100])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_lines_are_those_of_a_plain_loop(tmp_path, collection, run_file, name, window):
+    naive, settings = Naive(collection, run_file), RECIPES[name]
+    file = mine(
+        {
+            "system": str(run_file),
+            "collection": str(collection),
+            "output_dir": str(tmp_path / "out"),
+            "queries_per_window": window,
+            **settings,
+        },
+        progress=False,
+    )
+    n = settings["n_negatives"]
+    expected = []
+    for query in naive.queries:
+        if query in naive.positives:
+            chosen = naive.negatives(query, settings)[:n]
+            expected.append(
+                {
+                    "query_id": query,
+                    "positive_ids": naive.positives[query],
+                    "negative_ids": [passage for passage, _ in chosen],
+                    "negative_scores": [score for _, score in chosen],
+                }
+            )
+    lines = read_lines(file)
+    assert lines == expected
+    assert sum(len(line["negative_ids"]) for line in lines) > 20
+    facts = record_of(file)
+    sizes = [len(line["negative_ids"]) for line in lines]
+    assert facts["queries"] == len(lines) == N_QUERIES - 1
+    assert facts["queries_without_positive"] == 1
+    assert facts["negatives"] == sum(sizes)
+    assert facts["mean_negatives"] == pytest.approx(sum(sizes) / len(sizes), abs=1e-3)
+    assert facts["queries_without_negatives"] == sizes.count(0) > 0
+    assert facts["queries_with_fewer"] == sum(0 < size < (n or 0) for size in sizes)
+    in_range = [
+        max(min(len(naive.run.get(query, [])), settings.get("last_rank", 200)), first - 1)
+        - (first - 1)
+        for first in [settings.get("first_rank", 1)]
+        for query in naive.positives
+    ]
+    assert facts["candidates"] == sum(in_range)
+    assert facts["queries_without_candidates"] == in_range.count(0) > 0
+    if n is None:
+        assert facts["candidates"] == facts["negatives"] + sum(facts["dropped"].values())
+
+
+@pytest.mark.parametrize("n", [1, 5, 15])
+def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(
+    tmp_path, collection, run_file, n
+):
+    naive = Naive(collection, run_file)
+    settings = {"answer_filter": True, "relative_margin": 0.0, "last_rank": 40}
+    found = {}
+    for key, changes in {
+        "n": {},
+        "again": {"queries_per_window": 3},
+        "seed": {"seed": 1},
+        "more": {"n_negatives": n + 4},
+    }.items():
+        file = mine(
+            {
+                "system": str(run_file),
+                "collection": str(collection),
+                "output_dir": str(tmp_path / key),
+                "n_negatives": n,
+                **settings,
+                **changes,
+            },
+            progress=False,
+        )
+        found[key] = {line["query_id"]: line["negative_ids"] for line in read_lines(file)}
+    assert found["again"] == found["n"] != found["seed"]
+    n_lists = 0
+    for query, negatives in found["n"].items():
+        passing = [passage for passage, _ in naive.negatives(query, settings)]
+        assert len(negatives) == min(n, len(passing))
+        assert negatives == [passage for passage in passing if passage in negatives]
+        assert set(negatives) <= set(found["more"][query])
+        n_lists += n < len(passing) and negatives != passing[:n]
+    assert n_lists > 2
+
+
+def test_no_positive_nor_its_copy_is_ever_a_negative_by_bm25(tmp_path, collection, run_file):
+    naive = Naive(collection, run_file)
+    file = mine(
+        {
+            "system": "bm25,k1=1.2,b=0.75",
+            "collection": str(collection),
+            "output_dir": str(tmp_path / "out"),
+            "n_negatives": None,
+        },
+        progress=False,
+    )
+    passages = load_passages(collection)
+    run = Bm25(passages, k1=1.2, b=0.75).search(
+        {query: naive.queries[query]["text"] for query in naive.positives}, depth=200
+    )
+    dropped = 0
+    for line in read_lines(file):
+        query = line["query_id"]
+        banned = {
+            passage
+            for passage in naive.passages
+            for positive in naive.positives[query]
+            if passage == positive or naive.has_text_of(passage, positive)
+        }
+        kept = {passage: score for passage, score in run[query].items() if passage not in banned}
+        assert dict(zip(line["negative_ids"], line["negative_scores"], strict=True)) == kept
+        dropped += len(run[query]) - len(kept)
+    facts = record_of(file)["dropped"]
+    assert facts["positive"] + facts["same_text_as_positive"] == dropped
+    assert facts["same_text_as_positive"] > 0
+
+
+def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
+    tmp_path, collection, run_file, cross_encoder, plain_logits
+):
+    naive = Naive(collection, run_file)
+    pairs = [
+        (query, passage)
+        for query in naive.positives
+        for passage in dict.fromkeys(
+            [*naive.positives[query], *(p for p, _ in naive.negatives(query, {}))]
+        )
+    ]
+    logits = plain_logits(
+        cross_encoder, [(naive.queries[q]["text"], naive.text(p)) for q, p in pairs]
+    )
+    scores = {pair: row[0] for pair, row in zip(pairs, logits, strict=True)}
+    relevant = {pair: 1 / (1 + math.exp(-score)) for pair, score in scores.items()}
+    ordered = sorted(relevant.values())
+    # Thresholds in the middle of gaps, so that rounding decides nothing.
+    low, high = (
+        (ordered[i] + ordered[i + 1]) / 2
+        for i in (
+            max(range(k, k + 40), key=lambda i: ordered[i + 1] - ordered[i])
+            for k in (len(ordered) // 3, len(ordered) * 3 // 4)
+        )
+    )
+    n = 6
+    file = mine(
+        {
+            "system": str(run_file),
+            "collection": str(collection),
+            "output_dir": str(tmp_path / "out"),
+            "cross_encoder": str(cross_encoder),
+            "negative_below": low,
+            "positive_above": high,
+            "n_negatives": n,
+            "sampling": "top",
+            "queries_per_window": 5,
+            "with_text": True,
+        },
+        progress=False,
+    )
+    counted = {"cross_encoder": 0, "relabelled_as_positive": 0}
+    lines = read_lines(file)
+    examples = iter(read_lines(file.parent / "examples.jsonl"))
+    for line in lines:
+        query = line["query_id"]
+        negatives, relabelled = [], []
+        for passage, _ in naive.negatives(query, {}):
+            if len(negatives) == n:
+                break
+            if relevant[query, passage] > high:
+                relabelled.append(passage)
+            elif relevant[query, passage] < low:
+                negatives.append(passage)
+            else:
+                counted["cross_encoder"] += 1
+        counted["relabelled_as_positive"] += len(relabelled)
+        assert line["positive_ids"] == [*naive.positives[query], *relabelled]
+        assert line["negative_ids"] == negatives
+        for side in ("positive", "negative"):
+            expected = [scores[query, passage] for passage in line[f"{side}_ids"]]
+            assert line[f"{side}_teacher_scores"] == pytest.approx(expected, abs=1e-4)
+        for passage, score in zip(
+            line["positive_ids"], line["positive_teacher_scores"], strict=True
+        ):
+            if negatives:
+                assert next(examples) == {
+                    "query": naive.queries[query]["text"],
+                    "positive": naive.text(passage),
+                    "negatives": [naive.text(negative) for negative in negatives],
+                    "positive_score": score,
+                    "negative_scores": line["negative_teacher_scores"],
+                }
+    assert next(examples, None) is None
+    facts = record_of(file)
+    assert {name: facts["dropped"][name] for name in counted} == counted
+    assert min(counted.values()) > 5
+
+
+def test_a_cross_encoder_without_thresholds_only_scores(
+    tmp_path, collection, run_file, cross_encoder
+):
+    settings = {"system": str(run_file), "collection": str(collection)}
+    plain = mine({**settings, "output_dir": str(tmp_path / "plain")}, progress=False)
+    scored = mine(
+        {**settings, "output_dir": str(tmp_path / "scored"), "cross_encoder": str(cross_encoder)},
+        progress=False,
+    )
+    for with_scores, without in zip(read_lines(scored), read_lines(plain), strict=True):
+        positives = with_scores.pop("positive_teacher_scores")
+        negatives = with_scores.pop("negative_teacher_scores")
+        assert with_scores == without
+        assert len(positives) == len(without["positive_ids"])
+        assert len(negatives) == len(without["negative_ids"])
+
+
+def test_where_answers_tell_the_first_passage_with_one_is_the_positive(tmp_path, run_file):
+    collection = make_labelled(tmp_path / "questions", has_qrels=False)
+    naive = Naive(collection, run_file)
+    file = mine(
+        {
+            "system": str(run_file),
+            "collection": str(collection),
+            "output_dir": str(tmp_path / "out"),
+            "split": "train",
+            "positives": "answers",
+            "last_rank": 30,
+            "n_negatives": None,
+        },
+        progress=False,
+    )
+    expected = []
+    for query in naive.queries:
+        found = naive.run.get(query, [])[:30]
+        holding = [passage for passage, _ in found if naive.has_answer(query, passage)]
+        if holding:
+            rest = [pair for pair in found if not naive.has_answer(query, pair[0])]
+            expected.append(
+                {
+                    "query_id": query,
+                    "positive_ids": holding[:1],
+                    "negative_ids": [passage for passage, _ in rest],
+                    "negative_scores": [score for _, score in rest],
+                }
+            )
+    assert read_lines(file) == expected
+    assert 5 < len(expected) < N_QUERIES - 5
+    facts = record_of(file)
+    n_questions = sum("answers" in query for query in naive.queries.values())
+    assert facts["queries_without_positive"] == n_questions - len(expected) > 0
+
+
+def test_examples_are_opened_as_a_data_set_and_hold_titles(tmp_path, collection, run_file):
+    naive = Naive(collection, run_file)
+    file = mine(
+        {
+            "system": str(run_file),
+            "collection": str(collection),
+            "output_dir": str(tmp_path / "out"),
+            "n_negatives": 3,
+            "with_text": True,
+            "title_separator": " | ",
+        },
+        progress=False,
+    )
+    rows = load_dataset(
+        "json",
+        data_files=str(file.parent / "examples.jsonl"),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert rows.column_names == ["query", "positive", "negatives"]
+    expected = [
+        (line["query_id"], positive, line["negative_ids"])
+        for line in read_lines(file)
+        if line["negative_ids"]
+        for positive in line["positive_ids"]
+    ]
+    assert len(rows) == len(expected) > 20
+    with_title = 0
+    for row, (query, positive, negatives) in zip(rows, expected, strict=True):
+        assert row["query"] == naive.queries[query]["text"]
+        assert row["positive"] == naive.text(positive, " | ")
+        assert row["negatives"] == [naive.text(passage, " | ") for passage in negatives]
+        with_title += " | " in row["positive"]
+    assert with_title > 3
+
+
+REFUSED = [
+    ({"first_rank": 0}, "first_rank is 0, expected at least 1"),
+    ({"first_rank": 30, "last_rank": 20}, "leaves 0 candidates, expected at least 30"),
+    ({"first_rank": 30, "last_rank": 40}, "leaves 11 candidates, expected at least 30"),
+    ({"n_negatives": 0}, "n_negatives is 0, expected at least 1"),
+    ({"seed": -1}, "seed is -1"),
+    ({"absolute_margin": -0.5}, "absolute_margin is -0.5"),
+    ({"min_score": 2.0, "max_score": 1}, "min_score is 2.0 and max_score 1.0: exchange"),
+    ({"negative_below": 0.1}, "negative_below is 0.1, but no cross_encoder"),
+    ({"negative_below": 10.0, "cross_encoder": "x"}, "expected a probability"),
+    (
+        {"negative_below": 0.9, "positive_above": 0.1, "cross_encoder": "x"},
+        "could be both: exchange",
+    ),
+    ({"answer_filter": True, "positives": "answers"}, "implies it"),
+    ({"sampling": "best"}, "'best', expected one of 'random', 'top'"),
+    ({"n_negative": 3}, "no field 'n_negative'. Did you mean 'n_negatives'"),
+    ({"queries_per_window": 0}, "queries_per_window is 0"),
+    ({"index": "HNSW32"}, "is no encoder, so index would mean nothing"),
+    ({"cross_encoder": "/none"}, "'/none'"),
+    ({"system": "bm52"}, "'bm52'"),
+    ({"split": "trian"}, "trian"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_does_not_fit_is_said_before_a_folder_is_made(
+    tmp_path, collection, run_file, changes, message, monkeypatch
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    settings = {"system": str(run_file), "collection": str(collection)}
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        mine({**settings, "output_dir": str(tmp_path / "out"), **changes}, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_answers_that_a_collection_lacks_are_missed(tmp_path, run_file):
+    collection = make_labelled(tmp_path / "plain", has_answers=False)
+    settings = {"system": str(run_file), "collection": str(collection)}
+    for changes in ({"answer_filter": True}, {"positives": "answers"}):
+        with pytest.raises(ValueError, match="has no answers"):
+            mine({**settings, "output_dir": str(tmp_path / "out"), **changes}, progress=False)
+
+
+def test_a_collection_judged_by_answers_only_is_told_what_to_set(tmp_path, run_file):
+    collection = make_labelled(tmp_path / "questions", has_qrels=False)
+    settings = {"system": str(run_file), "collection": str(collection), "split": "train"}
+    with pytest.raises(ValueError, match="set positives to answers"):
+        mine({**settings, "output_dir": str(tmp_path / "out")}, progress=False)
+
+
+def test_a_run_of_other_queries_or_other_passages_is_refused(tmp_path, collection):
+    settings = {"collection": str(collection), "n_negatives": 1}
+    (tmp_path / "queries").write_text("other Q0 p1 1 1.0 t\n")
+    with pytest.raises(ValueError, match="none of the 23 queries"):
+        mine(
+            {**settings, "system": str(tmp_path / "queries"), "output_dir": str(tmp_path / "a")},
+            progress=False,
+        )
+    (tmp_path / "passages").write_text("q1 Q0 p1 1 2.0 t\nq1 Q0 other 2 1.0 t\n")
+    with pytest.raises(ValueError, match="'other'"):
+        mine(
+            {**settings, "system": str(tmp_path / "passages"), "output_dir": str(tmp_path / "b")},
+            progress=False,
+        )
+
+
+def test_a_dense_retriever_finds_what_its_vectors_say(tmp_path, collection, bert_folder):
+    naive = Naive(collection, Path("/dev/null"))
+    contract = EncodingContract(32, 48)
+    encoder = export_encoder(
+        make_run(bert_folder, tmp_path / "run"), tmp_path / "encoder", contract=contract
+    )
+    settings = {
+        "system": str(encoder),
+        "collection": str(collection),
+        "n_negatives": None,
+        "absolute_margin": 0.0,
+        "queries_per_window": 7,
+        "shard_size": 16,
+    }
+    file = mine({**settings, "output_dir": str(tmp_path / "out")}, progress=False)
+    queries = [query for query in naive.queries if query in naive.positives]
+    query_vectors = plain_vectors(encoder, [naive.queries[q]["text"] for q in queries], 32)
+    passage_vectors = plain_vectors(encoder, [naive.text(p) for p in naive.passages], 48)
+    scores = (query_vectors.double() @ passage_vectors.double().T).tolist()
+    n_kept = 0
+    for line, query, row in zip(read_lines(file), queries, scores, strict=True):
+        score = dict(zip(naive.passages, row, strict=True))
+        lowest = min(score[positive] for positive in naive.positives[query])
+        sure = {
+            passage
+            for passage in naive.passages
+            if score[passage] < lowest - 1e-4
+            and not any(naive.has_text_of(passage, p) for p in naive.positives[query])
+        }
+        # Passages within rounding of the positive's score may be on either side.
+        assert sure <= set(line["negative_ids"])
+        assert all(score[passage] < lowest + 1e-4 for passage in line["negative_ids"])
+        expected = [score[passage] for passage in line["negative_ids"]]
+        assert line["negative_scores"] == pytest.approx(expected, abs=1e-3)
+        n_kept += len(sure)
+    assert n_kept > 100
+    again = mine(
+        {
+            **settings,
+            "output_dir": str(tmp_path / "other"),
+            "work_folder": str(tmp_path / "out" / "search"),
+            "n_processes": 1,
+        },
+        progress=False,
+    )
+    assert again.read_bytes() == file.read_bytes()
+    assert not (tmp_path / "other" / "search").exists()
+
+
+@pytest.mark.parametrize("name", ["msmarco-passage", "dpr", "rocketqa", "nv-retriever"])
+def test_shipped_recipes_fit(name):
+    settings = read_recipe(f"mine/{name}")
+    given = {"system": "bm25", "collection": "x", "output_dir": "y"}
+    if name == "rocketqa":
+        with pytest.raises(ValueError, match="no cross_encoder is named"):
+            fill({**settings, **given}, MiningRecipe)
+        given["cross_encoder"] = "x"
+    [recipe] = fill({**settings, **given}, MiningRecipe)
+    assert recipe.n_negatives <= recipe.last_rank

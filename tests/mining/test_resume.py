@@ -1,0 +1,190 @@
+"""Killed anywhere and begun again, mining ends with the same bytes; and its memory stays flat."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.mining import windows
+from modeling_condenser.mining.mine import mine
+from tests.mining.making import make_labelled, make_run_file
+
+ROOT = Path(__file__).parents[2]
+
+# Every session is a fork of one process, so that the imports are paid for once. Files get their
+# names by Path.replace alone, so the moments around its calls are all the states a disk can be in.
+KILLER = """
+import os, signal, sys
+from pathlib import Path
+from modeling_condenser.mining.mine import mine
+
+run, collection, out, is_thorough = sys.argv[1:5]
+
+def session(folder, number, when):
+    pid = os.fork()
+    if pid == 0:
+        replace, calls = Path.replace, []
+        def killing(self, target):
+            calls.append(target)
+            if len(calls) == number and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = replace(self, target)
+            if len(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+        Path.replace = killing
+        mine({"system": run, "collection": collection, "output_dir": str(folder),
+              "n_negatives": 4, "queries_per_window": 6, "with_text": True}, progress=False)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+killed = 0
+for when in ("before", "after") if is_thorough == "True" else ():
+    for number in range(1, 100):  # killed once, at each point
+        folder = Path(out, f"{when}-{number}")
+        if session(folder, number, when) == 0:
+            break
+        killed += 1
+        assert session(folder, 0, when) == 0
+folder = Path(out, "again-and-again")
+for number in range(1, 100):  # killed many times
+    if session(folder, number, ("before", "after")[number % 2]) == 0:
+        break
+    killed += 1
+print(killed)
+"""
+
+
+@pytest.mark.parametrize("is_thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_killed_anywhere_it_ends_with_the_bytes_of_an_undisturbed_run(tmp_path, is_thorough):
+    collection = make_labelled(tmp_path / "collection")
+    make_run_file(tmp_path / "run")
+    out = tmp_path / "out"
+    process = subprocess.run(
+        [sys.executable, "-c", KILLER, tmp_path / "run", collection, out, str(is_thorough)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    # Recipe, identity, four windows of two files and a seal, two joined files, record.
+    n_points = 2 + 4 * 3 + 3
+    assert int(process.stdout) >= (2 * n_points if is_thorough else 0) + 4
+    undisturbed = mine(
+        {
+            "system": str(tmp_path / "run"),
+            "collection": str(collection),
+            "output_dir": str(tmp_path / "undisturbed"),
+            "n_negatives": 4,
+            "with_text": True,
+        },
+        progress=False,
+    )
+    folders = sorted(out.iterdir())
+    assert len(folders) >= (2 * n_points if is_thorough else 0) + 1
+    facts = json.loads((undisturbed.parent / "run.json").read_text())
+    for folder in folders:
+        for name in ("negatives.jsonl", "examples.jsonl"):
+            assert (folder / name).read_bytes() == (undisturbed.parent / name).read_bytes(), folder
+        own = json.loads((folder / "run.json").read_text())
+        for name in ("dropped", "negatives", "queries", "candidates", "identity"):
+            assert own[name] == facts[name]
+        names = {path.name for path in folder.iterdir() if not path.name.endswith(".partial")}
+        assert names == {"recipe.yaml", "run.json", "negatives.jsonl", "examples.jsonl"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, object]:
+    make_run_file(tmp_path / "run")
+    return {
+        "system": str(tmp_path / "run"),
+        "collection": str(make_labelled(tmp_path / "collection")),
+        "output_dir": str(tmp_path / "out"),
+        "n_negatives": 4,
+        "queries_per_window": 6,
+    }
+
+
+def test_a_finished_run_is_not_mined_again(settings, tmp_path, monkeypatch):
+    file = mine(settings, progress=False)
+    before = file.stat().st_mtime_ns
+    (tmp_path / "run").unlink()
+    assert mine(settings, progress=False) == file
+    assert file.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"n_negatives": 5}, {"with_text": True}])
+def test_another_recipe_in_the_same_folder_is_refused(settings, changes):
+    mine(settings, progress=False)
+    name = next(iter(changes))
+    with pytest.raises(ValueError, match=f"another recipe .*{name}"):
+        mine({**settings, **changes}, progress=False)
+
+
+def test_a_run_that_goes_on_with_changed_files_is_refused(settings, tmp_path, monkeypatch):
+    def full_disk(self: windows.Windows, n_windows: int) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(windows.Windows, "join", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            mine(settings, progress=False)
+    run = tmp_path / "run"
+    unchanged = run.read_text()
+    run.write_text(unchanged.replace(" made", " other"))
+    with pytest.raises(ValueError, match="changed since: system"):
+        mine(settings, progress=False)
+    run.write_text(unchanged)
+    assert mine(settings, progress=False).is_file()
+
+
+MEMORY = """
+import os, random, resource, sys
+from pathlib import Path
+from datasets import Dataset
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.mining import mine as stage
+
+N_PASSAGES, DEPTH = 3000, 200
+ids = [f"passage-{i:06d}" for i in range(N_PASSAGES)]
+
+class Stub:
+    def search(self, queries, *, depth):
+        run = {}
+        for query_id in queries:
+            start = hash(query_id) % N_PASSAGES
+            run[query_id] = {ids[(start + k) % N_PASSAGES]: 500.0 - k for k in range(depth)}
+        return run
+
+def peak(n_queries, out):
+    passages = Dataset.from_dict(
+        {"_id": ids, "title": [""] * N_PASSAGES, "text": [f"{i} " * 5 for i in ids]}
+    )
+    queries = {f"q{i}": "a query" for i in range(n_queries)}
+    qrels = {query_id: {ids[i % N_PASSAGES]: 1} for i, query_id in enumerate(queries)}
+    stage.load_collection = lambda source, split: Collection(passages, queries, qrels)
+    stage.open_searcher = lambda *words, **settings: Stub()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    stage.mine({"system": "bm25", "collection": "stub", "output_dir": out, "n_negatives": 50,
+                "last_rank": DEPTH, "queries_per_window": 125, "with_text": True}, progress=False)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+for n_queries in (500, 2000):
+    pid = os.fork()
+    if pid == 0:
+        print(peak(n_queries, f"{sys.argv[1]}/{n_queries}"), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_queries(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", MEMORY, tmp_path], capture_output=True, text=True, cwd=ROOT
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    few, many = map(float, process.stdout.split())
+    # 1,500 more queries with 200 passages each are some 45 MB as a run, and 20 MB as records.
+    assert many - few < 12, f"{few:.0f} MB for 500 queries, {many:.0f} MB for 2,000"
