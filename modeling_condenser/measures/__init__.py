@@ -1,0 +1,1 @@
+"""Measures: runs, vectors of pairs and judgements -> values -> whether two systems differ."""

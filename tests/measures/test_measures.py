@@ -1,0 +1,366 @@
+"""Measures: exact values by hand, plain definitions, and trec_eval's own code (pytrec_eval)."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+from modeling_condenser.measures.measures import (
+    OURS,
+    TREC_EVAL,
+    TREC_EVAL_C,
+    evaluate_answers,
+    evaluate_run,
+    is_answer_measure,
+)
+
+LOG2_3 = math.log2(3)
+
+ALL_MEASURES = [
+    *("MRR", "MRR@10", "MRR@100", "nDCG", "nDCG@5", "nDCG@10", "nDCG@100", "nDCG@1000"),
+    *("R@20", "R@100", "R@1000", "MAP", "MAP@10", "R-Prec", "P@5", "Success@1", "Success@10"),
+    *("MRR(rel=2)@10", "MRR(rel=2)", "MAP(rel=2)", "MAP(rel=2)@100", "R(rel=2)@1000"),
+    *("R-Prec(rel=2)", "P(rel=2)@10", "Success(rel=3)@5"),
+]
+
+
+def naive(name: str, grades: dict[str, int], ranking: list[str]) -> float:
+    """A measure of one query from its definition."""
+    family, _, cutoff = name.partition("@")
+    family, _, level = family.rstrip(")").partition("(rel=")
+    k = int(cutoff) if cutoff else len(ranking)
+    relevant = {p for p, grade in grades.items() if grade >= int(level or 1)}
+    hits = [rank for rank, p in enumerate(ranking[:k], 1) if p in relevant]
+    if family == "nDCG":
+        gains = [max(grades.get(p, 0), 0) for p in ranking[:k]]
+        best = sorted((g for g in grades.values() if g > 0), reverse=True)
+        best = best[: int(cutoff)] if cutoff else best
+        dcg, ideal = (sum(g / math.log2(r + 1) for r, g in enumerate(x, 1)) for x in (gains, best))
+        return dcg / ideal
+    if not relevant:
+        return 0.0
+    r = len(relevant)
+    return {
+        "MRR": 1 / hits[0] if hits else 0.0,
+        "R": len(hits) / r,
+        "MAP": sum(n / rank for n, rank in enumerate(hits, 1)) / r,
+        "R-Prec": sum(rank <= r for rank in hits) / r,
+        "P": len(hits) / k if k else 0.0,
+        "Success": float(bool(hits)),
+    }[family]
+
+
+def random_judgements_and_run(
+    *, ties: bool, n_queries: int = 30
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
+    rng = np.random.default_rng(0)
+    passages = [f"p{i}" for i in range(300)]
+    qrels, run = {}, {}
+    for query in (f"q{i}" for i in range(n_queries)):
+        judged, found = (rng.choice(passages, n, False).tolist() for n in (25, 200))
+        grades = [3, *rng.integers(-1, 4, size=24).tolist()]
+        scores = rng.integers(0, 40, size=200) if ties else rng.permutation(200)
+        qrels[query] = dict(zip(judged, grades, strict=True))
+        run[query] = dict(zip(found, (scores / 7).tolist(), strict=True))
+    return qrels, run
+
+
+def test_measures_of_a_hand_made_run() -> None:
+    qrels = {
+        "q1": {"a": 2, "b": 1, "c": 0},  # found third, second, first
+        "q2": {"d": 1, "x": 1},  # d first, x never
+    }
+    run = {"q1": {"c": 3.0, "b": 2.0, "a": 1.0}, "q2": {"d": 0.5, "a": 0.4}}
+    evaluation = evaluate_run(qrels, run)
+    assert evaluation.per_query["MRR@10"] == {"q1": 0.5, "q2": 1.0}
+    assert evaluation.per_query["nDCG@10"] == pytest.approx(
+        {"q1": (1 / LOG2_3 + 2 / 2) / (2 + 1 / LOG2_3), "q2": 1 / (1 + 1 / LOG2_3)}
+    )
+    assert evaluation.per_query["R@100"] == {"q1": 1.0, "q2": 0.5}
+    assert evaluation.means["MRR@10"] == 0.75
+    assert evaluation.means["R@100"] == 0.75
+    assert list(evaluation.means) == ["MRR@10", "nDCG@10", "R@100"]
+
+
+def test_a_relevant_passage_beyond_the_cut_off_counts_for_nothing() -> None:
+    run = {"q": {f"p{i:02d}": -float(i) for i in range(1, 21)}}
+    qrels = {"q": {"p11": 1}}
+    means = evaluate_run(qrels, run, measures=["MRR@10", "MRR@11", "R@10", "R@11"]).means
+    assert means == {"MRR@10": 0.0, "MRR@11": pytest.approx(1 / 11), "R@10": 0.0, "R@11": 1.0}
+
+
+def test_other_families_have_their_textbook_values() -> None:
+    qrels = {"q": {"a": 1, "b": 1, "c": 1}}
+    run = {"q": {"a": 4.0, "x": 3.0, "b": 2.0, "y": 1.0}}
+    measures = ["P@4", "MAP", "MAP@1", "R-Prec", "Success@1", "MRR"]
+    assert evaluate_run(qrels, run, measures=measures).means == {
+        "P@4": 0.5,
+        "MAP": pytest.approx((1 + 2 / 3) / 3),
+        "MAP@1": pytest.approx(1 / 3),
+        "R-Prec": pytest.approx(2 / 3),
+        "Success@1": 1.0,
+        "MRR": 1.0,
+    }
+
+
+def test_a_grade_below_the_threshold_is_not_relevant_but_still_gains() -> None:
+    qrels = {"q": {"a": 1, "b": 2, "c": 3}}
+    run = {"q": {"a": 3.0, "b": 2.0, "c": 1.0}}
+    means = evaluate_run(
+        qrels, run, measures=["MRR@10", "MRR(rel=2)@10", "MRR(rel=3)@10", "R(rel=3)@2", "nDCG@1"]
+    ).means
+    assert means == {
+        "MRR@10": 1.0,
+        "MRR(rel=2)@10": 0.5,
+        "MRR(rel=3)@10": pytest.approx(1 / 3),
+        "R(rel=3)@2": 0.0,
+        "nDCG@1": pytest.approx(1 / 3),
+    }
+
+
+def test_a_query_without_a_passage_of_the_grade_counts_as_zero() -> None:
+    qrels = {"q1": {"a": 2}, "q2": {"a": 1}}
+    run = {"q1": {"a": 1.0}, "q2": {"a": 1.0}}
+    evaluation = evaluate_run(qrels, run, measures=["MAP", "MAP(rel=2)"])
+    assert evaluation.per_query["MAP"] == {"q1": 1.0, "q2": 1.0}
+    assert evaluation.per_query["MAP(rel=2)"] == {"q1": 1.0, "q2": 0.0}
+    assert evaluation.unanswerable == ()
+
+
+def test_a_threshold_of_one_is_the_measure_itself() -> None:
+    qrels, run = random_judgements_and_run(ties=True, n_queries=5)
+    evaluation = evaluate_run(qrels, run, measures=["MRR@10", "MRR(rel=1)@10", "MRR@10"])
+    assert list(evaluation.means) == ["MRR@10", "MRR(rel=1)@10"]
+    assert evaluation.per_query["MRR@10"] == evaluation.per_query["MRR(rel=1)@10"]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_every_measure_is_what_its_definition_says(ties: bool) -> None:
+    qrels, run = random_judgements_and_run(ties=ties)
+    evaluation = evaluate_run(qrels, run, measures=ALL_MEASURES)
+    for name in ALL_MEASURES:
+        expected = {
+            query: naive(name, grades, sorted(run[query], key=lambda p: (-run[query][p], p)))
+            for query, grades in qrels.items()
+        }
+        assert evaluation.per_query[name] == pytest.approx(expected, abs=1e-12), name
+        assert 0 < evaluation.means[name] < 1, name
+
+
+def test_trec_evals_conventions_give_its_values_where_scores_tie() -> None:
+    qrels, run = random_judgements_and_run(ties=True)
+    run["q0"] = {p: score + i * 1e-9 for i, (p, score) in enumerate(run["q0"].items())}  # float32
+    names = {
+        **{"MRR": "recip_rank", "MAP": "map", "R-Prec": "Rprec", "nDCG": "ndcg"},
+        **{"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "P@5": "P_5", "MAP@10": "map_cut_10"},
+    }
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()))
+    expected = evaluator.evaluate(run)
+    theirs = evaluate_run(qrels, run, measures=list(names), conventions=TREC_EVAL)
+    ours = evaluate_run(qrels, run, measures=list(names))
+    for name, trec_name in names.items():
+        values = {query: expected[query][trec_name] for query in qrels}
+        assert theirs.per_query[name] == pytest.approx(values, abs=1e-12), name
+        assert ours.per_query[name] != pytest.approx(values, abs=1e-6), name
+
+
+def test_a_query_without_results_counts_as_zero() -> None:
+    qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}, "q4": {"a": 1}}
+    evaluation = evaluate_run(qrels, {"q1": {"a": 1.0}, "q2": {}})
+    for measure in ("MRR@10", "nDCG@10", "R@100"):
+        assert evaluation.per_query[measure] == {"q1": 1.0, "q2": 0.0, "q3": 0.0, "q4": 0.0}
+        assert evaluation.means[measure] == 0.25
+
+
+def test_an_empty_run_scores_zero() -> None:
+    evaluation = evaluate_run({"q": {"a": 1}}, {}, measures=ALL_MEASURES)
+    assert set(evaluation.means.values()) == {0.0}
+
+
+def test_conventions_say_which_queries_count() -> None:
+    qrels = {"found": {"a": 1}, "missed": {"a": 1}, "none": {"a": 0}, "none missed": {"a": 0}}
+    run = {"found": {"a": 1.0}, "none": {"a": 1.0}, "not judged": {"a": 1.0}}
+    evaluations = [
+        evaluate_run(qrels, run, measures=["R@5"], conventions=conventions)
+        for conventions in (OURS, TREC_EVAL, TREC_EVAL_C, replace(OURS, missing="skip"))
+    ]
+    assert [list(evaluation.per_query["R@5"]) for evaluation in evaluations] == [
+        ["found", "missed"],
+        ["found", "none"],
+        ["found", "missed", "none", "none missed"],
+        ["found"],
+    ]
+    assert [evaluation.means["R@5"] for evaluation in evaluations] == [0.5, 0.5, 0.25, 1.0]
+    assert [evaluation.unanswerable for evaluation in evaluations] == [
+        ("none", "none missed"),
+        (),
+        (),
+        ("none", "none missed"),
+    ]
+
+
+def test_a_depth_cuts_the_ranking_off_for_measures_without_a_cut_off() -> None:
+    qrels, run = random_judgements_and_run(ties=True)
+    cut = evaluate_run(
+        qrels, run, measures=["MAP", "MRR"], conventions=replace(OURS, depth=10)
+    ).per_query
+    at_10 = evaluate_run(qrels, run, measures=["MAP@10", "MRR@10"]).per_query
+    assert cut["MAP"] == at_10["MAP@10"]
+    assert cut["MRR"] == at_10["MRR@10"]
+
+
+def test_queries_that_nobody_can_answer_or_that_nobody_judged_are_left_out() -> None:
+    qrels = {"judged": {"a": 1}, "none": {"a": 0, "b": -1}, "empty": {}}
+    run = {"judged": {"a": 1.0}, "none": {"a": 1.0}, "extra": {"a": 1.0}}
+    evaluation = evaluate_run(qrels, run)
+    assert evaluation.unanswerable == ("none", "empty")
+    assert evaluation.per_query["MRR@10"] == {"judged": 1.0}
+    assert evaluation.means == {"MRR@10": 1.0, "nDCG@10": 1.0, "R@100": 1.0}
+
+
+def test_every_measure_breaks_ties_by_ascending_id() -> None:
+    run = {"q": {"c": 1.0, "b": 1.0, "a": 1.0 + 1e-12, "d": 1.0}}  # one value in float32
+    measures = ["MRR@10", "nDCG@10", "P@1", "R@1"]
+    first = evaluate_run({"q": {"a": 1}}, run, measures=measures).means
+    assert first == {"MRR@10": 1.0, "nDCG@10": 1.0, "P@1": 1.0, "R@1": 1.0}
+    third = evaluate_run({"q": {"c": 1}}, run, measures=measures).means
+    assert third == {"MRR@10": pytest.approx(1 / 3), "nDCG@10": 0.5, "P@1": 0.0, "R@1": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NDCG@20", "unknown measure 'NDCG@20'.* did you mean 'nDCG@20'"),
+        ("recall@100", "unknown measure 'recall@100'.* did you mean 'R@100'"),
+        ("MRR@ten", "unknown measure 'MRR@ten'.* did you mean 'MRR@10'"),
+        ("R", "R needs a cut-off, as in 'R@100'"),
+        ("P@0", "a cut-off must be from 1 to 1,000,000"),
+        ("R@9999999999999999999", "a cut-off must be from 1 to 1,000,000"),
+        ("R-Prec@10", "R-Prec is cut off at the number of relevant passages: drop @10"),
+        ("nDCG(rel=2)@10", "nDCG takes all grades as gains and has no threshold"),
+        ("MAP(rel=0)", "the lowest grade that counts as relevant must be from 1 to"),
+        ("Hit@20", "'Hit@20': it is measured by answer strings, with evaluate_answers"),
+    ],
+)
+def test_a_wrong_measure_is_answered_with_what_would_be_right(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluate_run({"q": {"a": 1}}, {}, measures=[name])
+
+
+def test_measures_must_be_a_list_of_names() -> None:
+    with pytest.raises(ValueError, match="measures is 'MRR@10', expected a list of names"):
+        evaluate_run({"q": {"a": 1}}, {}, measures="MRR@10")
+    with pytest.raises(ValueError, match=r"measures is \[\], expected a list of names"):
+        evaluate_run({"q": {"a": 1}}, {}, measures=[])
+
+
+def test_qrels_without_anything_relevant_are_refused() -> None:
+    for conventions in (OURS, TREC_EVAL_C):
+        with pytest.raises(ValueError, match="none of the 1 judged queries has a relevant passage"):
+            evaluate_run({"q": {"a": 0}}, {"q": {"a": 1.0}}, conventions=conventions)
+
+
+def test_a_grade_that_trec_evals_code_would_take_for_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="hold the grade 3000000000, expected at most 1,000,000"):
+        evaluate_run({"q": {"a": 3_000_000_000}}, {"q": {"a": 1.0}})
+
+
+def test_a_run_of_other_queries_is_refused_and_not_measured_as_zero() -> None:
+    with pytest.raises(ValueError, match="none of the 2 queries of the run is judged.*'x1'.*'q'"):
+        evaluate_run({"q": {"a": 1}}, {"x1": {"a": 1.0}, "x2": {"a": 1.0}})
+    with pytest.raises(ValueError, match="holds no passage for any of the 1 queries"):
+        evaluate_run({"q": {"a": 1}}, {"q": {}}, conventions=TREC_EVAL)
+
+
+def test_a_score_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="query 'q' scores passage 'b' nan"):
+        evaluate_run({"q": {"a": 1}}, {"q": {"a": 1.0, "b": math.nan}})
+
+
+TEXTS = {
+    "p1": "The river Leeds flows north.",
+    "p2": "He moved to Kyoto, in 1894, with his sister.",
+    "p3": "An engine of party politics.",
+    "p4": "KYOTO again",
+}
+RUN = {
+    "where": {"p1": 4.0, "p3": 3.0, "p4": 1.0, "p2": 1.0},  # first hit: p2, third by id
+    "what": {"p3": 2.0, "p1": 1.0},  # "art" stands in "party" only
+    "when": {"p4": 2.0, "p2": 1.0},
+    "nothing": {},
+}
+ANSWERS = {
+    "where": ("Kyoto", "Kioto"),
+    "what": ("art",),
+    "when": ("1894",),
+    "nothing": ("x",),
+    "absent": ("y",),
+    "unknown": (),
+}
+
+
+def test_hits_are_counted_where_a_text_holds_an_answer() -> None:
+    evaluation = evaluate_answers(
+        ANSWERS,
+        RUN,
+        lambda ids: [TEXTS[i] for i in ids],
+        measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"],
+    )
+    assert evaluation.per_query["Hit@1"] == dict.fromkeys(list(ANSWERS)[:5], 0.0)
+    assert evaluation.per_query["Hit@2"] == {
+        **dict.fromkeys(("where", "what", "nothing", "absent"), 0.0),
+        "when": 1.0,
+    }
+    assert evaluation.per_query["Hit@3"]["where"] == 1.0
+    assert evaluation.means == {"Hit@1": 0.0, "Hit@2": 0.2, "Hit@3": 0.4, "Hit@100": 0.4}
+    assert evaluation.unanswerable == ("unknown",)
+
+
+def test_only_the_passages_that_matter_are_fetched_and_few_at_a_time(monkeypatch) -> None:
+    monkeypatch.setattr("modeling_condenser.measures.measures._PASSAGES_AT_ONCE", 5)
+    run = {f"q{i}": {f"p{i + j:02d}": -float(j) for j in range(10)} for i in range(12)}
+    answers = {f"q{i}": (f"word{i + 2}",) for i in range(12)}
+    calls = []
+
+    def texts(ids: list[str]) -> list[str]:
+        calls.append(ids)
+        return [f"some word{int(i[1:])} here" for i in ids]
+
+    evaluation = evaluate_answers(answers, run, texts, measures=["Hit@2", "Hit@3"])
+    assert evaluation.means == {"Hit@2": 0.0, "Hit@3": 1.0}
+    assert max(map(len, calls)) <= 5
+    assert all(len(set(ids)) == len(ids) for ids in calls)
+    assert {i for ids in calls for i in ids} == {f"p{i:02d}" for i in range(14)}
+
+
+def test_answers_may_be_regular_expressions() -> None:
+    answers, run = {"q": (r"18\d\d",)}, {"q": {"p2": 1.0}}
+    by_match = [
+        evaluate_answers(answers, run, lambda ids: [TEXTS[i] for i in ids], match=match).means
+        for match in ("string", "regex")
+    ]
+    assert by_match == [{"Hit@20": 0.0, "Hit@100": 0.0}, {"Hit@20": 1.0, "Hit@100": 1.0}]
+
+
+def test_what_cannot_be_measured_by_answers_is_refused() -> None:
+    def none(ids: list[str]) -> list[str]:
+        return []
+
+    with pytest.raises(ValueError, match="'MRR@10' is no measure by answer strings.*evaluate_run"):
+        evaluate_answers(ANSWERS, RUN, none, measures=["MRR@10"])
+    with pytest.raises(ValueError, match="'Hit' is no measure.*expected Hit with a cut-off"):
+        evaluate_answers(ANSWERS, RUN, none, measures=["Hit"])
+    with pytest.raises(ValueError, match="none of the 1 queries has an answer string"):
+        evaluate_answers({"where": ()}, RUN, none)
+    with pytest.raises(ValueError, match="none of the 4 queries of the run is judged"):
+        evaluate_answers({"other": ("a",)}, RUN, none)
+    with pytest.raises(ValueError, match="passage_text gave 0 texts for 4 passage ids"):
+        evaluate_answers(ANSWERS, RUN, none)
+
+
+def test_measures_by_answer_are_told_from_those_by_judgement() -> None:
+    assert is_answer_measure("Hit@20")
+    assert is_answer_measure("Hit")
+    assert not any(map(is_answer_measure, ALL_MEASURES))

@@ -1,0 +1,200 @@
+"""Correlations, triplets and their tests: scipy, brute force and enumeration as sources."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from modeling_condenser.measures.pairs import (
+    compare_spearman,
+    evaluate_graded_pairs,
+    evaluate_triplets,
+    pair_similarities,
+    spearman_interval,
+)
+from modeling_condenser.measures.significance import compare
+
+
+def graded(n: int, *, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Similarities, and scores in steps of a half with many ties, as those of STS-b."""
+    rng = np.random.default_rng(seed)
+    truth = rng.random(n)
+    return truth + noise * rng.normal(size=n), np.round(truth * 10) / 2
+
+
+def test_similarities_are_those_of_the_definitions() -> None:
+    first = np.array([[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]], dtype=np.float32)
+    second = np.array([[1.0, 1.0], [-3.0, -4.0], [1.0, 0.0]], dtype=np.float32)
+    by_name = {
+        name: pair_similarities(first, second, similarity=name).tolist()
+        for name in ("cosine", "dot", "euclidean")
+    }
+    assert by_name["cosine"] == pytest.approx([2**-0.5, -1.0, 0.0])
+    assert by_name["dot"] == [1.0, -25.0, 0.0]
+    assert by_name["euclidean"] == [-1.0, -10.0, -1.0]
+
+
+def test_many_rows_are_compared_as_a_few_are() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 20_000, 3)).astype(np.float32)
+    for name in ("cosine", "dot", "euclidean"):
+        values = pair_similarities(first, second, similarity=name)
+        for row in (0, 8191, 8192, 19_999):
+            a, b = first[row].astype(float), second[row].astype(float)
+            expected = {
+                "cosine": a @ b / (np.linalg.norm(a) * np.linalg.norm(b)),
+                "dot": a @ b,
+                "euclidean": -np.linalg.norm(a - b),
+            }[name]
+            assert values[row] == pytest.approx(expected, abs=1e-12)
+
+
+def test_correlations_are_scipys() -> None:
+    for n, noise in ((2, 0.1), (7, 0.5), (300, 0.2)):
+        similarities, scores = graded(n, noise=noise)
+        found = evaluate_graded_pairs(similarities, scores)
+        assert found.spearman == pytest.approx(stats.spearmanr(similarities, scores).statistic)
+        assert found.pearson == pytest.approx(stats.pearsonr(similarities, scores).statistic)
+
+
+def test_only_the_order_counts_for_spearman() -> None:
+    similarities, scores = graded(50, noise=0.1)
+    plain = evaluate_graded_pairs(similarities, scores)
+    stretched = evaluate_graded_pairs(np.exp(5 * similarities), scores)
+    assert stretched.spearman == plain.spearman
+    assert stretched.pearson < plain.pearson
+    assert evaluate_graded_pairs(-similarities, scores).spearman == -plain.spearman
+
+
+def test_triplets_are_right_where_the_positive_is_nearer() -> None:
+    anchors = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+    positives = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 9.0], [1.0, 1.0]])
+    negatives = np.array([[1.0, 1.0], [0.0, 1.0], [0.1, 1.0], [1.0, 1.0]])
+    cosine = evaluate_triplets(anchors, positives, negatives, similarity="cosine")
+    assert cosine.per_triplet == {"0": 1.0, "1": 0.0, "2": 1.0, "3": 0.0}  # the last is a tie
+    assert cosine.accuracy == 0.5
+    euclidean = evaluate_triplets(anchors, positives, negatives, similarity="euclidean")
+    assert euclidean.per_triplet == {"0": 0.0, "1": 0.0, "2": 0.0, "3": 0.0}
+
+
+def test_triplets_can_be_compared_by_the_randomisation_test() -> None:
+    rng = np.random.default_rng(0)
+    anchors, positives, negatives = rng.normal(size=(3, 200, 8))
+    near = anchors + 0.3 * positives
+    good = evaluate_triplets(anchors, near, negatives, similarity="cosine")
+    random = evaluate_triplets(anchors, positives, negatives, similarity="cosine")
+    comparison = compare(good.per_triplet, random.per_triplet)
+    assert comparison.difference == pytest.approx(good.accuracy - random.accuracy)
+    assert comparison.p_value < 0.001
+
+
+def test_an_encoder_that_gives_one_vector_to_all_texts_scores_nothing() -> None:
+    same = np.ones((5, 4), dtype=np.float32)
+    assert evaluate_triplets(same, same, same, similarity="cosine").accuracy == 0.0
+    with pytest.raises(ValueError, match="all 5 pairs have the similarity 4, .*one vector"):
+        evaluate_graded_pairs(pair_similarities(same, same, similarity="dot"), np.arange(5))
+
+
+def test_the_bootstrap_interval_is_that_of_drawing_pairs_and_ranking_anew() -> None:
+    similarities, scores = graded(60, noise=0.3)
+    rng = np.random.default_rng(9)
+    draws = rng.integers(60, size=(3000, 60))
+    naive = [stats.spearmanr(similarities[d], scores[d]).statistic for d in draws]
+    low, high = spearman_interval(similarities, scores)
+    assert (low, high) == pytest.approx(tuple(np.percentile(naive, [2.5, 97.5])), abs=0.015)
+    assert low < evaluate_graded_pairs(similarities, scores).spearman < high
+
+
+def test_the_interval_holds_the_true_correlation_nineteen_times_in_twenty() -> None:
+    # Of a bivariate normal distribution with Pearson's r, Spearman's is 6/pi arcsin(r/2).
+    r, held = 0.6, 0
+    truth = 6 / np.pi * np.arcsin(r / 2)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        x, y = rng.multivariate_normal([0, 0], [[1, r], [r, 1]], size=150).T
+        low, high = spearman_interval(x, y, n_resamples=400)
+        held += low <= truth <= high
+    assert held / 200 == pytest.approx(0.95, abs=0.05)
+
+
+def naive_swap_p(a: np.ndarray, b: np.ndarray, scores: np.ndarray) -> float:
+    """The permutation test by enumeration, with numpy's correlation."""
+    ranks = [stats.rankdata(x) for x in (a, b, scores)]
+
+    def difference(swapped: tuple[int, ...]) -> float:
+        mask = np.array(swapped, dtype=bool)
+        first, second = np.where(mask, ranks[1], ranks[0]), np.where(mask, ranks[0], ranks[1])
+        return np.corrcoef(first, ranks[2])[0, 1] - np.corrcoef(second, ranks[2])[0, 1]
+
+    observed = abs(difference((0,) * len(a)))
+    swaps = product((0, 1), repeat=len(a))
+    return float(np.mean([abs(difference(s)) >= observed - 1e-12 for s in swaps]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_pairs_get_the_exact_p_value(seed: int) -> None:
+    a, scores = graded(9, noise=0.1, seed=seed)
+    b = np.random.default_rng(100 + seed).random(9)
+    comparison = compare_spearman(a, b, scores)
+    assert comparison.p_value == pytest.approx(naive_swap_p(a, b, scores))
+    assert comparison.mean_system == pytest.approx(stats.spearmanr(a, scores).statistic)
+    assert comparison.mean_baseline == pytest.approx(stats.spearmanr(b, scores).statistic)
+    assert comparison.difference == comparison.mean_system - comparison.mean_baseline
+
+
+def test_many_pairs_come_near_the_exact_p_value() -> None:
+    a, scores = graded(13, noise=0.3)
+    b = np.random.default_rng(1).random(13)
+    sampled = compare_spearman(a, b, scores, n_resamples=8000)
+    assert sampled.p_value == pytest.approx(naive_swap_p(a, b, scores), abs=0.015)
+    assert sampled.p_value != compare_spearman(a, b, scores, n_resamples=8000, seed=1).p_value
+    assert sampled == compare_spearman(a, b, scores, n_resamples=8000)
+
+
+def test_a_true_hypothesis_is_rejected_one_time_in_twenty() -> None:
+    p_values = []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        truth = rng.normal(size=80)
+        a, b = truth + rng.normal(size=(2, 80))
+        p_values.append(compare_spearman(a, 7 * b, truth, n_resamples=300).p_value)
+    assert np.mean(np.array(p_values) <= 0.05) == pytest.approx(0.05, abs=0.038)
+
+
+def test_systems_of_one_order_do_not_differ() -> None:
+    similarities, scores = graded(40, noise=0.2)
+    comparison = compare_spearman(np.exp(similarities), similarities, scores)
+    assert comparison.p_value == 1.0
+    assert comparison.interval == (0.0, 0.0)
+    assert comparison.difference == 0.0
+
+
+def test_a_clear_difference_is_found_and_turns_with_the_systems() -> None:
+    good, scores = graded(200, noise=0.1)
+    poor, _ = graded(200, noise=0.8)
+    forth, back = compare_spearman(good, poor, scores), compare_spearman(poor, good, scores)
+    assert forth.p_value == 1 / 10_001
+    assert 0 < forth.interval[0] < forth.difference < forth.interval[1]
+    assert back.difference == -forth.difference
+    assert back.interval == pytest.approx((-forth.interval[1], -forth.interval[0]))
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    nan = np.array([[0.0, np.nan]])
+    with pytest.raises(ValueError, match=r"vectors of shapes \(2, 3\) and \(2, 4\)"):
+        pair_similarities(np.ones((2, 3)), np.ones((2, 4)), similarity="dot")
+    with pytest.raises(ValueError, match="a vector of pair 1 .* holds NaN or infinity"):
+        pair_similarities(
+            np.concatenate([np.ones((1, 2)), nan]), np.ones((2, 2)), similarity="cosine"
+        )
+    with pytest.raises(ValueError, match="the similarity of pair 1 .* is nan"):
+        evaluate_graded_pairs(np.array([0.1, np.nan]), np.array([1.0, 2.0]))
+    with pytest.raises(ValueError, match="all 3 pairs have the score 2, .* correlates: expected"):
+        evaluate_graded_pairs(np.array([0.1, 0.2, 0.3]), np.array([2.0, 2.0, 2.0]))
+    with pytest.raises(ValueError, match=r"similarities of shape \(2,\) and scores of shape \(3,"):
+        spearman_interval(np.ones(2), np.ones(3))
+    with pytest.raises(ValueError, match="N at least 2"):
+        compare_spearman(np.ones(1), np.ones(1), np.ones(1))
+    with pytest.raises(ValueError, match="no triplet to evaluate"):
+        evaluate_triplets(*np.ones((3, 0, 4)), similarity="dot")
