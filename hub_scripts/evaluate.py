@@ -1,50 +1,44 @@
-"""condenser evaluate MODEL COLLECTION: run file, measures, and a comparison with a baseline."""
+"""condenser evaluate SYSTEM ... COLLECTION: runs, measures, and whether the systems differ.
+
+    condenser evaluate my-retriever my-collection --baseline bm25
+    condenser evaluate a b my-collection --recipe evaluate/thesis --depth 1000
+
+A SYSTEM is an export, any sentence-transformers model, any encoder with a stated pooling
+(google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
+"""
 
 import argparse
-from pathlib import Path
+
+from hub_scripts.recipe_command import separate
 
 
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="condenser evaluate", description=__doc__)
-    parser.add_argument("model", help="folder of a retriever, or bm25")
-    parser.add_argument("collection", type=Path, help="BEIR folder")
-    parser.add_argument("--split", default="test", help="whose queries to search (default: test)")
-    parser.add_argument("--baseline", help="folder of a retriever, or bm25, to compare with")
-    parser.add_argument("--depth", type=int, default=100, help="passages a query (default: 100)")
-    parser.add_argument(
-        "--output_dir", type=Path, default=Path("runs/evaluation"), help="where folders go"
-    )
-    arguments = parser.parse_args(words)
-    from modeling_condenser.retrieval.evaluate import (
-        BM25,
-        SystemResult,
-        evaluate_system,
-        report_on_card,
-        system_name,
-    )
+    import dataclasses
 
-    def measure(system: str) -> SystemResult:
-        folder = f"{system_name(system)}-{arguments.collection.name}-{arguments.split}"
-        return evaluate_system(
-            system,
-            arguments.collection,
-            arguments.output_dir / folder,
-            split=arguments.split,
-            depth=arguments.depth,
-        )
+    from modeling_condenser.evaluation.evaluate import EvaluationRecipe, evaluate
+    from modeling_condenser.pretraining.recipe import parse_changes, read_recipe
+    from modeling_condenser.retrieval.dense import SearchSettings
 
-    result = measure(arguments.model)
-    baselines = [measure(arguments.baseline)] if arguments.baseline else []
-    print(f"{result.system} on {result.collection}, {result.split} queries")
-    comparisons = result.compare_with(baselines[0]) if baselines else {}
-    for measure_name, value in result.evaluation.means.items():
-        line = f"  {measure_name:<8} {value:.4f}"
-        if measure_name in comparisons:
-            c = comparisons[measure_name]
-            line += f"   {baselines[0].system} {c.mean_baseline:.4f}   p = {c.p_value:.4f}"
-        print(line)
-    if arguments.model != BM25:
-        command = f"condenser evaluate {result.system} {result.collection} --split {result.split}"
-        command += f" --depth {arguments.depth}"
-        command += "".join(f" --baseline {baseline.system}" for baseline in baselines)
-        report_on_card(arguments.model, result, baselines, commands=[command])
+    fields = [f.name for cls in (EvaluationRecipe, SearchSettings) for f in dataclasses.fields(cls)]
+    parser = argparse.ArgumentParser(
+        prog="condenser evaluate",
+        usage="condenser evaluate SYSTEM ... COLLECTION [--recipe RECIPE] [--field value ...]",
+        description=f"{__doc__}\nFields, each of which --field value sets: {', '.join(fields)}."
+        f"\n\n{EvaluationRecipe.__doc__}\n\n{SearchSettings.__doc__}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("systems", metavar="SYSTEM", nargs="+", help="what to evaluate")
+    parser.add_argument("collection", metavar="COLLECTION", help="folder, file or Hub name")
+    named, changes = separate(words)
+    arguments = parser.parse_args(named)
+    settings = parse_changes(changes)
+    recipe = settings.pop("recipe", None)
+    report = evaluate(
+        {
+            **(read_recipe(recipe) if recipe else {}),
+            **settings,
+            "systems": arguments.systems,
+            "collection": arguments.collection,
+        }
+    )
+    print(f"{report.summary}\n\nreport: {report.file}")

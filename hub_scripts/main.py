@@ -14,6 +14,8 @@ COMMANDS = {
     "pretrain": "run a pre-training recipe: condense an encoder on your text",
     "export": "turn a pre-training checkpoint into a plain encoder's repository folder",
     "finetune": "run a fine-tuning recipe: make an encoder a dense retriever",
+    "encode": "make the vectors of a collection; killed anywhere, it goes on where it ended",
+    "mine": "find hard negatives for fine-tuning, with BM25 or any retriever",
     "evaluate": "search a collection with a retriever or BM25 and measure the ranking",
     "search": "search a collection for a query",
     "collection": "write the built-in collection as a BEIR folder",

@@ -1,4 +1,4 @@
-"""What the commands that run a recipe share: `RECIPE.yaml [--field value ...]` as their words."""
+"""What the commands that run a recipe share: `[WORDS] [--field value ...]` on their line."""
 
 import argparse
 from typing import Any
@@ -31,3 +31,25 @@ def read_settings(command: str, words: list[str], *classes: type) -> dict[str, A
     )
     recipe, changes = parser.parse_known_args(words)
     return read_recipe(recipe.recipe, changes)
+
+
+def separate(words: list[str]) -> tuple[list[str], list[str]]:
+    """Tell what a command is about from the changes to its settings, wherever they stand.
+
+    Args:
+        words: such as `a b --split dev collection --depth=10`.
+
+    Returns:
+        The plain words (and -h or --help), and the `--field value` words.
+    """
+    plain: list[str] = []
+    changes: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("-h", "--help") or not word.startswith("--"):
+            plain.append(word)
+        else:
+            changes.append(word)
+            if "=" not in word:
+                changes.extend(w for w in [next(rest, None)] if w is not None)
+    return plain, changes

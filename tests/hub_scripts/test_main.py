@@ -12,8 +12,8 @@ import yaml
 
 from hub_scripts.demo import change_settings
 from hub_scripts.main import COMMANDS, main
+from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.pretraining.recipe import read_recipe
-from modeling_condenser.retrieval.evaluate import evaluate_system
 from tests.publishing.making import make_collection
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_words_that_are_no_command_line_give_status_2(
         (["export", "no/such/folder", "out"], "error: "),
         (["evaluate", "bm25", "no/such/folder"], "error: no collection at no/such/folder"),
         (["search", "no/such/study", "x"], "error: no/such/study holds no search.json"),
-        (["search", "no/model", "no/collection", "x"], "error: no collection at no/collection"),
+        (["search", "no/model", "no/collection", "x"], "error: no collection no/collection"),
     ],
 )
 def test_what_is_not_there_gives_status_2_and_one_line(
@@ -151,18 +151,19 @@ def test_the_commands_lead_from_text_to_search(
         f"next: condenser evaluate runs/ft/model {collection}",
     ]
 
-    lines = run("evaluate", "runs/ft/model", collection, "--baseline", "bm25")
-    own = evaluate_system("runs/ft/model", collection, "runs/evaluation/ft-small-test")
-    bm25 = evaluate_system("bm25", collection, "runs/evaluation/bm25-small-test")
-    comparisons = own.compare_with(bm25)
-    assert lines[0] == "ft on small, test queries"
-    assert lines[1:] == [
-        f"  {name:<8} {c.mean_system:.4f}   bm25 {c.mean_baseline:.4f}   p = {c.p_value:.4f}"
-        for name, c in comparisons.items()
-    ]
+    lines = run("evaluate", "--baseline", "bm25", "runs/ft/model", collection)
+    folder = Path("runs/evaluation/small/test")
+    own = evaluate_system("runs/ft/model", collection, folder / "ft", progress=False)
+    bm25 = evaluate_system("bm25", collection, folder / "bm25", progress=False)
+    assert lines[:2] == ["small, test: 20 queries", "bm25:"]
+    for name, c in own.compare_with(bm25).items():
+        assert f"  {name:<7}  {c.mean_baseline:.4f}" in lines
+        start = f"  {name:<7}  {c.mean_system:.4f}   {c.difference:+.4f} from bm25, p "
+        assert [line for line in lines if line.startswith(start)], (start, lines)
+    assert lines[-1] == f"report: {folder}/report.md"
     card = Path("runs/ft/model/README.md").read_text()
     assert f"| small | test | MRR@10 | {own.evaluation.means['MRR@10']:.4f} | bm25 |" in card
-    assert "condenser evaluate ft small --split test --depth 100 --baseline bm25" in card
+    assert "condenser evaluate ft small --baseline bm25 --split test" in card
     assert str(collection) not in card and str(tmp_path) not in card
 
     first = json.loads(Path(collection / "corpus.jsonl").read_text().splitlines()[0])
@@ -175,11 +176,11 @@ def test_the_commands_lead_from_text_to_search(
     }
     for head, text in zip(lines[::2], lines[1::2], strict=True):
         assert text == "   " + " ".join(passages[head.split()[1]].split())[:160]
-    # A second search finds the index that the first one left.
-    index = Path("runs/ft/model-index-small/index.faiss")
-    written = index.stat().st_mtime_ns
+    # A second search finds the embeddings that the first one left.
+    shard = Path("runs/ft/model-search-small/embeddings/shard-00000.npy")
+    written = shard.stat().st_mtime_ns
     assert run("search", "runs/ft/model", collection, first["text"], "-k", "2") == lines
-    assert index.stat().st_mtime_ns == written
+    assert shard.stat().st_mtime_ns == written
 
 
 def test_two_retrievers_of_one_name_are_not_taken_for_each_other(
@@ -195,7 +196,7 @@ def test_two_retrievers_of_one_name_are_not_taken_for_each_other(
         export_encoder(run, tmp_path / arm / "encoder", contract=contract)
     assert main(["evaluate", "a/encoder", str(collection)]) == 0
     assert main(["evaluate", "b/encoder", str(collection)]) == 2
-    assert "choose another folder" in capsys.readouterr().err
+    assert "choose another output_dir" in capsys.readouterr().err
     assert main(["evaluate", "b/encoder", str(collection), "--output_dir", "elsewhere"]) == 0
 
 

@@ -1,0 +1,168 @@
+"""One system on one collection, against NumPy brute force; what is read again; cards."""
+
+import json
+import shutil
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.evaluation import ranking
+from modeling_condenser.evaluation.card_results import report_on_card
+from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
+from modeling_condenser.measures.measures import Evaluation, evaluate_run
+from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.runs import read_run
+from tests.publishing.making import make_collection, make_run, plain_vectors
+
+CONTRACT = EncodingContract(8, 24, title_separator=" : ")
+
+
+@pytest.fixture(scope="module")
+def run(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(bert_folder, tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def retriever(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
+    return export_encoder(run, folder, contract=CONTRACT)
+
+
+@pytest.fixture(scope="module")
+def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
+
+
+def brute_force(folder: Path, loaded: Collection) -> dict[str, list[tuple[str, float]]]:
+    """Every passage for every query, best first: one text at a time, float64, NumPy."""
+    texts = [
+        f"{row['title']} : {row['text']}" if row["title"] else row["text"]
+        for row in loaded.passages
+    ]
+    passages = plain_vectors(folder, texts, 24).double().numpy()
+    queries = plain_vectors(folder, list(loaded.queries.values()), 8).double().numpy()
+    ids = list(loaded.passages["_id"])
+    return {
+        query_id: sorted(zip(ids, row.tolist(), strict=True), key=lambda pair: -pair[1])
+        for query_id, row in zip(loaded.queries, queries @ passages.T, strict=True)
+    }
+
+
+def test_a_retriever_is_searched_and_measured(
+    retriever: Path, collection: Path, tmp_path: Path
+) -> None:
+    result = evaluate_system(retriever, collection, tmp_path / "out", depth=30, progress=False)
+    assert (result.system, result.collection, result.split) == ("retriever", "small", "test")
+    loaded = load_collection(collection)
+    expected = brute_force(retriever, loaded)
+    found = read_run(tmp_path / "out" / "run-30.trec")
+    assert list(found) == [f"q{i}" for i in range(40, 60)]
+    reciprocals, gains = [], []
+    for query_id, ordered in expected.items():
+        assert list(found[query_id]) == [passage_id for passage_id, _ in ordered[:30]]
+        np.testing.assert_allclose(
+            list(found[query_id].values()), [score for _, score in ordered[:30]], rtol=1e-5
+        )
+        # One passage is relevant: the query's own.
+        own = [passage_id for passage_id, _ in ordered].index(f"p{query_id[1:]}") + 1
+        reciprocals.append(1 / own if own <= 10 else 0.0)
+        gains.append(1 / log2(own + 1) if own <= 10 else 0.0)
+    assert result.evaluation.means["MRR@10"] == pytest.approx(np.mean(reciprocals), abs=1e-9)
+    assert result.evaluation.means["nDCG@10"] == pytest.approx(np.mean(gains), abs=1e-6)
+    assert 0 < np.mean(reciprocals) < 1
+    written = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert written["evaluation"]["means"] == result.evaluation.means
+    assert (written["system"], written["split"], written["depth"]) == ("retriever", "test", 30)
+
+
+def test_a_second_call_reads_the_run_and_measures_it_anew(
+    retriever: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = evaluate_system(retriever, collection, tmp_path / "out", progress=False)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr(ranking, "open_searcher", refuse)
+    # A new card is no new model.
+    report_on_card(retriever, first, [], commands=["condenser evaluate"])
+    again = evaluate_system(retriever, collection, tmp_path / "out", progress=False)
+    assert again == first
+    assert list(again.evaluation.means) == list(first.evaluation.means)
+    other = evaluate_system(
+        retriever, collection, tmp_path / "out", measures=["P@5"], progress=False
+    )
+    assert list(other.evaluation.means) == ["P@5"]
+
+
+def test_changed_judgements_measure_the_same_run_anew(collection: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "small"
+    shutil.copytree(collection, copied)
+    before = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@1"], progress=False)
+    written = before.run_file.stat().st_mtime_ns
+    qrels = copied / "qrels" / "test.tsv"
+    qrels.write_text(qrels.read_text().replace("\t1\n", "\t0\n", 1))
+    after = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@1"], progress=False)
+    assert after.evaluation.unanswerable == ("q40",)
+    assert after.run_file.stat().st_mtime_ns == written
+
+
+def test_another_depth_is_another_run(retriever: Path, collection: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    deep = evaluate_system(retriever, collection, out, progress=False)
+    shallow = evaluate_system(retriever, collection, out, depth=5, progress=False)
+    assert deep.run_file != shallow.run_file
+    assert {len(found) for found in read_run(shallow.run_file).values()} == {5}
+
+
+def test_a_run_of_something_else_in_the_same_folder_is_refused(
+    run: Path, retriever: Path, collection: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    evaluate_system(retriever, collection, out, progress=False)
+    kept = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with pytest.raises(ValueError, match="holds a run of something else .queries: .*choose anot"):
+        evaluate_system(retriever, collection, out, split="train", progress=False)
+    # Of the same name, but with other vectors.
+    other = export_encoder(
+        run, tmp_path / "elsewhere" / "retriever", contract=EncodingContract(8, 12)
+    )
+    with pytest.raises(ValueError, match="holds a run of something else .system: .*choose another"):
+        evaluate_system(other, collection, out, progress=False)
+    assert {file: file.read_bytes() for file in kept} == kept
+
+
+def test_bm25_is_a_system_like_any_other(collection: Path, tmp_path: Path) -> None:
+    result = evaluate_system("bm25", collection, tmp_path / "out", progress=False)
+    loaded = load_collection(collection)
+    expected = evaluate_run(loaded.qrels, Bm25(loaded.passages).search(loaded.queries))
+    assert result == SystemResult("bm25", "small", "test", expected)
+    assert result.evaluation.means["MRR@10"] > 0.5
+    assert not (tmp_path / "out" / "embeddings").exists()
+
+
+def result_of(system: str, values: list[float]) -> SystemResult:
+    per_query = {"MRR@10": {f"q{i}": value for i, value in enumerate(values)}}
+    means = {"MRR@10": sum(values) / len(values)}
+    return SystemResult(system, "small", "test", Evaluation(means, per_query))
+
+
+def test_a_card_shows_both_values_and_p(run: Path, tmp_path: Path) -> None:
+    folder = export_encoder(run, tmp_path / "retriever")
+    own = result_of("retriever", [1.0, 0.5, 0.5, 1.0])
+    # Better on each of 4 queries: of the 16 sign flips 2 are as extreme, so p is 2 / 16.
+    baseline = result_of("bm25", [0.75, 0.25, 0.25, 0.75])
+    report_on_card(folder, own, [baseline], commands=["condenser evaluate a b"])
+    card = ModelCard.load(folder / "README.md")
+    assert "| small | test | MRR@10 | 0.7500 | bm25 | 0.5000 | 0.1250 |" in card.text
+    assert "condenser evaluate a b" in card.text
+    assert [r.metric_value for r in card.data.eval_results] == [0.75]
+    report_on_card(folder, own, [], commands=[])
+    assert "| small | test | MRR@10 | 0.7500 |  |  |  |" in (folder / "README.md").read_text()

@@ -1,0 +1,68 @@
+"""The comparison with trec_eval's output, on a file that was worked out by hand."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.trec_eval_oracle import main
+
+QRELS = "1 0 a 1\n1 0 b 2\n1 0 c 0\n2 0 a 2\n3 0 d 0\n"
+# trec_eval puts b before a, as their scores are one float32 and b is the larger id; then c, then d.
+RUN = """\
+1 Q0 a 1 0.500000001 x words behind
+1 Q0 b 2 0.5 x
+1 Q0 d 3 0.1 x
+1 Q0 c 4 0.4 x
+4 Q0 a 1 1.0 x
+"""
+# Of query 1 alone; the other judged queries have no line in the run, and -c counts them as 0.
+PLAIN = "runid\tall\tx\nrecip_rank\tall\t1.0000\nmap\t1\t1.0000\nP_2\tall\t1.0000\n"
+WITH_OPTIONS = """\
+recip_rank            \t1\t1.0000
+recip_rank            \tall\t0.3333
+map                   \tall\t0.3333
+Rprec                 \tall\t0.3333
+recall_5              \t2\t0.0000
+ndcg_cut_5            \t1\t0.7602
+success_1             \tall\t0.3333
+"""
+
+
+def write(folder: Path, **outputs: str) -> None:
+    (folder / "trec").mkdir(parents=True)
+    commands = {
+        "plain": "trec_eval -m map qrels run",
+        "options": "trec_eval -q -c -l2 -M1 qrels run",
+    }
+    figures = {
+        "trec_eval": {"folder": "trec", "expected_output": commands},
+        "cacm": {"folder": "trec", "qrels": "qrels", "run": "run", "trec_eval": {"P_5": 0.4}},
+    }
+    (folder / "figures.json").write_text(json.dumps(figures))
+    for name, text in {"qrels": QRELS, "run": RUN, **outputs}.items():
+        (folder / "trec" / name).write_text(text)
+
+
+def test_figures_worked_out_by_hand_are_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Cut off at rank 1, b is found: a gain of 2 of the ideal 2 + 1 / log2(3).
+    write(tmp_path, plain=PLAIN, options=WITH_OPTIONS)
+    monkeypatch.setattr(sys, "argv", ["oracle", str(tmp_path)])
+    main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
+    # Cut-off measures of the whole ranking are compared too: three more lines of MRR and MAP.
+    assert [row[:3] for row in rows[:2]] == [["plain", "3", "3"], ["options", "10", "10"]]
+    assert rows[2][:4] == ["CACM,", "BM25", "1", "1"]
+
+
+def test_a_figure_that_differs_is_named_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, plain=PLAIN.replace("P_2\tall\t1.0", "P_2\tall\t0.9"), options=WITH_OPTIONS)
+    monkeypatch.setattr(sys, "argv", ["oracle", str(tmp_path)])
+    with pytest.raises(SystemExit, match="1 figures differ from trec_eval's"):
+        main()
+    assert "WRONG P_2 all: 1.000000, expected 0.9000" in capsys.readouterr().out
