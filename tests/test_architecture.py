@@ -14,8 +14,13 @@ ROOMS = (
     "collection",
     "pretraining",
     "publishing",
+    "examples",
     "biencoder",
+    "encoding",
     "retrieval",
+    "mining",
+    "measures",
+    "evaluation",
     "analysis",
     "study",
 )

@@ -64,7 +64,7 @@ def test_the_commands_run_one_after_another(workplace, capsys):
         assert words[0] == "condenser"
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)
     printed = capsys.readouterr().out
-    assert re.search(r"MRR@10 +0\.\d{4} +bm25 0\.\d{4} +p = [01]\.\d{4}", printed)
+    assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} from bm25, p [=<] [01]\.\d{3}", printed)
     assert "1. " in printed
 
 

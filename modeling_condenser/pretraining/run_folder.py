@@ -30,7 +30,9 @@ _FREE = frozenset(
     "save_total_limit".split()
 )
 _UNSTATED = frozenset({"output_dir", "hub_token"})  # where it lies, and what is secret
-_PACKAGES = ("torch", "transformers", "datasets", "sentence-transformers", "numpy", "faiss-cpu")
+_PACKAGES = tuple(
+    "torch transformers datasets sentence-transformers numpy faiss-cpu bm25s ir-measures".split()
+)
 
 
 def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:

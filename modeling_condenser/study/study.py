@@ -17,18 +17,16 @@ from modeling_condenser.analysis.curves import plot_curves
 from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
+from modeling_condenser.evaluation.card_results import report_on_card
+from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
+from modeling_condenser.measures.measures import Evaluation
 from modeling_condenser.pretraining.checkpoints import write_json
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, pretrain
 from modeling_condenser.pretraining.recipe import fill
 from modeling_condenser.pretraining.run_folder import claim_run_folder, describe_machine
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.retrieval.evaluate import (
-    BM25,
-    SystemResult,
-    evaluate_system,
-    report_on_card,
-)
-from modeling_condenser.retrieval.measures import Evaluation
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
+from modeling_condenser.retrieval.systems import BM25
 
 from .results import StudyResults
 from .starting_encoder import make_starting_encoder
@@ -245,7 +243,7 @@ class _Study:
         best = self._finetuned(results.best_arm, seed)
         content = {
             "model": str((best / "model").relative_to(self.out)),
-            "index": str((best / "evaluation" / "index").relative_to(self.out)),
+            "embeddings": str((best / "evaluation" / EMBEDDINGS_FOLDER).relative_to(self.out)),
             "collection": os.path.relpath(collection, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
