@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+BENCH ?= pretraining encoding search
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
@@ -28,8 +29,8 @@ check: $(STAMP) ## lint, check the formatting and the types
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m mypy
 
-bench: $(STAMP) ## measure the speed and the memory of pre-training
-	@.venv/bin/python -m benchmarks.pretraining $(ARGS)
+bench: $(STAMP) ## measure speed and memory of pre-training, encoding and search (BENCH=encoding for one)
+	@for part in $(BENCH); do .venv/bin/python -m benchmarks.$$part $(ARGS) || exit 1; done
 
 clean: ## remove .venv, caches and build outputs (runs/ stays)
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""condenser finetune RECIPE [--field value ...]: make an encoder a retriever or sentence encoder."""
+"""condenser finetune RECIPE [--field value ...]: make an encoder a retriever (or of sentences)."""
 
 from typing import Any
 

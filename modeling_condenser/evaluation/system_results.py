@@ -1,6 +1,7 @@
 """One system on one collection: searched, measured, and comparable with another."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +28,9 @@ from modeling_condenser.retrieval.systems import System, parse_system
 from .ranking import rank
 
 METRICS_FILE = "metrics.json"
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ def measure_run(
     _refuse_missing(by_answer, collection.answers, kind="answers", name=collection.name)
     _refuse_missing(judged, collection.qrels, kind="judgements", name=collection.name)
     parts = []
+    _warn_of_shallow(measures, run)
     if judged:
         parts.append(evaluate_run(collection.qrels, run, measures=judged))
     if by_answer:
@@ -156,6 +161,21 @@ def _refuse_missing(
         raise ValueError(
             f"{', '.join(measures)} cannot be measured: {name} has no {kind}. Choose other "
             f"measures, or add {kind} to the collection."
+        )
+
+
+def _warn_of_shallow(measures: Sequence[str], run: Run) -> None:
+    """Say which measures look deeper than the run goes, so that R@1000 is not R@100 in silence."""
+    depth = max((len(found) for found in run.values()), default=0)
+    deeper = [
+        m for m in measures if (cutoff := m.partition("@")[2]).isdigit() and int(cutoff) > depth
+    ]
+    if deeper:
+        logger.warning(
+            "%s: no query of the run has more than %d passages; for deeper measures give a greater "
+            "depth.",
+            ", ".join(deeper),
+            depth,
         )
 
 

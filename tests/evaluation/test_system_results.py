@@ -1,5 +1,6 @@
 """One system on one collection, against NumPy brute force; what is read again; cards."""
 
+import dataclasses
 import json
 import shutil
 from math import log2
@@ -7,13 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from huggingface_hub import ModelCard
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation import ranking
 from modeling_condenser.evaluation.card_results import report_on_card
-from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
+from modeling_condenser.evaluation.system_results import (
+    SystemResult,
+    evaluate_system,
+    measure_run,
+)
 from modeling_condenser.measures.measures import Evaluation, evaluate_run
 from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
@@ -166,3 +172,38 @@ def test_a_card_shows_both_values_and_p(run: Path, tmp_path: Path) -> None:
     assert [r.metric_value for r in card.data.eval_results] == [0.75]
     report_on_card(folder, own, [], commands=[])
     assert "| small | test | MRR@10 | 0.7500 |  |  |  |" in (folder / "README.md").read_text()
+
+
+def test_a_measure_that_looks_deeper_than_the_run_goes_is_named(
+    collection: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = load_collection(collection)
+    run = Bm25(loaded.passages).search(loaded.queries, depth=5)
+    deepest = max(map(len, run.values()))
+    measure_run(loaded, run, measures=["MRR@3", "R@20", "MAP"])
+    assert [record.message for record in caplog.records] == [
+        f"R@20: no query of the run has more than {deepest} passages; for deeper measures give a "
+        "greater depth."
+    ]
+
+
+def test_answers_and_judgements_are_measured_on_the_same_queries(tmp_path: Path) -> None:
+    passages = Dataset.from_dict(
+        {"_id": ["a", "b"], "title": ["", ""], "text": ["It is Paris.", "It is Rome."]}
+    )
+    judged = Collection(
+        passages,
+        {"q1": "capital of France", "q2": "capital of Italy"},
+        {"q1": {"a": 1}, "q2": {"a": 0, "b": 1}},
+        answers={"q1": ("Paris",), "q2": ("Milan",)},
+    )
+    run = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"b": 2.0, "a": 1.0}}
+    found = measure_run(judged, run, measures=["Hit@1", "MRR@2"])
+    assert list(found.means) == ["Hit@1", "MRR@2"]
+    assert found.per_query == {
+        "Hit@1": {"q1": 1.0, "q2": 0.0},
+        "MRR@2": {"q1": 1.0, "q2": 1.0},
+    }
+    without = dataclasses.replace(judged, answers={})
+    with pytest.raises(ValueError, match="Hit@1 cannot be measured: collection has no answers"):
+        measure_run(without, run, measures=["Hit@1", "MRR@2"])
