@@ -50,13 +50,18 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
 
 
 def test_the_commands_run_one_after_another(workplace, capsys):
-    (block,) = [block for block in code_blocks("bash") if "condenser pretrain" in block]
-    commands = block.replace("\\\n", " ").strip().splitlines()
+    blocks = "".join(block for block in code_blocks("bash") if "condenser " in block)
+    commands = blocks.replace("\\\n", " ").strip().splitlines()
     assert [shlex.split(command)[1] for command in commands] == [
         "pretrain",
         "export",
         "finetune",
         "evaluate",
+        "search",
+        "mine",
+        "finetune",
+        "evaluate",
+        "encode",
         "search",
     ]
     for command in commands:
