@@ -180,6 +180,7 @@ def test_a_measure_that_looks_deeper_than_the_run_goes_is_named(
     loaded = load_collection(collection)
     run = Bm25(loaded.passages).search(loaded.queries, depth=5)
     deepest = max(map(len, run.values()))
+    caplog.clear()
     measure_run(loaded, run, measures=["MRR@3", "R@20", "MAP"])
     assert [record.message for record in caplog.records] == [
         f"R@20: no query of the run has more than {deepest} passages; for deeper measures give a "

@@ -10,9 +10,12 @@ from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
 from modeling_condenser.biencoder.finetune import FinetuningRecipe
+from modeling_condenser.evaluation.evaluate import EvaluationRecipe
+from modeling_condenser.mining.recipe import MiningRecipe
 from modeling_condenser.pretraining.corpus import Source
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe
 from modeling_condenser.pretraining.recipe import fill, find_recipe, parse_changes, read_recipe
+from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.study.study import StudyRecipe
 
 SHIPPED = Path(__file__).parents[2] / "configuration"
@@ -197,9 +200,18 @@ def test_an_unknown_recipe_is_refused_and_the_shipped_ones_named() -> None:
 CLASSES: dict[str, tuple[type, ...]] = {
     "pretrain": (PretrainingRecipe, TrainingArguments),
     "finetune": (FinetuningRecipe, SentenceTransformerTrainingArguments),
+    "mine": (MiningRecipe, SearchSettings),
+    "evaluate": (EvaluationRecipe, SearchSettings),
     "study": (StudyRecipe,),
 }
-ON_THE_COMMAND_LINE = {"encoder": "e", "corpus": "c", "collection": "c", "output_dir": "runs/x"}
+ON_THE_COMMAND_LINE = {
+    "encoder": "e",
+    "system": "bm25",
+    "systems": ["bm25"],
+    "corpus": "c",
+    "collection": "c",
+    "output_dir": "runs/x",
+}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +238,13 @@ def check_fills(settings: dict[str, Any], classes: tuple[type, ...]) -> None:
     """Fill the classes, with what a recipe may leave to the command line."""
     known = {name for cls in classes for name in cls.__dataclass_fields__}
     left_out = {n: v for n, v in ON_THE_COMMAND_LINE.items() if n in known and n not in settings}
+    if classes[0] is FinetuningRecipe and "format" in settings:
+        left_out = {**left_out, "data": "d"}
+        left_out.pop("collection", None)
+    elif classes[0] is FinetuningRecipe and "n_negatives" in settings:
+        left_out["negatives"] = "n"
+    elif classes[0] is MiningRecipe and "negative_below" in settings:
+        left_out["cross_encoder"] = "x"
     # Precision is checked against this machine's accelerator, which the recipe's need not be.
     precision = {n: False for n in ("bf16", "fp16", "tf32") if n in settings}
     filled = fill({**settings, **left_out, **precision}, *classes)
