@@ -187,7 +187,7 @@ def judged_by_passages(
         [query_id for query_id in qrels if query_id not in questions], where=queries, place=place
     )
     kept = {query_id: question for query_id, question in questions.items() if query_id in qrels}
-    logger.info("%s: %d of %d queries are judged", place, len(kept), len(questions))
+    logger.debug("%s: %d of %d queries are judged", place, len(kept), len(questions))
     return Collection(
         passages=passages,
         queries={query_id: question.text for query_id, question in kept.items()},
