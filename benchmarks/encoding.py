@@ -25,9 +25,9 @@ from datasets import Dataset
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import plan_batches, tokenize_texts
-from modeling_condenser.pretraining.run_folder import describe_machine
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.study.starting_encoder import make_starting_encoder
 
 OURS, THEIRS = "ours", "sentence-transformers"

@@ -22,9 +22,9 @@ from modeling_condenser.collection.builtin import build_builtin_collection, find
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.pretraining.run_folder import describe_machine
 from modeling_condenser.retrieval.dense import DenseSearcher
 from modeling_condenser.retrieval.runs import Run
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.study.starting_encoder import make_starting_encoder
 
 DEPTH = 10

@@ -26,7 +26,7 @@ from modeling_condenser import CondenserDataCollator, CondenserForPreTraining
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
 from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.corpus import Source, load_documents
-from modeling_condenser.pretraining.run_folder import describe_machine
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.study.starting_encoder import make_starting_encoder
 
 OURS, DENSE = "ours", "dense"

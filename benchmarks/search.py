@@ -23,7 +23,6 @@ import faiss
 import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.pretraining.run_folder import describe_machine
 from modeling_condenser.retrieval.approximate import (
     ApproximateIndex,
     build_approximate,
@@ -31,6 +30,7 @@ from modeling_condenser.retrieval.approximate import (
 )
 from modeling_condenser.retrieval.exact import make_run, search_exact
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
+from modeling_condenser.runs.run_folder import describe_machine
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
 N_CENTRES, SPREAD = 1000, 0.7

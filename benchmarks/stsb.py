@@ -29,8 +29,8 @@ from modeling_condenser.measures.pairs import (
     pair_similarities,
     spearman_interval,
 )
-from modeling_condenser.pretraining.recipe import read_recipe
-from modeling_condenser.pretraining.run_folder import describe_machine
+from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.runs.run_folder import describe_machine
 
 FULL = "full"
 HEADER = "| train pairs | epochs | seed | dev | test | 95 % interval | minutes |"

@@ -1,1 +1,1 @@
-"""Recipes, data only: what a person edits. Read with `modeling_condenser.pretraining.recipe`."""
+"""Recipes, data only: what a person edits. Read with `modeling_condenser.runs.recipe`."""

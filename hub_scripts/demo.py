@@ -25,7 +25,7 @@ def run(words: list[str]) -> None:
     arguments = parser.parse_args(words)
     started = time.perf_counter()
 
-    from modeling_condenser.pretraining.recipe import read_recipe
+    from modeling_condenser.runs.recipe import read_recipe
     from modeling_condenser.study.study import run_study
 
     recipe = arguments.recipe or ("study/from-encoder" if arguments.encoder else "study/demo")

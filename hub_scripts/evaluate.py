@@ -16,8 +16,8 @@ def run(words: list[str]) -> None:
     import dataclasses
 
     from modeling_condenser.evaluation.evaluate import EvaluationRecipe, evaluate
-    from modeling_condenser.pretraining.recipe import parse_changes, read_recipe
     from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.runs.recipe import parse_changes, read_recipe
 
     fields = [f.name for cls in (EvaluationRecipe, SearchSettings) for f in dataclasses.fields(cls)]
     parser = argparse.ArgumentParser(

@@ -20,9 +20,9 @@ def run(words: list[str]) -> None:
     from modeling_condenser.mining.mine import mine
     from modeling_condenser.mining.negatives import EXAMPLES_FILE
     from modeling_condenser.mining.recipe import MiningRecipe
-    from modeling_condenser.pretraining.recipe import parse_changes, read_recipe
-    from modeling_condenser.pretraining.run_folder import RUN_FILE
     from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.runs.recipe import parse_changes, read_recipe
+    from modeling_condenser.runs.run_folder import RUN_FILE
 
     fields = [f.name for cls in (MiningRecipe, SearchSettings) for f in dataclasses.fields(cls)]
     parser = argparse.ArgumentParser(

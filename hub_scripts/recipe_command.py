@@ -14,7 +14,7 @@ def read_settings(command: str, words: list[str], *classes: type) -> dict[str, A
     """
     import dataclasses
 
-    from modeling_condenser.pretraining.recipe import read_recipe
+    from modeling_condenser.runs.recipe import read_recipe
 
     own, library = classes
     fields = [f.name for f in dataclasses.fields(own)]

@@ -47,6 +47,8 @@ from transformers import (  # noqa: E402
     RobertaForMaskedLM,
 )
 
+from tests.publishing.making import make_collection, make_run  # noqa: E402
+
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
 VOCABULARY_SIZE = 500
@@ -246,3 +248,20 @@ def write_text(tmp_path: Path) -> Callable[[str, str], Path]:
         return file
 
     return write
+
+
+@pytest.fixture(scope="session")
+def bert_run(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished pre-training run of a Condenser on the tiny BERT."""
+    return make_run(bert_folder, tmp_path_factory.mktemp("runs") / "bert-run")
+
+
+@pytest.fixture(scope="session")
+def roberta_run(roberta_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(roberta_folder, tmp_path_factory.mktemp("runs") / "roberta-run")
+
+
+@pytest.fixture(scope="session")
+def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BEIR folder of 60 passages."""
+    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)

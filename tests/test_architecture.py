@@ -11,7 +11,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
+    "hub",
     "collection",
+    "runs",
+    "repository",
     "pretraining",
     "publishing",
     "examples",
@@ -21,7 +24,6 @@ ROOMS = (
     "mining",
     "measures",
     "evaluation",
-    "analysis",
     "study",
 )
 

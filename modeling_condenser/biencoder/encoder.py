@@ -8,8 +8,7 @@ without a word, and the papers' vector is CLS.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -26,9 +25,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch import nn
 from transformers import AutoModel
-from transformers.utils import logging as transformers_logging
 
-from modeling_condenser.publishing.contract import CONTRACT_FILE, EncodingContract, Pooling
+from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract, Pooling
 
 from .lengths import check_lengths, longest_input
 
@@ -120,7 +119,7 @@ def _open_transformer(folder: Path) -> Any:
             f"its encoder first (condenser export {folder} OUT), and name OUT."
         )
     # Half precision in a file is for inference: updates of 1e-5 would be lost in it.
-    with _quiet_transformers():
+    with quiet_loading():
         return Transformer(str(folder), model_kwargs={"dtype": torch.float32})
 
 
@@ -167,7 +166,7 @@ def _open_modules(
     folder: Path, name: str, changes: Mapping[str, Any]
 ) -> tuple[Any, EncodingContract]:
     """Read a sentence-transformers model whose modules a contract can tell."""
-    with _quiet_transformers():
+    with quiet_loading():
         model = SentenceTransformer(
             str(folder), device="cpu", model_kwargs={"dtype": torch.float32}
         )
@@ -210,7 +209,7 @@ def _settle_pooler(transformer: Any) -> None:
     A pooler that the checkpoint lacks becomes the identity, tanh(CLS), instead of random noise.
     """
     folder = transformer.model.config.name_or_path
-    with _quiet_transformers():
+    with quiet_loading():
         loaded: Any = AutoModel.from_pretrained(folder, output_loading_info=True)
     absent = set(loaded[1]["missing_keys"])
     missing = sorted(key for key in absent if not key.startswith("pooler."))
@@ -229,16 +228,3 @@ def _settle_pooler(transformer: Any) -> None:
             if isinstance(module, nn.Linear):
                 nn.init.eye_(module.weight)
                 nn.init.zeros_(module.bias)
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence the load reports and bars of weights that are checked here."""
-    verbosity = transformers_logging.get_verbosity()
-    with ExitStack() as restored:
-        restored.callback(transformers_logging.set_verbosity, verbosity)
-        if transformers_logging.is_progress_bar_enabled():
-            restored.callback(transformers_logging.enable_progress_bar)
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-        yield

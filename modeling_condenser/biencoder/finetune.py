@@ -10,12 +10,17 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import set_seed
 
-from modeling_condenser.pretraining.checkpoints import write_json
-from modeling_condenser.pretraining.pretrain import LOG_FILE, MODEL_FOLDER
-from modeling_condenser.pretraining.recipe import fill
-from modeling_condenser.pretraining.run_folder import claim_run_folder, record_run, whole_folder
 from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.publishing.provenance import read_provenance, read_stage
+from modeling_condenser.repository.provenance import read_provenance, read_stage
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import (
+    LOG_FILE,
+    MODEL_FOLDER,
+    claim_run_folder,
+    record_run,
+    whole_folder,
+)
+from modeling_condenser.runs.whole_files import write_json
 
 from .batches import choose_batch_sampler
 from .encoder import OpenedEncoder, open_encoder

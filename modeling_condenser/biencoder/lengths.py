@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 QUERY = "query"  # the one column that is cut at the query's length
 LABEL = "label"

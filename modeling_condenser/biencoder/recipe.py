@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from modeling_condenser.publishing.contract import Pooling, Similarity
+from modeling_condenser.repository.contract import Pooling, Similarity
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 Format = Literal[

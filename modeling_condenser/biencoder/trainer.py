@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from modeling_condenser.pretraining.checkpoints import (
+from modeling_condenser.runs.checkpoints import (
     MANIFEST,
     drop_old_checkpoints,
     last_whole_checkpoint,

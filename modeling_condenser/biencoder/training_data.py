@@ -20,7 +20,7 @@ from modeling_condenser.examples.passage_rows import PassageTexts
 from modeling_condenser.examples.published_formats import read_dpr, read_stsb
 from modeling_condenser.examples.stored_examples import Example, StoredExamples, store_examples
 from modeling_condenser.examples.subsets import take_subset
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 from .drawing import DrawnExamples
 from .recipe import FinetuningRecipe

@@ -21,6 +21,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.fingerprint import fingerprint_passages
+from modeling_condenser.runs.whole_files import remove_partials
 
 from .claims import Claims
 from .crew import Crew, assemble_crew, stopped_at_the_end
@@ -40,7 +41,6 @@ from .shard_workers import (
     intra_op_threads,
 )
 from .shards import MANIFEST_FILE, Manifest, default_shard_size, record_name
-from .whole_files import remove_partials
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from modeling_condenser.publishing.contract import CONTRACT_FILE, EncodingContract
+from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract
 
 from .model_files import MODULES_CONFIG_FILE, MODULES_FILE, encoding_files
 

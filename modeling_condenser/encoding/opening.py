@@ -11,8 +11,7 @@ What a folder does not say is never guessed: a wrong pooling gives vectors that 
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,9 +21,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers import AutoModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
-from modeling_condenser.publishing.contract import (
+from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.repository.contract import (
     CONTRACT_FILE,
     EncodingContract,
     Pooling,
@@ -125,7 +124,7 @@ def _name(device: str | torch.device | None) -> str | None:
 def _open_transformer(folder: Path) -> Transformer:
     """A folder's encoder and tokenizer as a module that gives the last hidden state."""
     last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-    with _quiet_transformers():  # its report of missing weights is about poolers
+    with quiet_loading():  # its report of missing weights is about poolers
         transformer = Transformer(
             str(folder), modality_config=last_hidden, module_output_name="token_embeddings"
         )
@@ -349,7 +348,7 @@ def _check_weights(folder: Path, encoder: torch.nn.Module) -> None:
     """Refuse an encoder some of whose weights are random, since its files lack them."""
     if (folder / _ADAPTER_FILE).is_file():  # its encoder lies elsewhere
         return
-    with _quiet_transformers():  # on the meta device the weights are not read again
+    with quiet_loading():  # on the meta device the weights are not read again
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
     # Of an encoder-decoder only the encoder is run, and no pooling here uses a trained pooler.
     used = {name for name in encoder.state_dict() if "pooler" not in name}
@@ -360,20 +359,3 @@ def _check_weights(folder: Path, encoder: torch.nn.Module) -> None:
             "random ones would be taken in their place: it is damaged, or of another architecture "
             "than its config.json says."
         )
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence load reports and progress bars of weights that are checked here."""
-    verbosity, has_bars = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if has_bars:
-            transformers_logging.enable_progress_bar()

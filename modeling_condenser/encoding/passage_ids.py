@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .whole_files import checksum_file, npy_header, whole_file, write_whole_json
+from modeling_condenser.runs.whole_files import checksum_file, npy_header, whole_file, write_json
 
 IDS_FILE, ID_ORDER_FILE, IDS_RECORD_FILE = "passage_ids.arrow", "id_order.npy", "passage_ids.json"
 _ID_COLUMN = "_id"
@@ -85,7 +85,7 @@ def write_ids(folder: Path, batches: Iterable[pa.Array | pa.ChunkedArray]) -> No
     with whole_file(folder / ID_ORDER_FILE) as file:
         file.write(npy_header(order.shape, order.dtype))
         file.write(order.data)
-    write_whole_json(
+    write_json(
         folder / IDS_RECORD_FILE,
         {"rows": len(order), **{n: checksum_file(folder / n) for n in (IDS_FILE, ID_ORDER_FILE)}},
     )

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.pretraining.run_folder import describe_machine
+from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.runs.whole_files import write_json
 
 from .shards import Manifest, read_record
-from .whole_files import write_whole_json
 
 RECORD_FILE = "encoding.json"
 
@@ -50,7 +50,7 @@ def record_encoding(folder: Path, manifest: Manifest) -> dict[str, Any]:
         "computation": dict(manifest.computation),
         "machine": describe_machine(),
     }
-    write_whole_json(folder / RECORD_FILE, record)
+    write_json(folder / RECORD_FILE, record)
     return record
 
 

@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from modeling_condenser.publishing.contract import Pooling, Similarity
+from modeling_condenser.repository.contract import Pooling, Similarity
 
 from .fingerprints import fingerprint_retriever
 from .model_files import find_folder

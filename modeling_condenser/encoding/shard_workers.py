@@ -20,7 +20,8 @@ import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.runs.whole_files import remove_partials
 
 from .claims import Claims
 from .memory import PeakMemory, peak_accelerator_bytes
@@ -31,7 +32,6 @@ from .shards import (
     shard_name,
     write_shard,
 )
-from .whole_files import remove_partials
 
 logger = logging.getLogger(__name__)
 

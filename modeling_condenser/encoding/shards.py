@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .whole_files import npy_header, whole_file, write_whole_json
+from modeling_condenser.runs.whole_files import npy_header, whole_file, write_json
 
 VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -96,7 +96,7 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, whole."""
-        write_whole_json(folder / MANIFEST_FILE, asdict(self))
+        write_json(folder / MANIFEST_FILE, asdict(self))
 
     @property
     def n_shards(self) -> int:
@@ -164,7 +164,7 @@ def write_shard(
         file.write(header)
         file.write(vectors.data)
     record = {"first_row": rows.start, "rows": len(rows), "sha256": checksum.hexdigest()}
-    write_whole_json(folder / record_name(shard), {**record, **(facts or {})})
+    write_json(folder / record_name(shard), {**record, **(facts or {})})
 
 
 def read_record(folder: Path, shard: int) -> dict[str, Any] | None:

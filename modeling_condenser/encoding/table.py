@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Features, List, Value
 from tqdm.auto import tqdm
 
-from modeling_condenser.pretraining.run_folder import whole_folder
+from modeling_condenser.runs.run_folder import whole_folder
 
 from .embeddings import Embeddings
 

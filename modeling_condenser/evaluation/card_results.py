@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modeling_condenser.measures.significance import holm
-from modeling_condenser.publishing.card import ReportedResult, write_card
+from modeling_condenser.repository.card import ReportedResult, write_card
 
 from .system_results import SystemResult
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from modeling_condenser.publishing.contract import Pooling
+from modeling_condenser.repository.contract import Pooling
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -276,7 +276,7 @@ def _resident_bytes(field: str) -> int | None:
 def _hardware(device: Device) -> str:
     import torch
 
-    from modeling_condenser.pretraining.run_folder import describe_machine
+    from modeling_condenser.runs.run_folder import describe_machine
 
     if device == "cuda":
         return torch.cuda.get_device_name()

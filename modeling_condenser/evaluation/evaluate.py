@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.pretraining.recipe import fill
-from modeling_condenser.publishing.contract import CONTRACT_FILE
+from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import System, parse_system
+from modeling_condenser.runs.recipe import fill
 
 from .card_results import report_on_card
 from .cost import EncodingCost, measure_cost

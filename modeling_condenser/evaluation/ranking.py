@@ -18,10 +18,10 @@ from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_passages
-from modeling_condenser.pretraining.checkpoints import write_json
 from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import System, open_searcher
+from modeling_condenser.runs.whole_files import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels, fingerprint_judgements
 from modeling_condenser.measures.contrasts import ALPHA, N_RESAMPLES, Contrast
-from modeling_condenser.pretraining.checkpoints import write_json
-from modeling_condenser.pretraining.run_folder import describe_machine
+from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.runs.whole_files import write_json
 
 from .cost import EncodingCost
 from .findings import (

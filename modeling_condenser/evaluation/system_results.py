@@ -20,10 +20,10 @@ from modeling_condenser.measures.measures import (
     is_answer_measure,
 )
 from modeling_condenser.measures.significance import Comparison, compare
-from modeling_condenser.pretraining.checkpoints import write_json
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.runs import Run
 from modeling_condenser.retrieval.systems import System, parse_system
+from modeling_condenser.runs.whole_files import write_json
 
 from .ranking import rank
 

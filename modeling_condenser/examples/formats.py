@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 from .data_files import Record
 from .stored_examples import ROW_NUMBER, Example

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.text_files import plain_name, read_fields, read_objects
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 from .formats import IDENTICAL, NO_NEGATIVE
 from .pairs import RELEVANT, ROWS_SCHEMA

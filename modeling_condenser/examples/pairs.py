@@ -14,7 +14,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.lookup import find_rows
 from modeling_condenser.collection.records import read_id
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 from .data_files import Record
 from .formats import IDENTICAL

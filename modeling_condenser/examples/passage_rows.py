@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 _BATCH_ROWS = 100_000
 

@@ -21,7 +21,7 @@ from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from modeling_condenser.pretraining.checkpoints import write_json
+from modeling_condenser.runs.whole_files import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from modeling_condenser.publishing.contract import Similarity
+from modeling_condenser.repository.contract import Similarity
 
 from .significance import Comparison, swap_test
 

@@ -21,16 +21,16 @@ from tqdm.auto import tqdm
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.pretraining.recipe import fill
-from modeling_condenser.pretraining.run_folder import (
+from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
+from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
     RUN_FILE,
     claim_run_folder,
     record_run,
 )
-from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
 
 from .candidates import RANK_FILTERS
 from .judging import TEXT_FILTERS

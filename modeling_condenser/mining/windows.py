@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.encoding.whole_files import (
+from modeling_condenser.runs.whole_files import (
     checksum_file,
     remove_partials,
     whole_file,
-    write_whole_json,
+    write_json,
 )
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Windows:
         self._folder.mkdir(exist_ok=True)
         file = self._folder / IDENTITY_FILE
         if not file.is_file():
-            write_whole_json(file, dict(identity))
+            write_json(file, dict(identity))
         before = _read(file) or {}
         changed = [name for name in identity if before.get(name) != identity[name]]
         if changed:
@@ -91,7 +91,7 @@ class Windows:
             "files": {name: checksum_file(part) for name, part in parts.items()},
             "counts": dict(counts),
         }
-        write_whole_json(self._folder / f"{number:05d}.json", seal)
+        write_json(self._folder / f"{number:05d}.json", seal)
 
     def join(self, n_windows: int) -> None:
         """Make the run's files of all parts."""

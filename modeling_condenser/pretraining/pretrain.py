@@ -1,6 +1,5 @@
 """The pre-training stage: a recipe in, a run folder with a checkpoint out."""
 
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -19,19 +18,22 @@ from transformers import (
 )
 
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import (
+    LOG_FILE,
+    MODEL_FOLDER,
+    claim_run_folder,
+    record_run,
+    whole_folder,
+)
+from modeling_condenser.runs.whole_files import write_json
 
 from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks
-from .checkpoints import write_json
 from .collator import CondenserDataCollator
 from .corpus import Source, load_documents
-from .recipe import fill
-from .run_folder import claim_run_folder, record_run, whole_folder
 from .trainer import CondenserTrainer
 
 logger = logging.getLogger(__name__)
-
-MODEL_FOLDER = "model"
-LOG_FILE = "log.json"
 
 
 @dataclass(frozen=True)
@@ -178,12 +180,6 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
     with whole_folder(folder) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-
-
-def read_log(run_folder: Path) -> list[dict[str, float]]:
-    """The log entries of a finished run that hold losses."""
-    entries = json.loads((run_folder / LOG_FILE).read_text())
-    return [entry for entry in entries if "loss" in entry]
 
 
 def _read(settings: Mapping[str, Any]) -> tuple[PretrainingRecipe, TrainingArguments]:

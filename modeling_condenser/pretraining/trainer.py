@@ -10,7 +10,13 @@ from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from .checkpoints import MANIFEST, drop_old_checkpoints, last_whole_checkpoint, seal_checkpoint
+from modeling_condenser.runs.checkpoints import (
+    MANIFEST,
+    drop_old_checkpoints,
+    last_whole_checkpoint,
+    seal_checkpoint,
+)
+
 from .probe import probe
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
+from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserModel
-from modeling_condenser.pretraining.pretrain import MODEL_FOLDER, longest_sequence
-from modeling_condenser.pretraining.run_folder import whole_folder
-
-from .card import write_card
-from .contract import EncodingContract
-from .provenance import Stage, read_pretraining, write_provenance
+from modeling_condenser.pretraining.pretrain import longest_sequence
+from modeling_condenser.repository.card import write_card
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.repository.provenance import Stage, read_pretraining, write_provenance
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -53,7 +52,7 @@ def export_encoder(
 
 def _load_backbone(source: str) -> CondenserModel:
     """Load a checkpoint's backbone, whole."""
-    with _quiet_transformers():
+    with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
     missing = sorted(info["missing_keys"])
@@ -123,7 +122,7 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-    with _quiet_transformers(), tempfile.TemporaryDirectory() as scratch:
+    with quiet_loading(), tempfile.TemporaryDirectory() as scratch:
         transformer = Transformer(str(folder), max_seq_length=contract.passage_max_length)
         dimension = transformer.get_embedding_dimension()
         modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
@@ -153,18 +152,3 @@ def _refuse_foreign(out: Path) -> None:
     is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
     if is_taken and not (out / EVALUATION_SCRIPT).is_file():
         raise ValueError(f"{out} exists and is no earlier export: choose another folder.")
-
-
-class _quiet_transformers:
-    """Silences load reports and progress bars of weights that are checked elsewhere."""
-
-    def __enter__(self) -> None:
-        self.verbosity = transformers_logging.get_verbosity()
-        self.has_bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-
-    def __exit__(self, *exception: object) -> None:
-        transformers_logging.set_verbosity(self.verbosity)
-        if self.has_bars:
-            transformers_logging.enable_progress_bar()

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from datasets import Dataset
 
 from modeling_condenser.encoding.fingerprints import fingerprint_files
-from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
-from modeling_condenser.publishing.contract import Pooling, Similarity
+from modeling_condenser.repository.contract import Pooling, Similarity
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .runs import Run, rank_passages, read_run
 

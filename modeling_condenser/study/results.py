@@ -9,7 +9,7 @@ from typing import Any
 from modeling_condenser.evaluation.system_results import SystemResult
 from modeling_condenser.measures.contrasts import ALPHA
 from modeling_condenser.measures.significance import Comparison, holm
-from modeling_condenser.pretraining.checkpoints import write_json
+from modeling_condenser.runs.whole_files import write_json
 
 _LIKE_BM25 = "~"
 

@@ -13,20 +13,20 @@ import numpy as np
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
-from modeling_condenser.analysis.curves import plot_curves
 from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.measures.measures import Evaluation
-from modeling_condenser.pretraining.checkpoints import write_json
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, pretrain
-from modeling_condenser.pretraining.recipe import fill
-from modeling_condenser.pretraining.run_folder import claim_run_folder, describe_machine
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.curves import plot_curves
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.systems import BM25
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import claim_run_folder, describe_machine
+from modeling_condenser.runs.whole_files import write_json
 
 from .results import StudyResults
 from .starting_encoder import make_starting_encoder

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import make_collection, make_run
 
 

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from modeling_condenser.biencoder.drawing import DrawnExamples
 from modeling_condenser.examples.passage_rows import PassageTexts
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 POOL = [f"n{i}" for i in range(20)]
 STORED = Dataset.from_dict(

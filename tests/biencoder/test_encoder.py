@@ -18,7 +18,7 @@ from transformers import AutoModel
 
 from modeling_condenser.biencoder import encoder as stage
 from modeling_condenser.biencoder.encoder import open_encoder
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import make_run
 
 DOT = {"similarity": "dot"}

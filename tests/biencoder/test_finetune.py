@@ -17,9 +17,9 @@ from transformers import AutoModel, AutoTokenizer
 from modeling_condenser.biencoder import finetune as stage
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.publishing.provenance import read_provenance
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.repository.provenance import read_provenance
 from tests.publishing.making import make_run, plain_vectors
 
 Write = Callable[..., Path]

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from modeling_condenser.biencoder.lengths import LengthCollator, check_lengths, longest_input
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 LONG = "the river is near the old market and the engine is near the old museum " * 4
 

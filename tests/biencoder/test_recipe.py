@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from modeling_condenser.biencoder.recipe import FinetuningRecipe
-from modeling_condenser.pretraining.recipe import fill
+from modeling_condenser.runs.recipe import fill
 
 PAIRS = {"data": "pairs.jsonl", "format": "pairs"}
 TRIPLES = {"data": "t.tsv", "format": "triples", "objective": "triplet"}

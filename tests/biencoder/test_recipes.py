@@ -9,8 +9,8 @@ import pytest
 
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.biencoder.recipe import FinetuningRecipe
-from modeling_condenser.pretraining.recipe import read_recipe
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.runs.recipe import read_recipe
 
 RECIPES = sorted(Path(__file__).parents[2].joinpath("configuration/finetune").glob("*.yaml"))
 

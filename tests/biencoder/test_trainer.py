@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.biencoder.trainer import RetrieverTrainer
-from modeling_condenser.pretraining.checkpoints import MANIFEST
+from modeling_condenser.runs.checkpoints import MANIFEST
 
 KILLED_RUN = """
 import json, os, signal, sys

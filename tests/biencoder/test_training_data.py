@@ -9,7 +9,7 @@ import pytest
 
 from modeling_condenser.biencoder.recipe import FinetuningRecipe
 from modeling_condenser.biencoder.training_data import TrainingData, load_training_data
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
 Write = Callable[..., Path]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 from datasets import Dataset
 
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 DIMENSION = 16
 

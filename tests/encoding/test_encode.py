@@ -25,7 +25,7 @@ from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.shards import default_shard_size
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.stubs import DIMENSION, StubEncoder, StubOpener, hash_vectors, make_passages
 
 ROOT = Path(__file__).parents[2]

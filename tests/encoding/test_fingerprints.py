@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 from modeling_condenser.encoding.fingerprints import fingerprint_files, fingerprint_retriever
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import make_run
 
 CONTRACT = EncodingContract(16, 32)

@@ -30,8 +30,8 @@ from transformers import (
 
 from modeling_condenser.encoding.opening import n_positions
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import make_run
 
 

@@ -25,8 +25,8 @@ from transformers import (
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.encoders import LONG, MIXED, as_passages, save_modules, with_template
 from tests.publishing.making import make_run, plain_vectors
 

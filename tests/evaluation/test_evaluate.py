@@ -10,8 +10,8 @@ import pytest
 from hub_scripts.main import main
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.runs import read_run, write_run
 from tests.publishing.making import make_collection, make_run
 

@@ -21,8 +21,8 @@ from modeling_condenser.evaluation.system_results import (
     measure_run,
 )
 from modeling_condenser.measures.measures import Evaluation, evaluate_run
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import read_run
 from tests.publishing.making import make_collection, make_run, plain_vectors

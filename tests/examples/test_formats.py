@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from modeling_condenser.examples.formats import ExampleReader
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, query_prompt="q: ", passage_prompt="p: ")
 

@@ -12,7 +12,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.examples import mined as module
 from modeling_condenser.examples.mined import mined_examples, read_negatives
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8)
 PASSAGES = Dataset.from_dict(

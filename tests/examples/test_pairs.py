@@ -8,7 +8,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.examples.pairs import judged_pairs, triple_examples
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ")
 PASSAGES = Dataset.from_dict(

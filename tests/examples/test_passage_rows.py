@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from modeling_condenser.examples import passage_rows
 from modeling_condenser.examples.passage_rows import PassageRows, PassageTexts
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 PASSAGES = Dataset.from_dict(
     {

@@ -9,7 +9,7 @@ import pytest
 from modeling_condenser.examples.data_files import find_data
 from modeling_condenser.examples.formats import ExampleReader
 from modeling_condenser.examples.published_formats import read_dpr, read_stsb
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ")
 

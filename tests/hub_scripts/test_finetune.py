@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hub_scripts.finetune import evaluated_on
-from modeling_condenser.pretraining.recipe import read_recipe
+from modeling_condenser.runs.recipe import read_recipe
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import yaml
 from hub_scripts.demo import change_settings
 from hub_scripts.main import COMMANDS, main
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.pretraining.recipe import read_recipe
+from modeling_condenser.runs.recipe import read_recipe
 from tests.publishing.making import make_collection
 
 ROOT = Path(__file__).parents[2]
@@ -186,8 +186,8 @@ def test_the_commands_lead_from_text_to_search(
 def test_two_retrievers_of_one_name_are_not_taken_for_each_other(
     bert_folder: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    from modeling_condenser.publishing.contract import EncodingContract
     from modeling_condenser.publishing.export import export_encoder
+    from modeling_condenser.repository.contract import EncodingContract
     from tests.publishing.making import make_run
 
     monkeypatch.chdir(tmp_path)

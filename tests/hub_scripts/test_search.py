@@ -15,8 +15,8 @@ from hub_scripts.search import find
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import DenseSearcher
 from modeling_condenser.retrieval.exact import search_exact

@@ -12,10 +12,10 @@ from datasets import load_dataset
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.mining.mine import mine
 from modeling_condenser.mining.recipe import MiningRecipe
-from modeling_condenser.pretraining.recipe import fill, read_recipe
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.runs.recipe import fill, read_recipe
 from tests.mining.making import N_QUERIES, make_labelled, make_run_file, read_lines
 from tests.publishing.making import make_run, plain_vectors
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from modeling_condenser.pretraining import pretrain as stage
 from modeling_condenser.pretraining import trainer as trainer_module
-from modeling_condenser.pretraining.checkpoints import MANIFEST, last_whole_checkpoint
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.runs.checkpoints import MANIFEST, last_whole_checkpoint
 
 KILLED_RUN = """
 import json, os, signal, sys

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserForPreTraining
-from modeling_condenser.pretraining.pretrain import MODEL_FOLDER, save_model
-from modeling_condenser.pretraining.run_folder import claim_run_folder, record_run
+from modeling_condenser.pretraining.pretrain import save_model
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, record_run
 
 # In a process that begins with this, no import of this project can succeed.
 BLOCKER = """

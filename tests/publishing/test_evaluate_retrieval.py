@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import run_isolated
 
 RUN_EACH = """

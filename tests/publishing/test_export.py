@@ -13,8 +13,8 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, Robert
 
 from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.publishing import export
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import make_run, plain_vectors, run_isolated
 
 KINDS = {"bert": ("BertModel", BertModel), "roberta": ("RobertaModel", RobertaModel)}

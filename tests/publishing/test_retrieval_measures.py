@@ -12,12 +12,12 @@ import pytest
 import yaml
 from scipy import stats
 
+from modeling_condenser import publishing
 from modeling_condenser.measures.measures import evaluate_answers, evaluate_run
 from modeling_condenser.measures.pairs import evaluate_graded_pairs
-from modeling_condenser.publishing import card
 from tests.publishing.making import run_isolated
 
-FOLDER = Path(card.__file__).parent / "retrieval_measures"
+FOLDER = Path(publishing.__file__).parent / "retrieval_measures"
 MEASURES = [
     *("MRR", "MRR@10", "MRR@100", "nDCG", "nDCG@5", "nDCG@10", "nDCG@100", "nDCG@1000"),
     *("R@20", "R@100", "R@1000", "MAP", "MAP@10", "R-Prec", "P@5", "Success@5"),

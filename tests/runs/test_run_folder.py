@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from modeling_condenser.pretraining.run_folder import (
+from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
     RUN_FILE,
     claim_run_folder,

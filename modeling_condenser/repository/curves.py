@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.pretraining.pretrain import read_log
+from modeling_condenser.runs.run_folder import read_log
 
 _PANELS = (
     ("late_loss", "late MLM loss (nats a masked token)"),

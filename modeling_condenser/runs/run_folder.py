@@ -6,6 +6,7 @@ run.json       what it ran on: versions, machine, data fingerprints, counts, tim
 """
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -16,10 +17,12 @@ from typing import Any
 
 import yaml
 
-from .checkpoints import write_json
+from .whole_files import write_json
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
+MODEL_FOLDER = "model"
+LOG_FILE = "log.json"
 
 # Settings that may change between two sessions of one run, because its result does not depend on
 # them.
@@ -108,6 +111,12 @@ def _cpu_name() -> str:
 def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write a run's record, with versions and hardware added."""
     write_json(folder / RUN_FILE, {**describe_machine(), **facts})
+
+
+def read_log(run_folder: Path) -> list[dict[str, float]]:
+    """The log entries of a finished run that hold losses."""
+    entries = json.loads((run_folder / LOG_FILE).read_text())
+    return [entry for entry in entries if "loss" in entry]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from modeling_condenser.pretraining.pretrain import MODEL_FOLDER
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .contract import EncodingContract
 from .provenance import Stage, read_provenance

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from modeling_condenser.pretraining.checkpoints import write_json
-from modeling_condenser.pretraining.recipe import fill
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.whole_files import write_json
 
 CONTRACT_FILE = "encoding_contract.json"
 

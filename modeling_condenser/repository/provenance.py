@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from modeling_condenser.pretraining.checkpoints import write_json
-from modeling_condenser.pretraining.run_folder import RECIPE_FILE, RUN_FILE
+from modeling_condenser.runs.run_folder import RECIPE_FILE, RUN_FILE
+from modeling_condenser.runs.whole_files import write_json
 
 PROVENANCE_FILE = "provenance.json"
 _SECRETS = ("hub_token", "push_to_hub_token")

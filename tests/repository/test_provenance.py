@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from modeling_condenser.pretraining.run_folder import claim_run_folder
-from modeling_condenser.publishing.provenance import (
+from modeling_condenser.repository.provenance import (
     Stage,
     read_pretraining,
     read_provenance,
     read_stage,
     write_provenance,
 )
+from modeling_condenser.runs.run_folder import claim_run_folder
 
 
 def test_written_stages_come_back_in_order(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.publishing.contract import EncodingContract
+from modeling_condenser.repository.contract import EncodingContract
 
 
 def write(folder: Path, **fields: object) -> None:

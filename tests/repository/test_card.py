@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.publishing.card import ReportedResult, write_card
-from modeling_condenser.publishing.contract import EncodingContract
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.publishing.provenance import Stage, write_provenance
+from modeling_condenser.repository.card import ReportedResult, write_card
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.repository.provenance import Stage, write_provenance
 from tests.publishing.making import plain_vectors
 
 RESULTS = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from modeling_condenser.analysis.curves import plot_curves
+from modeling_condenser.repository.curves import plot_curves
 
 
 @pytest.fixture

@@ -4,26 +4,24 @@ A process can die, and a disk can fill, in the middle of writing. A checkpoint t
 whole when it holds a manifest, written last, that names every file with its size and checksum.
 """
 
-import hashlib
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
+
+from .whole_files import checksum_file, is_partial, write_json
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint_manifest.json"
-_PARTIAL = ".{}.partial"  # what a JSON file is called while it is written
 
 
 def seal_checkpoint(folder: Path) -> None:
     """Write the manifest of a checkpoint all of whose files are written."""
-    own = {MANIFEST, _PARTIAL.format(MANIFEST)}  # the latter of a process that was killed
     files = {
-        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": _checksum(file)}
+        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": checksum_file(file)}
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name not in own
+        if file.is_file() and file.name != MANIFEST and not is_partial(file)
     }
     write_json(folder / MANIFEST, files)
 
@@ -40,7 +38,7 @@ def find_damage(folder: Path) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != expected["size"]:
             return f"{name} has {file.stat().st_size} bytes instead of {expected['size']}"
-        if _checksum(file) != expected["sha256"]:
+        if checksum_file(file) != expected["sha256"]:
             return f"{name} has been changed"
     return None
 
@@ -90,22 +88,6 @@ def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None
 
 def _is_sealed(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file whole or not at all."""
-    partial = path.with_name(_PARTIAL.format(path.name))
-    with partial.open("w") as file:
-        json.dump(content, file, indent=2, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def _checksum(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _step(folder: Path) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.pretraining.checkpoints import (
+from modeling_condenser.runs.checkpoints import (
     MANIFEST,
     drop_old_checkpoints,
     find_damage,

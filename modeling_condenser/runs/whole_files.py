@@ -57,7 +57,12 @@ def partial_name(name: str) -> str:
     return f".{name}.{socket.gethostname()}-{os.getpid()}.partial"
 
 
-def write_whole_json(path: Path, content: object) -> None:
+def is_partial(file: Path) -> bool:
+    """Whether a file is one that is being written, or was when its process was killed."""
+    return file.name.startswith(".") and file.name.endswith(".partial")
+
+
+def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all."""
     with whole_file(path) as file:
         file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())

@@ -1,1 +1,0 @@
-"""Analysis: what condensing changed, as plots and figures made from run folders."""

@@ -1,0 +1,626 @@
+"""Importing checkpoints of the reference implementation, which are made here by hand.
+
+The expected losses come from a Condenser put together of the library's masked LM and layers, with
+the reference's names: no code of the package.
+"""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, RobertaForMaskedLM
+from transformers.models.bert.modeling_bert import BertLayer
+from transformers.models.roberta.modeling_roberta import RobertaLayer
+
+from hub_scripts.import_reference import run as run_command
+from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.publishing.reference import import_reference
+from tests.publishing.making import run_isolated
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "bert": (BertForMaskedLM, BertLayer),
+    "roberta": (RobertaForMaskedLM, RobertaLayer),
+}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+SKIP_FROM, N_HEAD_LAYERS = 1, 2
+# Which of our names a name of the reference's becomes.
+RENAMED = {
+    "bert": {"lm.bert.": "condenser.encoder.", "lm.cls.": "lm_head.", "c_head.": "head."},
+    "roberta": {"lm.roberta.": "condenser.encoder.", "lm.lm_head.": "lm_head.", "c_head.": "head."},
+}
+
+
+class NaiveReference(nn.Module):
+    """A masked LM `lm` and a head `c_head` beside it, every position projected."""
+
+    def __init__(self, kind: str, encoder: Path, *, late_mlm: bool = True) -> None:
+        super().__init__()
+        masked_lm, layer = KINDS[kind]
+        self.lm = masked_lm.from_pretrained(encoder)
+        self.c_head = nn.ModuleList(layer(self.lm.config) for _ in range(N_HEAD_LAYERS))
+        self.late_mlm = late_mlm
+        with torch.no_grad():  # norms and biases too, which begin alike
+            for parameter in self.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        ids, attended, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
+        out = self.lm(
+            input_ids=ids, attention_mask=attended, labels=labels, output_hidden_states=True
+        )
+        blocked = (1.0 - attended[:, None, None, :].float()) * torch.finfo(torch.float32).min
+        cls_late, early = out.hidden_states[-1][:, 0], out.hidden_states[SKIP_FROM]
+        hidden = torch.stack([cls_late, *early.unbind(1)[1:]], dim=1)  # (B, T, H)
+        for layer in self.c_head:
+            hidden = layer(hidden, blocked)
+        project = self.lm.cls if hasattr(self.lm, "cls") else self.lm.lm_head
+        head_loss = F.cross_entropy(project(hidden).flatten(0, 1), labels.flatten())
+        loss = head_loss + out.loss if self.late_mlm else head_loss
+        return {"loss": loss, "head_loss": head_loss, "late_loss": out.loss}
+
+    def save(self, folder: Path, encoder: Path, *, is_co: bool = False) -> Path:
+        """Write what the reference's trainer leaves, its pickled arguments turned into traps."""
+        folder.mkdir()
+        self.lm.config.save_pretrained(folder)
+        weights = {name: value.clone() for name, value in self.lm.state_dict().items()}
+        prefix = self.lm.base_model_prefix
+        n_positions = self.lm.config.max_position_embeddings
+        weights[f"{prefix}.embeddings.position_ids"] = torch.arange(n_positions)[None]
+        torch.save(weights, folder / "pytorch_model.bin")
+        extra = {f"c_head.{name}": value for name, value in self.c_head.state_dict().items()}
+        if is_co:
+            extra["co_target"] = torch.tensor([1, 0, 3, 2])
+        torch.save(extra, folder / "model.pt")
+        for name in TOKENIZER_FILES:
+            shutil.copyfile(encoder / name, folder / name)
+        for name in ("args.pt", "training_args.bin", "optimizer.pt", "scheduler.pt"):
+            (folder / name).write_bytes(trap(folder / "executed"))
+        return folder
+
+
+class _Trap:
+    def __init__(self, sentinel: Path) -> None:
+        self.sentinel = sentinel
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return open, (str(self.sentinel), "w")
+
+
+def trap(sentinel: Path) -> bytes:
+    """A pickle that makes a file when it is opened."""
+    return pickle.dumps({"c_head.0.output.dense.bias": _Trap(sentinel)}, protocol=2)
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def encoder(kind: str, request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(f"{kind}_folder")
+
+
+@pytest.fixture
+def naive(kind: str, encoder: Path) -> NaiveReference:
+    torch.manual_seed(1)
+    return NaiveReference(kind, encoder).eval()
+
+
+@pytest.fixture
+def bert_reference(bert_folder: Path, tmp_path: Path) -> Path:
+    """A whole reference checkpoint of a BERT, for the tests to damage."""
+    torch.manual_seed(1)
+    return NaiveReference("bert", bert_folder).save(tmp_path / "reference", bert_folder)
+
+
+@pytest.fixture
+def batch(encoder: Path) -> dict[str, torch.Tensor]:
+    """Three padded rows; a seventh of the tokens is to be predicted."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    sentences = ["The glacier visits Oslo.", "Why?", "A museum measures the old river near Kyoto."]
+    tokens = tokenizer(sentences, padding=True, return_tensors="pt")
+    ids, attended = tokens["input_ids"], tokens["attention_mask"]
+    assert not attended.all()
+    places = torch.arange(ids.numel()).reshape(ids.shape)
+    is_masked = (places % 4 == 1) & attended.bool()
+    labels = torch.where(is_masked, ids, -100)
+    ids = torch.where(is_masked & (places % 8 == 1), tokenizer.mask_token_id, ids)
+    return {"input_ids": ids, "attention_mask": attended, "labels": labels}
+
+
+def ours(name: str, kind: str) -> str:
+    for theirs, renamed in RENAMED[kind].items():
+        if name.startswith(theirs):
+            return renamed + name.removeprefix(theirs)
+    raise KeyError(name)
+
+
+def change(file: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    weights = torch.load(file, weights_only=True)
+    edit(weights)
+    torch.save(weights, file)
+
+
+@pytest.mark.parametrize("is_co", [False, True], ids=["condenser", "cocondenser"])
+def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
+    kind: str,
+    encoder: Path,
+    naive: NaiveReference,
+    batch: dict[str, torch.Tensor],
+    tmp_path: Path,
+    is_co: bool,
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder, is_co=is_co)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
+    model = CondenserForPreTraining.from_pretrained(out).eval()
+    assert (model.config.n_head_layers, model.config.skip_from) == (N_HEAD_LAYERS, SKIP_FROM)
+
+    expected, got = naive(batch), model(**batch)
+    for name, loss in expected.items():
+        torch.testing.assert_close(got[name], loss, atol=1e-6, rtol=0)
+    expected["loss"].backward()
+    got.loss.backward()
+    theirs = {ours(name, kind): p.grad for name, p in naive.named_parameters()}
+    gradients = {n: p.grad for n, p in model.named_parameters() if ".pooler." not in n}
+    assert gradients.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        assert gradient is not None and gradient.abs().sum() > 0, name
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_another_skip_from_gives_another_loss(
+    encoder: Path, naive: NaiveReference, batch: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM + 1)
+    model = CondenserForPreTraining.from_pretrained(out).eval()
+    assert (model(**batch).head_loss - naive(batch)["head_loss"]).abs() > 1e-4
+
+
+def test_without_late_mlm_the_loss_is_the_heads_alone(
+    encoder: Path, naive: NaiveReference, batch: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    naive.late_mlm = False
+    folder = naive.save(tmp_path / "reference", encoder)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM, late_mlm=False)
+    got = CondenserForPreTraining.from_pretrained(out).eval()(**batch)
+    assert got.late_loss is None
+    torch.testing.assert_close(got.loss, naive(batch)["loss"], atol=1e-6, rtol=0)
+
+
+def test_every_tensor_is_taken_or_named_as_left_out(
+    kind: str, encoder: Path, naive: NaiveReference, tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder, is_co=True)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
+    model = CondenserForPreTraining.from_pretrained(out)
+    for name, value in naive.state_dict().items():
+        assert torch.equal(model.state_dict()[ours(name, kind)], value), name
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["left_out"] == [f"{kind}.embeddings.position_ids", "co_target"]
+    assert facts["files"]["head"]["tensors"] == 16 * N_HEAD_LAYERS + 1
+    assert facts["files"]["backbone"]["tensors"] == len(naive.lm.state_dict()) + 1
+    assert (facts["n_head_layers"], facts["skip_from"], facts["late_mlm"]) == (2, SKIP_FROM, True)
+
+
+def test_a_pooler_that_no_file_has_is_the_identity(bert_reference: Path, tmp_path: Path) -> None:
+    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    pooler = CondenserForPreTraining.from_pretrained(out).condenser.encoder.pooler.dense
+    assert torch.equal(pooler.weight, torch.eye(32))
+    assert not pooler.bias.any()
+    assert not pooler.weight.requires_grad
+
+
+def test_a_pooler_that_the_backbone_has_is_kept(bert_reference: Path, tmp_path: Path) -> None:
+    weight, bias = torch.randn(32, 32), torch.randn(32)
+    pooler = {"bert.pooler.dense.weight": weight, "bert.pooler.dense.bias": bias}
+    change(bert_reference / "pytorch_model.bin", lambda weights: weights.update(pooler))
+    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    dense = CondenserForPreTraining.from_pretrained(out).condenser.encoder.pooler.dense
+    assert torch.equal(dense.weight, weight)
+    assert torch.equal(dense.bias, bias)
+
+
+def test_an_import_holds_a_whole_checkpoint_and_names_no_folder_of_this_machine(
+    encoder: Path, naive: NaiveReference, tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
+    assert {file.name for file in out.iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "modeling_condenser.py",
+        "configuration_condenser.py",
+        "tokenizer.json",
+        "run.json",
+    }
+    assert not list(out.glob("*.pt")) + list(out.glob("*.bin"))
+    holders = [f.name for f in out.iterdir() if str(tmp_path).encode() in f.read_bytes()]
+    assert holders == []
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+    text = "The glacier visits Oslo."
+    expected = AutoTokenizer.from_pretrained(encoder)(text)["input_ids"]
+    assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == expected
+
+
+@pytest.mark.parametrize("kind", ["roberta"])
+def test_an_import_opens_with_its_head_where_this_package_is_not(
+    encoder: Path, naive: NaiveReference, batch: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
+    torch.save(batch, tmp_path / "batch.pt")
+    script = """
+import torch
+from transformers import AutoModelForPreTraining
+model = AutoModelForPreTraining.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+print(model(**torch.load(sys.argv[2], weights_only=True)).loss.item())
+"""
+    printed = run_isolated(script, out, tmp_path / "batch.pt", scratch=tmp_path / "scratch")
+    assert float(printed.split()[-1]) == pytest.approx(naive(batch)["loss"].item(), abs=1e-6)
+
+
+def test_an_import_can_be_exported_and_is_then_the_references_backbone(
+    encoder: Path, naive: NaiveReference, batch: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
+    exported = AutoModel.from_pretrained(export_encoder(out, tmp_path / "encoder")).eval()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = naive.lm.base_model(**inputs).last_hidden_state
+    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected, atol=0, rtol=0)
+
+
+def test_pretraining_goes_on_from_an_import_with_its_head(
+    encoder: Path, naive: NaiveReference, tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
+    model: Any = open_model(PretrainingRecipe(encoder=str(out), corpus="unread"))
+    assert model.config.skip_from == SKIP_FROM
+    for name, value in naive.c_head.state_dict().items():
+        assert torch.equal(model.head.state_dict()[name], value)
+
+
+def test_old_names_and_weights_stored_twice_give_the_same_import(
+    kind: str, encoder: Path, naive: NaiveReference, tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    expected = load_file(
+        import_reference(folder, tmp_path / "expected", skip_from=1) / "model.safetensors"
+    )
+
+    def make_old(weights: dict[str, torch.Tensor]) -> None:
+        for name in list(weights):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            old = old.replace("LayerNorm.bias", "LayerNorm.beta")
+            weights[old] = weights.pop(name)
+
+    def repeat_backbone(weights: dict[str, torch.Tensor]) -> None:
+        weights |= {f"lm.{name}": value for name, value in naive.lm.state_dict().items()}
+        weights[f"lm.{kind}.embeddings.position_ids"] = torch.arange(64)[None]
+
+    change(folder / "pytorch_model.bin", make_old)
+    change(folder / "model.pt", repeat_backbone)
+    change(folder / "model.pt", make_old)
+    got = load_file(import_reference(folder, tmp_path / "got", skip_from=1) / "model.safetensors")
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(got[name], value), name
+
+
+@pytest.mark.parametrize("kept", ["embeddings", "decoder"])
+def test_a_tied_weight_that_is_stored_once_is_found_under_either_name(
+    kind: str, encoder: Path, naive: NaiveReference, tmp_path: Path, kept: str
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    lm_head = "cls.predictions" if kind == "bert" else "lm_head"
+    pairs = {
+        "embeddings": [f"{lm_head}.decoder.weight", f"{lm_head}.decoder.bias"],
+        "decoder": [f"{kind}.embeddings.word_embeddings.weight", f"{lm_head}.bias"],
+    }
+    change(folder / "pytorch_model.bin", lambda w: [w.pop(name) for name in pairs[kept]])
+    out = import_reference(folder, tmp_path / "ours", skip_from=1)
+    model = CondenserForPreTraining.from_pretrained(out)
+    for name, value in naive.state_dict().items():
+        assert torch.equal(model.state_dict()[ours(name, kind)], value), name
+
+
+def test_a_backbone_in_safetensors_is_read_before_a_pickled_one(
+    kind: str, encoder: Path, naive: NaiveReference, tmp_path: Path
+) -> None:
+    folder = naive.save(tmp_path / "reference", encoder)
+    naive.lm.save_pretrained(folder)  # current libraries write safetensors
+    (folder / "pytorch_model.bin").write_bytes(trap(tmp_path / "executed"))
+    out = import_reference(folder, tmp_path / "ours", skip_from=1)
+    assert not (tmp_path / "executed").exists()
+    model = CondenserForPreTraining.from_pretrained(out)
+    for name, value in naive.state_dict().items():
+        assert torch.equal(model.state_dict()[ours(name, kind)], value), name
+
+
+def test_half_precision_becomes_single(bert_reference: Path, tmp_path: Path) -> None:
+    def halve(weights: dict[str, torch.Tensor]) -> None:
+        for name, value in weights.items():
+            weights[name] = value.half() if value.is_floating_point() else value
+
+    change(bert_reference / "model.pt", halve)
+    halved = torch.load(bert_reference / "model.pt", weights_only=True)
+    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    got = load_file(out / "model.safetensors")["head.1.output.dense.weight"]
+    assert got.dtype == torch.float32
+    assert torch.equal(got, halved["c_head.1.output.dense.weight"].float())
+
+
+def test_opening_the_trap_would_execute_it(tmp_path: Path) -> None:
+    pickle.loads(trap(tmp_path / "executed"))["c_head.0.output.dense.bias"].close()
+    assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])
+@pytest.mark.parametrize("is_zip", [False, True], ids=["plain-pickle", "torch-file"])
+def test_a_pickle_with_code_is_refused_and_not_executed(
+    bert_reference: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    is_zip: bool,
+) -> None:
+    # The library's switch for all programs at once must not open ours.
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    sentinel, file = tmp_path / "executed", bert_reference / name
+    if is_zip:
+        weights = torch.load(file, weights_only=True)
+        torch.save({**weights, "more": _Trap(sentinel)}, file)
+    else:
+        file.write_bytes(trap(sentinel))
+    with pytest.raises(ValueError, match=f"{name} holds more than tensors.*none of it was exec"):
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    assert not sentinel.exists()
+    assert not (tmp_path / "ours").exists()
+
+
+def test_pickled_arguments_are_never_opened(bert_reference: Path, tmp_path: Path) -> None:
+    import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    assert (bert_reference / "args.pt").is_file()
+    assert not (bert_reference / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin", "model.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x02", b"no tensors at all", b"PK\x03\x04cut"])
+def test_a_damaged_file_is_named(
+    bert_reference: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    (bert_reference / name).write_bytes(content)
+    with pytest.raises(ValueError, match=name):
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])
+def test_a_file_that_was_not_written_to_its_end_is_refused(
+    bert_reference: Path, tmp_path: Path, name: str
+) -> None:
+    whole = (bert_reference / name).read_bytes()
+    for share in (0.1, 0.5, 0.99):
+        (bert_reference / name).write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(ValueError, match=name):
+            import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+
+
+def test_what_is_no_state_dict_is_refused(bert_reference: Path, tmp_path: Path) -> None:
+    for content, words in (
+        ([torch.ones(2)], "holds a list"),
+        ({}, "holds a dict"),
+        ({"model": {"c_head.0.x": torch.ones(2)}}, "a dict under 'model'"),
+    ):
+        torch.save(content, bert_reference / "model.pt")
+        with pytest.raises(ValueError, match=words):
+            import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+
+
+def _drop_layer(number: int) -> Callable[[dict[str, Any]], None]:
+    def drop(weights: dict[str, Any]) -> None:
+        for name in [n for n in weights if n.startswith(f"c_head.{number}.")]:
+            del weights[name]
+
+    return drop
+
+
+def _widen(weights: dict[str, Any]) -> None:
+    for name, value in weights.items():
+        weights[name] = torch.zeros([2 * size for size in value.shape])
+
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "words"),
+    [
+        ("model.pt", _drop_layer(0), r"head layers \[1\].*count up from 0"),
+        ("model.pt", lambda w: w.pop("c_head.1.output.dense.bias"), "1 weights are missing.*c_hea"),
+        ("model.pt", lambda w: w.update({"c_head.1.more": torch.ones(1)}), r"c_head\.1\.more"),
+        ("model.pt", lambda w: w.update({"mlm_head.x": torch.ones(1)}), "no place.*mlm_head.x"),
+        ("model.pt", lambda w: w.update({"co_target": torch.ones(4)}), "no place.*co_target"),
+        ("model.pt", _widen, r"is \(64,\) instead of \(32,\)"),
+        (
+            "model.pt",
+            lambda w: w.update({"c_head.0.output.dense.bias": torch.ones(32).long()}),
+            r"is \(32,\) of int64 instead of \(32,\)",
+        ),
+        (
+            "model.pt",
+            lambda w: w.update({"c_head.0.output.LayerNorm.beta": torch.ones(32)}),
+            "output.LayerNorm.bias twice",
+        ),
+        (
+            "model.pt",
+            lambda w: w.update({f"lm.{WORDS}": torch.ones(1)}),
+            "says otherwise of bert.embeddings.word_embeddings.weight",
+        ),
+        (
+            "model.pt",
+            lambda w: [w.pop(name) for name in list(w)] and w.update({"x": torch.ones(1)}),
+            r"no Condenser head.*\['x'\].*from_encoder",
+        ),
+        ("pytorch_model.bin", lambda w: w.pop("bert.embeddings.LayerNorm.bias"), "are missing"),
+        ("pytorch_model.bin", lambda w: w.update(x=torch.ones(1)), "no place, such as x"),
+        ("pytorch_model.bin", lambda w: w.update({WORDS: w[WORDS][:-1]}), "which are one weight"),
+        (
+            "pytorch_model.bin",
+            lambda w: w.update({"cls.predictions.bias": w["cls.predictions.bias"] + 1}),
+            "which are one weight",
+        ),
+        (
+            "pytorch_model.bin",
+            lambda w: w.update({"bert.pooler.dense.bias": torch.ones(32)}),
+            "missing, such as bert.pooler.dense.weight",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_by_name(
+    bert_reference: Path,
+    tmp_path: Path,
+    file: str,
+    edit: Callable[[dict[str, Any]], Any],
+    words: str,
+) -> None:
+    change(bert_reference / file, edit)
+    with pytest.raises(ValueError, match=words) as caught:
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    assert str(bert_reference / file) in str(caught.value)
+    assert not (tmp_path / "ours").exists()
+    assert not (tmp_path / ".ours.partial").exists()
+
+
+def test_a_head_with_a_gap_between_its_layers_is_refused(
+    bert_reference: Path, tmp_path: Path
+) -> None:
+    def rename(weights: dict[str, Any]) -> None:
+        for name in [n for n in weights if n.startswith("c_head.1.")]:
+            weights[name.replace("c_head.1.", "c_head.3.")] = weights.pop(name)
+
+    change(bert_reference / "model.pt", rename)
+    with pytest.raises(ValueError, match=r"head layers \[0, 3\].*without a gap"):
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("model.pt", "plain encoder.*from_encoder"),
+        ("pytorch_model.bin", "no model.safetensors or pytorch_model.bin"),
+        ("config.json", "no config.json"),
+        ("tokenizer.json", "no tokenizer.*--tokenizer"),
+    ],
+)
+def test_a_folder_that_lacks_a_file_is_refused(
+    bert_reference: Path, tmp_path: Path, missing: str, words: str
+) -> None:
+    (bert_reference / missing).unlink()
+    with pytest.raises(ValueError, match=words):
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    with pytest.raises(ValueError, match="is no folder"):
+        import_reference(tmp_path / "absent", tmp_path / "ours", skip_from=1)
+
+
+def test_a_model_of_another_type_is_refused(bert_reference: Path, tmp_path: Path) -> None:
+    for model_type, words in (("albert", "type 'albert'"), ("condenser", "of this package")):
+        (bert_reference / "config.json").write_text(json.dumps({"model_type": model_type}))
+        with pytest.raises(ValueError, match=words):
+            import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+
+
+def test_a_layer_that_the_backbone_has_not_is_refused(bert_reference: Path, tmp_path: Path) -> None:
+    for skip_from in (-1, 5):
+        with pytest.raises(ValueError, match=f"skip_from is {skip_from}, but the backbone has 4"):
+            import_reference(bert_reference, tmp_path / "ours", skip_from=skip_from)
+
+
+def test_another_tokenizer_can_be_named(
+    bert_reference: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    for name in TOKENIZER_FILES:
+        (bert_reference / name).unlink()
+    out = import_reference(
+        bert_reference, tmp_path / "ours", skip_from=1, tokenizer=str(bert_folder)
+    )
+    assert (
+        AutoTokenizer.from_pretrained(out).get_vocab()
+        == AutoTokenizer.from_pretrained(bert_folder).get_vocab()
+    )
+
+
+def test_the_files_of_an_old_tokenizer_are_enough(
+    bert_reference: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    """The reference saves a slow tokenizer: vocab.txt and its settings."""
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    for name in TOKENIZER_FILES:
+        (bert_reference / name).unlink()
+    (bert_reference / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocabulary))
+    settings = {"do_lower_case": True, "model_max_length": 64, "tokenizer_class": "BertTokenizer"}
+    (bert_reference / "tokenizer_config.json").write_text(json.dumps(settings))
+    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    imported = AutoTokenizer.from_pretrained(out)
+    for text in ("The glacier visits Zürich.", "Don't re-read the café's résumé!"):
+        assert imported(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert imported.model_max_length == 64
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(
+    bert_reference: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    larger = AutoTokenizer.from_pretrained(bert_folder)
+    larger.add_tokens([f"token{i}" for i in range(9)])
+    larger.save_pretrained(bert_reference)
+    with pytest.raises(ValueError, match="do not belong together"):
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+
+
+def test_what_lies_in_the_folder_to_write_stays(bert_reference: Path, tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "notes").write_text("mine")
+    for out in (tmp_path / "ours", tmp_path / "ours" / "notes", bert_reference):
+        with pytest.raises(ValueError, match="not empty: choose another folder"):
+            import_reference(bert_reference, out, skip_from=1)
+    assert (tmp_path / "ours" / "notes").read_text() == "mine"
+    (tmp_path / "ours" / "notes").unlink()
+    assert (import_reference(bert_reference, tmp_path / "ours", skip_from=1) / "run.json").is_file()
+
+
+def test_the_command_says_what_was_read_and_what_comes_next(
+    bert_reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "ours"
+    run_command([str(bert_reference), str(out), "--skip_from", "3", "--late_mlm", "false"])
+    # 4 layers of 16 tensors, 5 of the embeddings, 7 of the LM head, and the positions.
+    assert capsys.readouterr().out.splitlines() == [
+        f"checkpoint: {out}",
+        "  backbone: bert, 4 layers, 77 tensors of pytorch_model.bin",
+        "  head: 2 layers, 32 tensors of model.pt; reads the tokens of layer 3",
+        "  left out: bert.embeddings.position_ids",
+        f"next: condenser export {out} ENCODER",
+    ]
+    config = CondenserForPreTraining.from_pretrained(out).config
+    assert (config.skip_from, config.late_mlm) == (3, False)
+
+
+def test_the_command_asks_for_the_layer_that_the_head_reads(
+    bert_reference: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="--skip_from is not given.*default is 2"):
+        run_command([str(bert_reference), str(tmp_path / "ours")])
+    assert not (tmp_path / "ours").exists()
