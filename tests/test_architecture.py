@@ -11,9 +11,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
+    "runs",
     "hub",
     "collection",
-    "runs",
     "repository",
     "pretraining",
     "publishing",

@@ -14,35 +14,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch import nn
 from transformers import AutoModel
 
+from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract, Pooling
 
 from .lengths import check_lengths, longest_input
 
-_CONFIG_FILE, _MODULES_FILE = "config.json", "modules.json"
 _UNLIMITED = 10**9  # transformers writes 10^30 where a tokenizer has no length of its own
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # as sentence-transformers tries them
-_OTHER_FORMATS = [
-    "onnx/*",
-    "openvino/*",
-    "coreml/*",
-    "gguf/*",
-    "checkpoint-*/*",
-    "*.h5",
-    "*.msgpack",
-]
 
 
 @dataclass(frozen=True)
@@ -74,10 +59,11 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
             plain encoder's repository cannot hold, weights are missing, or a length is beyond its
             positions.
     """
-    folder = _find_folder(name)
+    folder = find_model_folder(name)
+    _check_holds_encoder(folder, name)
     if (folder / CONTRACT_FILE).is_file():
         transformer, contract = _open_transformer(folder), EncodingContract.load(folder)
-    elif (folder / _MODULES_FILE).is_file():
+    elif (folder / MODULES_FILE).is_file():
         transformer, contract = _open_modules(folder, name, changes)
     else:
         transformer, contract = _open_plain(folder, name, changes)
@@ -88,31 +74,17 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
     return OpenedEncoder(folder, SentenceTransformer(modules=[transformer, pooling]), contract)
 
 
-def _find_folder(name: str) -> Path:
-    """The folder of an encoder, downloaded where it is a Hub name."""
-    folder = Path(name)
-    missing = (
-        f"There is no encoder {name!r}: expected a folder that exists, or the name of a model on "
-        "the Hub, such as owner/name."
-    )
-    if not folder.is_dir():
-        if folder.exists() or folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
-            raise FileNotFoundError(missing)
-        try:
-            folder = Path(snapshot_download(name, ignore_patterns=_OTHER_FORMATS))
-        except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
-            raise FileNotFoundError(f"{missing} The Hub's answer: {error}") from error
-    if not any((folder / file).is_file() for file in (_CONFIG_FILE, _MODULES_FILE)):
-        inner = [file.parent for file in sorted(folder.glob(f"*/{_CONFIG_FILE}"))]
+def _check_holds_encoder(folder: Path, name: str) -> None:
+    if not any((folder / file).is_file() for file in (CONFIG_FILE, MODULES_FILE)):
+        inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
         hint = f" Did you mean {inner[0]}?" if inner else ""
         raise FileNotFoundError(
-            f"{name} holds no encoder: expected a folder with {_CONFIG_FILE} in it.{hint}"
+            f"{name} holds no encoder: expected a folder with {CONFIG_FILE} in it.{hint}"
         )
-    return folder
 
 
 def _open_transformer(folder: Path) -> Any:
-    config = json.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     if config.get("model_type") == "condenser":
         raise ValueError(
             f"{folder} is a Condenser checkpoint, whose head has no part in fine-tuning: export "

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset
-from huggingface_hub import snapshot_download
+
+from modeling_condenser.hub.errors import NotOnHubError
+from modeling_condenser.hub.fetching import HubName, fetch
 
 from .beir import (
     CORPUS_FILE,
@@ -46,7 +48,7 @@ def load_hub_collection(name: str, *, split: str = "test") -> Collection:
     """Load one split of a data set on the Hub, of which only the files needed are fetched.
 
     Args:
-        name: `owner/name`.
+        name: `owner/name`, or `owner/name@revision`.
         split: whose judgements to load.
 
     Returns:
@@ -57,7 +59,7 @@ def load_hub_collection(name: str, *, split: str = "test") -> Collection:
         ValueError: unknown layout or split, or contents that do not fit together; the message names
             the file and the line, or the id.
     """
-    folder, own_name = _fetch_collection(name), name.rpartition("/")[2]
+    folder, own_name = _fetch_collection(name), HubName.parse(name).name.rpartition("/")[2]
     if is_beir_folder(folder):
         qrels_folder = folder / QRELS_FOLDER
         if not find_qrels_files(qrels_folder):
@@ -95,7 +97,7 @@ def _fetch_collection(name: str) -> Path:
 
 def _fetch_qrels(name: str) -> Path | None:
     """Fetch the judgements that lie in a repository of their own; None if there is none."""
-    beside = f"{name}-qrels"
+    beside = f"{HubName.parse(name).name}-qrels"
     try:
         folder = _fetch(beside, (CARD_FILE, *_QRELS_PATTERNS))
         if find_qrels_files(folder):
@@ -110,11 +112,9 @@ def _fetch_qrels(name: str) -> Path | None:
 def _fetch(name: str, patterns: Sequence[str]) -> Path:
     """Fetch the files of a repository that match; the folder may hold others from earlier."""
     try:
-        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=list(patterns)))
-    except (OSError, ValueError) as error:  # the Hub's errors are OSErrors; of a name, ValueErrors
-        reason = next(iter(str(error).splitlines()), "")
+        return fetch(name, repo_type="dataset", only=patterns)
+    except (NotOnHubError, ValueError) as error:
         raise FileNotFoundError(
-            f"no collection {name}: there is no such folder here, and a data set of that name could"
-            f" not be fetched from the Hub ({type(error).__name__}: {reason}); mend the path or the"
-            " name"
-        ) from error
+            f"no collection {name}: there is no such folder here, and a data set of that name could "
+            f"not be fetched. {error}"
+        ) from None

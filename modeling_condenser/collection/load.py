@@ -14,7 +14,7 @@ from .dpr import is_dpr_folder, load_dpr_collection, load_dpr_passages
 from .hub import load_hub_collection, load_hub_passages
 from .msmarco import is_msmarco_folder, load_msmarco_collection, load_msmarco_passages
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 
 class Layout(NamedTuple):
@@ -49,7 +49,8 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
 
     Args:
         source: a folder in the layout of BEIR, MS MARCO or DPR, or `owner/name`, a data set on the
-            Hub in the layout of BEIR or MTEB. See the modules of those names.
+            Hub (`owner/name@revision` for one of its commits), in the layout of BEIR or MTEB. See
+            the modules of those names.
         split: whose queries and judgements to load, as the layout names it: "test" for most, but
             "dev.small" or "dl19" for MS MARCO and "nq-test" for DPR.
 

@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers import AutoModel, PreTrainedTokenizerBase
 
+from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, module_paths
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.repository.contract import (
     CONTRACT_FILE,
@@ -30,7 +31,7 @@ from modeling_condenser.repository.contract import (
     Similarity,
 )
 
-from .model_files import CONFIG_FILE, MODULES_FILE, module_paths, read_modules_config
+from .model_files import read_modules_config
 
 _UNLIMITED = 10**9  # transformers writes 10^30 where a tokenizer has no length of its own
 _ADAPTER_FILE = "adapter_config.json"

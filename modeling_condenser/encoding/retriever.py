@@ -20,10 +20,10 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
+from modeling_condenser.hub.model_folder import find_model_folder
 from modeling_condenser.repository.contract import Pooling, Similarity
 
 from .fingerprints import fingerprint_retriever
-from .model_files import find_folder
 from .opening import check_length, open_model
 from .token_batches import TokenizedTexts, pad_batch, plan_batches, tokenize_texts
 
@@ -90,7 +90,7 @@ class Retriever:
             "passage_prompt": passage_prompt,
         }
         self.settings = {name: value for name, value in named.items() if value is not None}
-        opened = open_model(find_folder(model), self.settings, device=device)
+        opened = open_model(find_model_folder(model), self.settings, device=device)
         self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
         dimension: Any = self.model.get_embedding_dimension()
         self.dimension: int = dimension

@@ -20,12 +20,8 @@ from sentence_transformers import CrossEncoder
 from tqdm.auto import tqdm
 
 from modeling_condenser.encoding.fingerprints import fingerprint_files
-from modeling_condenser.encoding.model_files import (
-    CONFIG_FILE,
-    MODULES_FILE,
-    encoding_files,
-    find_folder,
-)
+from modeling_condenser.encoding.model_files import encoding_files
+from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 
 _PAIRS_A_CALL = 2048  # sorted by length together
 
@@ -58,7 +54,7 @@ class Teacher:
         device: str | None = None,
         progress: bool = False,
     ) -> None:
-        folder = find_folder(model)
+        folder = find_model_folder(model)
         if not any((folder / name).is_file() for name in (CONFIG_FILE, MODULES_FILE)):
             raise ValueError(
                 f"{folder} holds neither {CONFIG_FILE} nor {MODULES_FILE}, so it is no model: name "

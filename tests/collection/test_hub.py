@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from modeling_condenser.collection import hub
 from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.hub import fetching
 
 from .conftest import CORPUS, QRELS, QUERIES, write_beir, write_jsonl, write_lines
 from .test_configured import EXPECTED_QRELS, MTEB_QRELS, write_mteb, write_repository
@@ -18,7 +18,9 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
     """A Hub whose repositories lie in `tmp_path/hub`; lists what was fetched of which."""
     calls: list[tuple[str, list[str]]] = []
 
-    def snapshot_download(name: str, *, repo_type: str, allow_patterns: list[str]) -> str:
+    def snapshot_download(
+        name: str, *, repo_type: str, allow_patterns: list[str], **_: object
+    ) -> str:
         assert repo_type == "dataset"
         calls.append((name, allow_patterns))
         source, snapshot = tmp_path / "hub" / name, tmp_path / "snapshots" / name / "0a1b2c"
@@ -31,7 +33,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
                 shutil.copy(file, target)
         return str(snapshot)
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(fetching, "snapshot_download", snapshot_download)
     return calls
 
 
@@ -132,9 +134,7 @@ def test_a_repository_of_another_layout_is_answered_with_its_configurations(
 
 
 def test_a_name_that_is_neither_here_nor_on_the_hub_is_said_to_be_so(fetched: Fetched) -> None:
-    message = (
-        r"no collection owner/absent: .*no such folder here, .*NotFoundError: Cannot find it.\)"
-    )
+    message = "no collection owner/absent: .*no such folder here, .*Cannot fetch owner/absent: "
     with pytest.raises(FileNotFoundError, match=message):
         load_collection("owner/absent")
     with pytest.raises(FileNotFoundError, match=message):
