@@ -49,6 +49,9 @@ from transformers import (  # noqa: E402
 
 from tests.publishing.making import make_collection, make_run  # noqa: E402
 
+# The fixture `loopback_hub`: a Hub on this machine, for the real clients.
+pytest_plugins = ["tests.hub.loopback_hub"]
+
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
 VOCABULARY_SIZE = 500

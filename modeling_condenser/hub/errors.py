@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 )
 
 # The error of the HTTP library, whose name differs between versions of the client.
-_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{4,}")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token"
 _BY_STATUS = {
@@ -60,7 +60,7 @@ def hub_errors(action: str, *, token: str | None = None) -> Iterator[None]:
     except HFValidationError as error:
         raise ValueError(f"Cannot {action}: {without_tokens(str(error), token)}") from None
     except (
-        _HTTP_ERROR,
+        HTTP_ERROR,
         LocalEntryNotFoundError,
         LocalTokenNotFoundError,
         EntryNotFoundError,

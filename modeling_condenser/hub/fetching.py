@@ -11,6 +11,7 @@ from huggingface_hub.utils.sha import git_hash
 from modeling_condenser.runs.whole_files import checksum_file
 
 from .errors import HubError, hub_errors
+from .retries import retrying
 
 RepositoryType = Literal["model", "dataset", "space"]
 _SHA256_DIGITS, _SHA1_DIGITS = 64, 40
@@ -58,12 +59,14 @@ def fetch(
     started = time.time()
     with hub_errors(f"fetch {name}"):
         folder = Path(
-            snapshot_download(
-                repository,
-                repo_type=repo_type,
-                revision=revision,
-                allow_patterns=list(only) if only is not None else None,
-                ignore_patterns=list(without) if without is not None else None,
+            retrying(
+                lambda: snapshot_download(
+                    repository,
+                    repo_type=repo_type,
+                    revision=revision,
+                    allow_patterns=list(only) if only is not None else None,
+                    ignore_patterns=list(without) if without is not None else None,
+                )
             )
         )
     _check_downloads(folder, name, since=started)
