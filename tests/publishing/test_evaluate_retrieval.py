@@ -1,22 +1,39 @@
 """The script that is published with a model, where nothing else of this project is."""
 
+import ast
+import gzip
+import importlib.util
 import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import HfApi
+
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.system_results import evaluate_system
+from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
-from tests.publishing.making import run_isolated
+from modeling_condenser.repository.contract import EncodingContract, Pooling
+from modeling_condenser.retrieval.runs import read_run
+from tests.publishing.making import plain_vectors, run_isolated
 
 RUN_EACH = """
 import runpy
 
 collection, *folders = sys.argv[1:]
 for folder in folders:
-    sys.argv = ["evaluate_retrieval.py", collection, "--split", "test"]
-    print("RESULT", flush=True)
-    runpy.run_path(f"{folder}/evaluate_retrieval.py", run_name="__main__")
+    sys.argv = ["evaluate_retrieval.py", collection, "--json", f"{folder}/figures.json"]
+    try:
+        runpy.run_path(f"{folder}/evaluate_retrieval.py", run_name="__main__")
+    except SystemExit as end:
+        assert end.code == 0
 assert "modeling_condenser" not in sys.modules
 """
 
@@ -24,24 +41,524 @@ CONTRACTS: tuple[dict[str, Any], ...] = (
     {"similarity": "dot"},
     {"similarity": "cosine"},
     {"similarity": "cosine", "pooling": "mean"},
+    {"similarity": "dot", "pooling": "mean", "token_type_ids": True},
+    {"similarity": "cosine", "pooling": "max"},
     {"similarity": "dot", "pooling": "max", "query_prompt": "the ", "passage_prompt": "a "},
 )
+MEASURES = (
+    "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
+)
+ALLOWED = {"datasets", "faiss", "huggingface_hub", "ir_measures", "numpy", "torch", "transformers"}
+
+Run = Callable[..., int]
+
+
+def open_script(folder: Path) -> ModuleType:
+    """The script of an exported folder as a module."""
+    name = "evaluate_retrieval"
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec and spec.loader
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a folder's script in this process, and gives its status."""
+    n_threads = torch.get_num_threads()
+
+    def run(folder: Path, *words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["evaluate_retrieval.py", *map(str, words)])
+        status: int = open_script(folder).main()
+        return status
+
+    yield run
+    torch.set_num_threads(n_threads)
+
+
+@pytest.fixture(scope="module")
+def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export with the contract of the papers, which no test changes."""
+    return export_encoder(bert_run, tmp_path_factory.mktemp("exports") / "encoder", contract=SHORT)
+
+
+SHORT = EncodingContract(8, 24, title_separator=" : ")
+
+
+def write_jsonl(file: Path, rows: list[dict[str, Any]]) -> None:
+    data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+
+
+def write_collection(
+    folder: Path,
+    passages: list[dict[str, Any]],
+    queries: list[dict[str, Any]],
+    qrels: list[tuple[str, str, int]],
+    *,
+    ending: str = "",
+) -> Path:
+    write_jsonl(folder / f"corpus.jsonl{ending}", passages)
+    write_jsonl(folder / f"queries.jsonl{ending}", queries)
+    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in qrels)]
+    (folder / "qrels").mkdir()
+    data = ("\n".join(lines) + "\n").encode()
+    (folder / "qrels" / f"test.tsv{ending}").write_bytes(gzip.compress(data) if ending else data)
+    return folder
+
+
+def write_results(folder: Path, *results: dict[str, Any]) -> None:
+    (folder / "evaluation_results.json").write_text(json.dumps(results))
+
+
+def figures(file: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(file.read_text())
+    return found
+
+
+def rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
+    """Thirty copies of one passage among others; only copies in the middle are relevant."""
+    numbers = np.random.default_rng(0).permutation(60)
+    passages = [{"_id": f"{n:03d}", "text": texts[0 if n < 30 else n]} for n in numbers.tolist()]
+    queries = [{"_id": f"0{i}", "text": texts[0][: 10 + 5 * i]} for i in range(8)]
+    qrels = [(f"0{i}", f"{n:03d}", 1 + i % 3) for i in range(8) for n in (2 * i, 29, 30 + i)]
+    return write_collection(folder, passages, queries, qrels, ending=ending)
 
 
 def test_the_published_script_reproduces_the_evaluation(
     bert_run: Path, collection: Path, tmp_path: Path
 ) -> None:
     folders, expected = [], []
-    for changes in CONTRACTS:
+    for number, changes in enumerate(CONTRACTS):
         contract = EncodingContract(8, 24, title_separator=" : ", **changes)
-        name = "-".join(changes.values()).replace(" ", "")
-        folder = export_encoder(bert_run, tmp_path / name, contract=contract)
-        means = evaluate_system(folder, collection, tmp_path / "runs" / name, progress=False)
-        expected.append({name: round(v, 4) for name, v in means.evaluation.means.items()})
+        folder = export_encoder(bert_run, tmp_path / f"encoder-{number}", contract=contract)
+        result = evaluate_system(folder, collection, tmp_path / f"runs-{number}", progress=False)
+        expected.append(result.evaluation.means)
         folders.append(folder)
-    output = run_isolated(RUN_EACH, collection, *folders, scratch=tmp_path / "elsewhere")
-    found = [json.loads(part) for part in output.split("RESULT")[1:]]
-    assert found == expected
+    run_isolated(RUN_EACH, collection, *folders, scratch=tmp_path / "elsewhere")
+    found = [figures(folder / "figures.json")[0]["values"] for folder in folders]
+    assert [rounded(values) for values in found] == [rounded(values) for values in expected]
     # So similarity, pooling and prompts were read from the contract.
-    assert len({json.dumps(measures) for measures in found}) == len(CONTRACTS)
-    assert 0 < found[0]["MRR@10"] < 1
+    assert len({json.dumps(values) for values in found}) == len(CONTRACTS)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_padding_changes_no_vector(bert_run: Path, tmp_path: Path, pooling: Pooling) -> None:
+    contract = EncodingContract(64, 64, pooling=pooling)
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
+    mixed = ["Why?", "The glacier visits Oslo. " * 6, "", "A museum"]
+    vectors = open_script(folder).Encoder(folder).encode_queries(mixed)
+    expected = plain_vectors(folder, mixed, pooling=pooling).numpy()
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=3e-6)
+
+
+def test_run_and_measures_are_those_of_the_package(
+    exported: Path, collection: Path, tmp_path: Path, start: Run
+) -> None:
+    result = evaluate_system(
+        exported, collection, tmp_path / "run", depth=20, measures=MEASURES, progress=False
+    )
+    words = ("--depth", 20, "--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json")
+    assert start(exported, collection, *words, "--measures", *MEASURES) == 0
+    [found] = figures(tmp_path / "figures.json")
+    assert found["values"] == result.evaluation.means
+    assert result.run_file
+    ours, theirs = read_run(tmp_path / "run.trec"), read_run(result.run_file)
+    assert {q: list(ranking) for q, ranking in ours.items()} == {
+        q: list(ranking) for q, ranking in theirs.items()
+    }
+    for query, ranking in ours.items():
+        assert ranking == pytest.approx(theirs[query], rel=1e-6)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_thirty_copies_across_the_last_place_are_ranked_by_id(
+    exported: Path, texts: list[str], tmp_path: Path, start: Run, ending: str
+) -> None:
+    folder = tied(texts, tmp_path / "tied", ending=ending)
+    measures = ["MRR@10", "nDCG@10", "R@10", "MAP"]
+    result = evaluate_system(
+        exported, folder, tmp_path / "run", depth=10, measures=measures, progress=False
+    )
+    words = ("--depth", 10, "--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json")
+    assert start(exported, folder, *words, "--measures", *measures) == 0
+    assert rounded(figures(tmp_path / "figures.json")[0]["values"]) == rounded(
+        result.evaluation.means
+    )
+    copies = [f"{n:03d}" for n in range(30)]
+    rankings = [list(ranking) for ranking in read_run(tmp_path / "run.trec").values()]
+    for ranking in rankings:
+        found = [passage for passage in ranking if passage in copies]
+        assert found == copies[: len(found)]
+    assert any(ranking[-1] in copies for ranking in rankings)  # the last place is among them
+
+
+def test_scores_are_the_packages_to_the_last_bit_in_shards_of_copies(
+    exported: Path, texts: list[str], tmp_path: Path, start: Run
+) -> None:
+    """Copies that lie in different batches can differ in their last bits, and then do not tie."""
+    numbers = np.random.default_rng(2).permutation(700).tolist()
+    passages = [{"_id": f"{n:03d}", "text": texts[n % 250]} for n in numbers]
+    queries = [{"_id": f"q{n}", "text": texts[n][:40]} for n in range(50)]
+    qrels = [(f"q{n}", f"{n + 250:03d}", 1) for n in range(50)]
+    folder = write_collection(tmp_path / "copies", passages, queries, qrels)
+    result = evaluate_system(exported, folder, tmp_path / "run", depth=10, progress=False)
+    words = ("--depth", 10, "--run", tmp_path / "run.trec", "--json", tmp_path / "a.json")
+    assert start(exported, folder, *words) == 0
+    assert figures(tmp_path / "a.json")[0]["values"] == result.evaluation.means
+    assert result.run_file
+    assert read_run(tmp_path / "run.trec") == read_run(result.run_file)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_places_are_those_of_brute_force_however_many_tie(exported: Path, far: bool) -> None:
+    script, rng = open_script(exported), np.random.default_rng(1)
+    queries = rng.standard_normal((7, 16)).astype(np.float32)
+    base = rng.standard_normal((20, 16)).astype(np.float32)
+    passages = base[rng.integers(0, 3, 1500)]  # 500 copies of each of three
+    passages[::100] = base[3:18]
+    passages[1::100] *= np.float32(1 + 1e-7)  # nearly ties
+    ids = [f"{n:04d}" for n in rng.permutation(1500)]
+    best = [[(np.inf, "")] * 40 for _ in queries]
+    for first in range(0, 1500, 400):
+        rows = slice(first, first + 400)
+        script.compete(best, queries, passages[rows], ids[rows], far)
+    wide_queries, wide = queries.astype(np.float64), passages.astype(np.float64)
+    for query, ranking in zip(wide_queries, best, strict=True):
+        costs = ((wide - query) ** 2).sum(axis=1) if far else -(wide * query).sum(axis=1)
+        expected = sorted(zip(costs.tolist(), ids, strict=True))[:40]
+        assert [passage for _, passage in ranking] == [passage for _, passage in expected]
+
+
+def test_a_euclidean_contract_ranks_by_distance(
+    bert_run: Path, collection: Path, tmp_path: Path, start: Run
+) -> None:
+    contract = EncodingContract(8, 24, similarity="euclidean", pooling="mean")
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
+    assert start(folder, collection, "--json", tmp_path / "figures.json") == 0
+    retriever, read = Retriever(folder), load_collection(collection)
+    queries = retriever.encode_queries(list(read.queries.values())).astype(np.float64)
+    passages = retriever.encode_passages(read.passages).astype(np.float64)
+    run = {
+        query: dict(
+            zip(read.passages["_id"], (-np.linalg.norm(passages - v, axis=1)).tolist(), strict=True)
+        )
+        for query, v in zip(read.queries, queries, strict=True)
+    }
+    [found] = figures(tmp_path / "figures.json")
+    assert rounded(found["values"]) == rounded(evaluate_run(read.qrels, run).means)
+    by_product = {
+        query: dict(zip(read.passages["_id"], (passages @ v).tolist(), strict=True))
+        for query, v in zip(read.queries, queries, strict=True)
+    }
+    assert rounded(found["values"]) != rounded(evaluate_run(read.qrels, by_product).means)
+
+
+def test_figures_are_compared_with_the_cards(
+    bert_run: Path,
+    collection: Path,
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+    means = evaluate_system(
+        folder, collection, tmp_path / "run", measures=["MRR@10", "R@5"], progress=False
+    ).evaluation.means
+    result = {"collection": collection.name, "source": None, "split": "test", "depth": 100}
+    other = {**result, "split": "train", "values": {"MRR@10": 0.9}}
+    write_results(folder, {**result, "values": {**means, "Hit@20": 0.5}}, other)
+    assert start(folder, collection) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, value in means.items():
+        assert f"{name:16}{value:8.4f}{value:8.4f}" in lines
+    assert f"{'Hit@20':16}  0.5000       -" in lines
+    assert start(folder, collection, "--depth", 50) == 0  # of which the card says nothing
+    assert f"{'MRR@10':16}       -" in capsys.readouterr().out
+    means["R@5"] += 0.0001
+    write_results(folder, {**result, "values": means}, other)
+    assert start(folder, collection) == 1
+    found = capsys.readouterr()
+    assert f"{means['R@5'] - 0.0001:.4f}  differs\n" in found.out
+    assert f"These figures are not the card's: {collection.name}: R@5\n" in found.err
+    # Without a collection there is nothing public to look at.
+    assert start(folder) == 2
+    found = capsys.readouterr()
+    assert f"{collection.name} (test) is a local collection: give its folder\n" in found.out
+    assert "no result in" in found.err
+
+
+@pytest.mark.usefixtures("loopback_hub")
+def test_the_cards_public_results_are_reproduced_from_the_hub(
+    bert_run: Path,
+    collection: Path,
+    texts: list[str],
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = HfApi()
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    ours = tied(texts, tmp_path / "tied")
+    (ours / "qrels" / "test.tsv").rename(beside / "test.tsv")
+    (ours / "qrels").rmdir()
+    (ours / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
+    for name, source in (("whole", collection), ("tied", ours), ("tied-qrels", beside)):
+        api.create_repo(f"owner/{name}", repo_type="dataset")
+        api.upload_folder(repo_id=f"owner/{name}", folder_path=source, repo_type="dataset")
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+    results: list[dict[str, Any]] = []
+    for name in ("whole", "tied"):
+        hub_name = f"owner/{name}"
+        means = evaluate_system(folder, hub_name, tmp_path / "runs" / name, progress=False)
+        facts = {"collection": name, "source": hub_name, "split": "test", "depth": 100}
+        results.append({**facts, "values": means.evaluation.means})
+    write_results(folder, *results)
+    # The model itself is fetched, too, at a revision; what comes later is not looked at.
+    api.create_repo("owner/encoder")
+    revision = api.upload_folder(repo_id="owner/encoder", folder_path=folder).oid
+    results[0]["values"]["R@100"] = 0.1
+    write_results(folder, *results, {**results[1], "collection": "gone", "source": "owner/gone"})
+    api.upload_folder(repo_id="owner/encoder", folder_path=folder)
+    assert start(folder, "--model", "owner/encoder", "--revision", revision) == 0
+    out = capsys.readouterr().out
+    assert "owner/whole (test): 20 queries, 60 passages, depth 100\n" in out
+    assert "owner/tied (test): 8 queries, 60 passages, depth 100\n" in out
+    assert start(folder, "--model", "owner/encoder") == 1
+    found = capsys.readouterr()
+    assert "not the card's: whole: R@100\n" in found.err
+    assert "error: owner/gone (test): " in found.err
+    assert start(folder, "owner/tied") == 0
+    assert start(folder, "owner/gone") == 2
+    assert start(folder, "--revision", revision) == 2
+    assert "which has no revisions: drop --revision" in capsys.readouterr().err
+
+
+def test_a_file_of_the_hubs_cache_finds_its_repository(
+    exported: Path, collection: Path, tmp_path: Path
+) -> None:
+    snapshot, blobs = tmp_path / "snapshots" / "0a1b2c", tmp_path / "blobs"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(file for file in exported.iterdir() if file.is_file()):
+        (blobs / str(number)).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    run_isolated(RUN_EACH, collection, snapshot, scratch=tmp_path / "elsewhere")
+    [found] = figures(snapshot / "figures.json")
+    expected = evaluate_system(exported, collection, tmp_path / "run", progress=False)
+    assert rounded(found["values"]) == rounded(expected.evaluation.means)
+
+
+def write_configured(folder: Path, texts: list[str], *, numbers: bool = False) -> Path:
+    """A data set with configurations, as MTEB has them; ids can be numbers."""
+    key, name = ("id", int) if numbers else ("_id", str)
+    rows = {
+        "corpus/corpus": [{key: name(f"{100 + i}"), "text": texts[i]} for i in range(40)],
+        "queries/queries": [{key: name(f"{i}"), "text": texts[i][:30]} for i in range(10)],
+        "qrels/test": [
+            {"query-id": name(f"{i}"), "corpus-id": name(f"{100 + j}"), "score": grade}
+            for i in range(10)
+            for j, grade in ((i, 2), (i + 1, 1), (i + 2, 0))
+        ],
+    }
+    rows["qrels/validation"] = rows["qrels/test"][:9]
+    for path, records in rows.items():
+        write_jsonl(folder / f"{path}.jsonl", records)
+    configs = [
+        {"config_name": "corpus", "data_files": [{"split": "corpus", "path": "corpus/*"}]},
+        {"config_name": "queries", "data_files": [{"split": "queries", "path": "queries/*"}]},
+        {
+            "config_name": "default",
+            "data_files": [
+                {"split": split, "path": f"qrels/{split}.jsonl"} for split in ("test", "validation")
+            ],
+        },
+    ]
+    (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
+    return folder
+
+
+@pytest.mark.parametrize(("numbers", "split"), [(False, "test"), (True, "test"), (True, "dev")])
+def test_configurations_of_a_data_set_are_read(
+    exported: Path, texts: list[str], tmp_path: Path, start: Run, numbers: bool, split: str
+) -> None:
+    folder = write_configured(tmp_path / "set", texts, numbers=numbers)
+    expected = evaluate_system(exported, folder, tmp_path / "run", split=split, progress=False)
+    words = ("--split", split, "--json", tmp_path / "figures.json")
+    assert start(exported, folder, *words) == 0
+    [found] = figures(tmp_path / "figures.json")
+    assert found["values"] == expected.evaluation.means
+
+
+@pytest.mark.usefixtures("loopback_hub")
+def test_configurations_of_the_hub_are_read(
+    exported: Path, texts: list[str], tmp_path: Path, start: Run
+) -> None:
+    folder = write_configured(tmp_path / "set", texts)
+    HfApi().create_repo("owner/set", repo_type="dataset")
+    HfApi().upload_folder(repo_id="owner/set", folder_path=folder, repo_type="dataset")
+    expected = evaluate_system(exported, "owner/set", tmp_path / "run", progress=False)
+    assert start(exported, "owner/set", "--json", tmp_path / "figures.json") == 0
+    [found] = figures(tmp_path / "figures.json")
+    assert found["values"] == expected.evaluation.means
+
+
+def test_ids_stay_as_they_are_and_titles_may_be_missing(
+    exported: Path, texts: list[str], tmp_path: Path
+) -> None:
+    ids = ["007", "7", "2020-01-01", "1.0", " x", "ü"]
+    folder = write_collection(
+        tmp_path / "ids",
+        [{"_id": name, "text": texts[i], "metadata": {"n": i}} for i, name in enumerate(ids)],
+        [{"_id": "007", "text": "why?"}, {"_id": 7, "text": "a"}, {"_id": "8", "text": "b"}],
+        [("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
+    )
+    passages, queries, qrels = open_script(exported).read_collection(str(folder), "test")
+    assert list(passages["_id"]) == ids
+    assert set(passages["title"]) == {""}
+    assert queries == {"007": "why?", "7": "a"}
+    assert qrels == {"007": {"007": 1}, "7": {"2020-01-01": 2, "7": 0}}
+    # A file that has changed is read anew.
+    write_jsonl(folder / "corpus.jsonl", [{"_id": name, "text": "new"} for name in ids])
+    passages, _, _ = open_script(exported).read_collection(str(folder), "test")
+    assert set(passages["text"]) == {"new"}
+
+
+def test_passages_are_encoded_a_chunk_at_a_time(exported: Path, texts: list[str]) -> None:
+    script = open_script(exported)
+    encoder = script.Encoder(exported)
+    rows = [{"_id": f"{i}", "title": None, "text": texts[i % len(texts)]} for i in range(1000)]
+    sizes = []
+
+    class Watched(script.Encoder):  # type: ignore[misc,name-defined]
+        def encode_passages(self, titles: list[str], texts: list[str]) -> np.ndarray:
+            sizes.append(len(texts))
+            return encoder.encode_passages(titles, texts)
+
+    passages = script.Dataset.from_list(rows)
+    run = script.search(Watched(exported), passages, {"q": texts[3]}, 50)
+    assert sizes == [256, 256, 256, 232]  # as the package's shards
+    [query], vectors = encoder.encode_queries([texts[3]]), encoder.encode(texts, 24)
+    best = np.argsort(-(vectors @ query))
+    copies = [texts[row] for row in best for _ in range(row, 1000, len(texts))]
+    assert [texts[int(passage) % len(texts)] for _, passage in run["q"]] == copies[:50]
+
+
+def test_the_script_imports_nothing_that_transformers_users_lack(exported: Path) -> None:
+    code = (exported / "evaluate_retrieval.py").read_text()
+    imported = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(str(node.module).partition(".")[0])
+    assert imported - sys.stdlib_module_names == ALLOWED
+    assert "trust_remote_code=True" not in code
+
+
+def broken(texts: list[str], folder: Path, **changes: Any) -> Path:
+    content: dict[str, Any] = {
+        "passages": [{"_id": "a", "text": texts[0]}, {"_id": "b", "text": texts[1]}],
+        "queries": [{"_id": "q", "text": "why?"}],
+        "qrels": [("q", "a", 1)],
+    }
+    return write_collection(folder, *{**content, **changes}.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"passages": []}, "corpus.jsonl is empty"),
+        ({"passages": [{"_id": "a", "text": "x"}] * 2}, "2 passages have 1 ids, expected one each"),
+        ({"passages": [{"_id": "b", "text": "x"}]}, "1 judged passages are missing, such as 'a'"),
+        ({"passages": [{"_id": "a", "text": None}]}, "corpus.jsonl:1: expected JSON with strings"),
+        ({"passages": [{"_id": 1.5, "text": "a"}]}, "corpus.jsonl:1: expected JSON with strings"),
+        ({"passages": [[1, 2]]}, "corpus.jsonl:1: expected JSON with strings"),
+        ({"passages": [{"id": "a", "text": ""}]}, "corpus.jsonl:1: expected JSON with strings"),
+        ({"queries": [{"_id": "p", "text": "x"}]}, "1 judged queries are missing, such as 'q'"),
+        ({"qrels": [("q", "a", 0)]}, "no passage is judged with a grade above 0"),
+        ({"qrels": [("q", "a", "x")]}, "q a: the grade is 'x', expected a whole number"),
+        ({"qrels": [("q", "a", 1, 2)]}, "test.tsv:2: "),
+    ],
+)
+def test_a_collection_that_does_not_fit_is_refused(
+    exported: Path,
+    texts: list[str],
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    assert start(exported, broken(texts, tmp_path / "broken", **changes)) == 2
+    error = capsys.readouterr().err
+    assert f"error: {tmp_path / 'broken'} (test): " in error
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--split", "dev"), "has no judgements of the split 'dev', but test.tsv, train.tsv"),
+        (("--measures", "Hit@20"), "Hit@k looks for answers, which the package that made"),
+        (("--measures", "R"), "unknown measure 'R': expected MRR@k"),
+        (("--measures", "nDCG(rel=2)@10"), "unknown measure 'nDCG(rel=2)@10'"),
+        (("--measures", "MRR@0"), "unknown measure 'MRR@0'"),
+        (("--model", "."), "encoding_contract.json: fetch the whole repository"),
+    ],
+)
+def test_a_wrong_wish_is_refused(
+    exported: Path,
+    collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert start(exported, collection, *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_other_wrong_words_are_refused(
+    exported: Path, tmp_path: Path, start: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(exported, "--depth", 5) == 2
+    assert "--run, --measures and --depth need a collection" in capsys.readouterr().err
+    assert start(exported) == 2
+    assert "is of a public collection: name a collection" in capsys.readouterr().err
+    assert start(exported, tmp_path) == 2
+    assert "doesn't contain any data files" in capsys.readouterr().err
+    write_jsonl(tmp_path / "data.jsonl", [{"text": "a"}])
+    assert start(exported, tmp_path) == 2
+    assert "there is neither corpus.jsonl nor a configuration corpus" in capsys.readouterr().err
+    assert start(exported, tmp_path, "--depth", 0) == 2
+    assert "--depth is 0, expected at least 1" in capsys.readouterr().err
+
+
+def test_a_contract_with_a_field_of_another_version_is_refused(
+    bert_run: Path,
+    collection: Path,
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+    file = folder / "encoding_contract.json"
+    contract = json.loads(file.read_text())
+    file.write_text(json.dumps({**contract, "projection": 128}))
+    assert start(folder, collection) == 2
+    assert "{'projection'} missing or unknown" in capsys.readouterr().err
+    file.write_text(json.dumps({**contract, "pooling": "last"}))
+    assert start(folder, collection) == 2
+    assert "pooling is 'last', expected cls, mean or max" in capsys.readouterr().err
