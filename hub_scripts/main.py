@@ -12,12 +12,14 @@ import sys
 COMMANDS = {
     "demo": "condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes",
     "pretrain": "run a pre-training recipe: condense an encoder on your text",
+    "import-reference": "turn a checkpoint of the reference implementation into one of ours",
     "export": "turn a pre-training checkpoint into a plain encoder's repository folder",
     "finetune": "run a fine-tuning recipe: make an encoder a dense retriever",
     "encode": "make the vectors of a collection; killed anywhere, it goes on where it ended",
     "mine": "find hard negatives for fine-tuning, with BM25 or any retriever",
     "evaluate": "search a collection with a retriever or BM25 and measure the ranking",
     "search": "search a collection for a query",
+    "push": "publish an encoder, a retriever or a checkpoint on the Hugging Face Hub",
     "collection": "write the built-in collection as a BEIR folder",
 }
 
@@ -35,7 +37,7 @@ def main(words: list[str] | None = None) -> int:
         prog="condenser",
         description="Condense an encoder on your text, fine-tune it into a retriever, measure it.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<12}{text}" for name, text in COMMANDS.items())
+        + "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
         + "\n\n`condenser COMMAND --help` says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,7 +45,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     _set_up_process()
-    command = importlib.import_module(f"hub_scripts.{arguments.command}")
+    command = importlib.import_module(f"hub_scripts.{arguments.command.replace('-', '_')}")
     try:
         command.run(arguments.words)
     except (ValueError, OSError) as error:

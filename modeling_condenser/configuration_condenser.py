@@ -98,6 +98,12 @@ class CondenserConfig(PreTrainedConfig):
             setattr(config, name, value)
         return loaded
 
+    def to_dict(self) -> dict[str, Any]:
+        """The content of a config.json: without the place that the encoder was loaded from."""
+        content = super().to_dict()
+        content["encoder_config"].pop("_name_or_path", None)
+        return content
+
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:
         """The backbone's configuration, where transformers keeps the vocabulary size."""
         return self.encoder_config

@@ -49,7 +49,7 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
     assert (workplace / "my-encoder" / "encoding_contract.json").is_file()
 
 
-def test_the_commands_run_one_after_another(workplace, capsys):
+def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     blocks = "".join(block for block in code_blocks("bash") if "condenser " in block)
     commands = blocks.replace("\\\n", " ").strip().splitlines()
     assert [shlex.split(command)[1] for command in commands] == [
@@ -63,6 +63,10 @@ def test_the_commands_run_one_after_another(workplace, capsys):
         "evaluate",
         "encode",
         "search",
+        "push",
+        "push",
+        "push",
+        "evaluate",
     ]
     for command in commands:
         words = shlex.split(command)
@@ -75,7 +79,7 @@ def test_the_commands_run_one_after_another(workplace, capsys):
 
 def test_every_command_and_file_that_the_readme_names_exists():
     text = README.read_text()
-    named = set(re.findall(r"(?<![\w*])condenser (\w+)", text)) - {"makes"}
+    named = set(re.findall(r"(?<![\w*-])condenser ([\w-]+)", text)) - {"makes"}
     assert named <= set(COMMANDS), named - set(COMMANDS)
     for target in re.findall(r"^make (\w+)", text, re.MULTILINE):
         makefile = (README.parent / "Makefile").read_text()

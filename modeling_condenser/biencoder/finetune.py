@@ -1,5 +1,7 @@
 """The fine-tuning stage: a recipe in, a run folder with a retriever out."""
 
+import copy
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
@@ -8,15 +10,17 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
-from transformers import set_seed
+from transformers import TrainerState, set_seed
 
 from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.repository.provenance import read_provenance, read_stage
+from modeling_condenser.repository.provenance import FINETUNING, read_provenance, read_stage
+from modeling_condenser.repository.training_log import thin_log
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
     claim_run_folder,
+    describe_machine,
     record_run,
     whole_folder,
 )
@@ -62,7 +66,15 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
     with arguments.main_process_first():
         claim_run_folder(run_folder, settings)
+    facts = {"objective": recipe.objective, "seed": arguments.seed, **data.facts}
+
+    def write_current(folder: Path, state: TrainerState, name: str | None) -> None:
+        """The repository of the encoder as it stands, in the middle of the training too."""
+        so_far = {**facts, **_progress(state)}
+        _write_repository(encoder, run_folder, folder, facts=so_far, state=state, name=name)
+
     trainer = RetrieverTrainer(
+        repository=write_current,
         model=encoder.model,
         args=arguments,
         train_dataset=data.examples,
@@ -71,21 +83,18 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         drawn=data.drawn,
     )
     started = time.perf_counter()
-    trainer.train()
+    trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     log = trainer.state.log_history
     if trainer.is_world_process_zero():
         write_json(run_folder / LOG_FILE, log)
-        facts = {
-            "objective": recipe.objective,
-            "seed": arguments.seed,
-            **data.facts,
-            "steps": trainer.state.global_step,
-            "mean_loss": _mean_loss(log),
-            "session_seconds": round(time.perf_counter() - started, 1),
-        }
+        facts |= _progress(trainer.state)
+        facts["session_seconds"] = round(time.perf_counter() - started, 1)
         record_run(run_folder, facts)
-        _write_model(encoder, run_folder, model_folder)
+        with whole_folder(model_folder) as partial:
+            _write_repository(encoder, run_folder, partial, facts=facts, state=trainer.state)
     trainer.accelerator.wait_for_everyone()
+    if arguments.push_to_hub:
+        trainer.push_to_hub()
     return model_folder
 
 
@@ -117,12 +126,26 @@ def _mean_loss(log: list[dict[str, float]]) -> float | None:
     return round(sum(losses) / len(losses), 4) if losses else None
 
 
-def _write_model(encoder: OpenedEncoder, run_folder: Path, model_folder: Path) -> None:
-    """Write the trained encoder's repository, whole or not at all."""
+def _progress(state: TrainerState) -> dict[str, Any]:
+    return {"steps": state.global_step, "mean_loss": _mean_loss(state.log_history)}
+
+
+def _write_repository(
+    encoder: OpenedEncoder,
+    run_folder: Path,
+    folder: Path,
+    *,
+    facts: Mapping[str, Any],
+    state: TrainerState,
+    name: str | None = None,
+) -> None:
+    """Write the repository of the encoder as it stands."""
     transformer: Any = encoder.model[0]
-    stage = read_stage(run_folder, "Fine-tuning")
-    stages = [*read_provenance(encoder.folder), *([stage] if stage else [])]
-    with whole_folder(model_folder) as partial:
-        write_repository(
-            partial, transformer.model, encoder.model.tokenizer, encoder.contract, stages
-        )
+    stages = read_provenance(encoder.folder)
+    stage = read_stage(run_folder, FINETUNING)
+    if stage is not None:
+        run = {**describe_machine(), **facts}
+        stages.append(dataclasses.replace(stage, run=run, log=thin_log(state.log_history)))
+    # A copy, because it is changed into what the contract says, and training may go on.
+    tokenizer = copy.deepcopy(encoder.model.tokenizer)
+    write_repository(folder, transformer.model, tokenizer, encoder.contract, stages, name=name)

@@ -10,7 +10,11 @@ from typing import Any
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import fingerprint_judgements
+from modeling_condenser.collection.fingerprint import (
+    fingerprint_judgements,
+    fingerprint_passages,
+    fingerprint_rows,
+)
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.examples.data_files import DataSource, find_data, read_records
 from modeling_condenser.examples.formats import SCHEMAS, ExampleReader
@@ -75,7 +79,10 @@ def load_training_data(
     what = str(recipe.data or recipe.collection)
     n_negatives = _n_negatives(recipe, stored.n_negatives, what)
     table = take_subset(stored.table, recipe.train_size, seed=recipe.subset_seed, what=what)
-    facts: dict[str, Any] = {"n_examples": len(table)}
+    facts: dict[str, Any] = {"n_examples": len(table), "examples_sha256": fingerprint_rows(table)}
+    if collection is not None:
+        facts["passages_fingerprint"] = fingerprint_passages(collection.passages)
+        facts["judgements_fingerprint"] = fingerprint_judgements(collection)
     if stored.left_out:
         facts["left_out"] = stored.left_out
     if texts is None and stored.n_negatives == (0, 0):

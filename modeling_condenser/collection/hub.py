@@ -115,6 +115,6 @@ def _fetch(name: str, patterns: Sequence[str]) -> Path:
         return fetch(name, repo_type="dataset", only=patterns)
     except (NotOnHubError, ValueError) as error:
         raise FileNotFoundError(
-            f"no collection {name}: there is no such folder here, and a data set of that name could "
-            f"not be fetched. {error}"
+            f"no collection {name}: there is no such folder here, and a data set of that name "
+            f"could not be fetched. {error}"
         ) from None

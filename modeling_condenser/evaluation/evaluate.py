@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.runs.recipe import fill
 
-from .card_results import report_on_card
+from .card_results import name_in_commands, report_on_card
 from .cost import EncodingCost, measure_cost
 from .report import MARKDOWN_FILE, ReportedSystem, RetrievalResults, write_report
 from .report_text import Report
@@ -148,7 +150,7 @@ def _evaluate_retrieval(
         seed=recipe.seed,
         progress=progress,
     )
-    _report_on_cards(recipe, search, systems, results)
+    _report_on_cards(recipe, search, systems, results, collection)
     return EvaluationReport(report, folder / MARKDOWN_FILE)
 
 
@@ -198,16 +200,26 @@ def _report_on_cards(
     search: SearchSettings,
     systems: Sequence[System],
     results: Sequence[SystemResult],
+    collection: Collection,
 ) -> None:
     """Write the results of models of ours, evaluated as they are, on their cards."""
     baselines = list(results[:1]) if recipe.baseline else []
     for system, result in zip(systems, results, strict=True):
         is_ours = system.is_dense and (Path(system.model) / CONTRACT_FILE).is_file()
         if is_ours and not system.settings and result not in baselines:
-            command = _command(
-                recipe, search, [*systems[: len(baselines)], system], result.collection
+            named = [*systems[: len(baselines)], parse_system(PLACEHOLDER)]
+            source = recipe.collection
+            report_on_card(
+                system.model,
+                result,
+                baselines,
+                collection=collection,
+                source=source,
+                depth=recipe.depth,
+                command=_command(recipe, search, named, name_in_commands(source, collection)),
+                search=search,
+                seed=recipe.seed,
             )
-            report_on_card(system.model, result, baselines, commands=[command])
 
 
 def _command(

@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from modeling_condenser.measures.contrasts import ALPHA
+from modeling_condenser.repository.markdown import (
+    code_block,
+    counted,
+    escape,
+    listed,
+    p_in_words,
+    table,
+)
 
 from .cost import EncodingCost
 from .findings import RetrievalFindings, SimilarityContrast, SimilarityFindings
-from .markdown import code_block, counted, escape, listed, p_value, table
 from .retrieval_text import render_retrieval
 
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -99,7 +106,7 @@ def _similarity_cell(value: float, c: SimilarityContrast | None) -> str:
     if c.p_adjusted is None:
         return f"{value:.4f} ({c.difference:+.4f}, not tested)"
     outcome = "significant" if c.p_adjusted < ALPHA else "not significant"
-    return f"{value:.4f} ({c.difference:+.4f}, {p_value(c.p_adjusted)}, {outcome})"
+    return f"{value:.4f} ({c.difference:+.4f}, {p_in_words(c.p_adjusted)}, {outcome})"
 
 
 def _costs(report: Report) -> list[str]:

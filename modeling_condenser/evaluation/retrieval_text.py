@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from modeling_condenser.measures.breakdown import Breakdown, Group
 from modeling_condenser.measures.contrasts import ALPHA, N_RESAMPLES, Contrast, QueryDifference
+from modeling_condenser.repository.markdown import counted, escape, p_in_words, shorten, table
 
 from .findings import RetrievalFindings
-from .markdown import counted, escape, p_value, shorten, table
 
 _HIGHER, _LOWER, _UNDECIDED = "▲", "▼", "○"
 _MARKS = (
@@ -76,7 +76,7 @@ def _verdict(c: Contrast) -> str:
         test = "with a single query, nothing can be tested"
     else:
         outcome = "the difference is significant" if c.is_significant else "no difference was shown"
-        test = f"{outcome} ({_interval(c.interval)} of the difference, {p_value(c.p_adjusted)})"
+        test = f"{outcome} ({_interval(c.interval)} of the difference, {p_in_words(c.p_adjusted)})"
     return (
         f"{escape(c.system)} scores {c.mean_system:.4f} in {escape(c.measure)}, {distance}: {test}."
         f" It is better on {counted(c.better, 'query', 'queries')}, equal on {c.equal:,} and worse"
@@ -99,7 +99,7 @@ def _mark(c: Contrast) -> str:
 
 def _cell(c: Contrast) -> str:
     """A mean with its answer to whether it differs from the baseline's."""
-    return f"{c.mean_system:.4f} {_mark(c)}({c.difference:+.4f}, {p_value(c.p_adjusted)})"
+    return f"{c.mean_system:.4f} {_mark(c)}({c.difference:+.4f}, {p_in_words(c.p_adjusted)})"
 
 
 def _how_tested(contrasts: Sequence[Contrast], baseline: str) -> str:
@@ -149,7 +149,7 @@ def _pairs(found: RetrievalFindings) -> list[str]:
         if test.p_value is None:
             return [f"By {thesis}, nothing can be said: there are too few queries for ten groups."]
         differ = "differ" if test.p_value < ALPHA else "do not differ"
-        return [f"By {thesis}, the two systems {differ} in {main} ({p_value(test.p_value)})."]
+        return [f"By {thesis}, the two systems {differ} in {main} ({p_in_words(test.p_value)})."]
     names = [system.name for system in found.results.systems]
     cells = {(a, b): "–" if a == b else "" for a in names for b in names}
     for c, test in zip(found.pairs, found.group_tests, strict=True):
@@ -184,7 +184,7 @@ def _other_pairs(found: RetrievalFindings) -> list[str]:
         [
             f"{escape(system)} minus {escape(other)}",
             *(
-                f"{c[m].difference:+.4f} {_mark(c[m])}({p_value(c[m].p_adjusted)})"
+                f"{c[m].difference:+.4f} {_mark(c[m])}({p_in_words(c[m].p_adjusted)})"
                 for m in measures
             ),
         ]

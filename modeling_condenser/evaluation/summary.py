@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from modeling_condenser.repository.markdown import counted, p_in_words
+
 from .findings import RetrievalFindings, SimilarityFindings
-from .markdown import counted, p_value
 from .report_text import Report
 
 Cells = Mapping[tuple[str, str], tuple[float, float | None]]
@@ -51,7 +52,7 @@ def _table(
             line = f"  {measure:<{width}}  {by_measure[measure]:.4f}"
             if (system, measure) in cells:
                 difference, p = cells[system, measure]
-                line += f"   {difference:+.4f} from {baseline}, {p_value(p)}"
+                line += f"   {difference:+.4f} from {baseline}, {p_in_words(p)}"
             lines.append(line)
     if cells:
         lines.append(f"p is two-sided, by Holm's correction over the {len(cells)} tests.")

@@ -16,6 +16,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
@@ -27,6 +29,7 @@ from .sentences import sentence_starts
 SHORT_BLOCK_PROBABILITY = 0.1
 _CHUNK = 256  # documents that are tokenized together
 _SHUFFLE_BUFFER = 10_000  # blocks that a stream is shuffled within
+_FINGERPRINTED = 4096  # blocks at once; part of the definition
 _RECIPE_VERSION = 1  # changes when the same documents give other blocks
 
 
@@ -228,6 +231,22 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
     lengths = np.bincount(np.maximum.accumulate(sentence))
     return lengths[lengths > 0]
+
+
+def fingerprint_blocks(blocks: Dataset) -> str:
+    """Identify what is trained on: SHA-256 over each block's length and tokens (int32), in order.
+
+    Args:
+        blocks: with a column `input_ids`.
+    """
+    digest = hashlib.sha256(b"condenser blocks 1")
+    for batch in blocks.with_format("arrow").iter(batch_size=_FINGERPRINTED):
+        column = batch["input_ids"]
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        for chunk in chunks:
+            digest.update(pc.list_value_length(chunk).to_numpy(zero_copy_only=False).astype("<i4"))
+            digest.update(chunk.flatten().to_numpy().astype("<i4"))
+    return digest.hexdigest()
 
 
 class KeyedBlocks(torch.utils.data.Dataset):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser.repository.provenance import Stage, read_pretraining
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,
@@ -28,9 +29,16 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks
+from .blocks import (
+    BlockBuilder,
+    KeyedBlocks,
+    StreamedBlocks,
+    build_blocks,
+    fingerprint_blocks,
+)
 from .collator import CondenserDataCollator
 from .corpus import Source, load_documents
+from .repository import complete_repository, train_seconds
 from .trainer import CondenserTrainer
 
 logger = logging.getLogger(__name__)
@@ -148,7 +156,7 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         blocks = build_blocks(documents, builder, num_proc=recipe.preprocessing_workers)
         dataset = KeyedBlocks(blocks, seed=arguments.seed)
         facts |= {
-            "corpus_fingerprint": blocks._fingerprint,
+            "blocks_sha256": fingerprint_blocks(blocks),
             "n_documents": len(documents),
             "n_blocks": len(blocks),
         }
@@ -158,11 +166,13 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         train_dataset=dataset,
         data_collator=collator,
         processing_class=tokenizer,
+        facts=facts,
     )
     started = time.perf_counter()
-    trainer.train()
+    trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     facts |= {
         "session_seconds": round(time.perf_counter() - started, 1),
+        "train_seconds": round(train_seconds(trainer.state.log_history), 1),
         "steps": trainer.state.global_step,
         "tokens_seen": int(trainer.state.num_input_tokens_seen),
         "n_parameters": sum(p.numel() for p in model.parameters()),
@@ -170,16 +180,26 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
     if trainer.is_world_process_zero():
         write_json(run_folder / LOG_FILE, trainer.state.log_history)
         record_run(run_folder, facts)
-        save_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, model_folder)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        save_model(model, tokenizer, model_folder, stages=read_pretraining(run_folder))
     trainer.accelerator.wait_for_everyone()
+    if arguments.push_to_hub:
+        trainer.push_to_hub()
     return model_folder
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save model and tokenizer, whole or not at all."""
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    *,
+    stages: Sequence[Stage] = (),
+) -> None:
+    """Save model and tokenizer with provenance and card, whole or not at all."""
     with whole_folder(folder) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        complete_repository(partial, stages)
 
 
 def _read(settings: Mapping[str, Any]) -> tuple[PretrainingRecipe, TrainingArguments]:

@@ -6,35 +6,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import TrainOutput
 
-from modeling_condenser.runs.checkpoints import (
-    MANIFEST,
-    drop_old_checkpoints,
-    last_whole_checkpoint,
-    seal_checkpoint,
-)
+from modeling_condenser.hub.trainer import WholeTrainer
 
 from .probe import probe
+from .repository import complete_repository, describe_training, link_model
 
 
-class CondenserTrainer(Trainer):
+class CondenserTrainer(WholeTrainer):
     """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM).
 
     Beside what the Trainer logs, each log entry holds
 
     - `head_loss` and `late_loss`, nats a masked token, averaged over the steps since the last;
     - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`Probe`);
-    - `tokens_per_second`, tokens of text, without padding, since the last entry.
+    - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
 
     Checkpoints are sealed with a manifest, and `train()` resumes from the last whole one in
-    `output_dir` without being told to. Data sets with `set_epoch` are told the epoch.
+    `output_dir` without being told to. With `push_to_hub=True` the repository can be loaded after
+    each push (`WholeTrainer`). Data sets with `set_epoch` are told the epoch.
+
+    Args:
+        *args: as for `Trainer`.
+        facts: about the data, for the model card.
+        **kwargs: as for `Trainer`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, facts: Mapping[str, Any] | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._facts = dict(facts or {})
         self._losses: dict[str, torch.Tensor] = {}
         self._n_tokens: torch.Tensor | int = 0  # summed on the device, read when logged
         self._window: tuple[float, int] | None = None  # when the last entry was, and at which step
@@ -47,15 +50,25 @@ class CondenserTrainer(Trainer):
         """Train, from the last whole checkpoint of `output_dir` unless told otherwise.
 
         Args:
-            resume_from_checkpoint: a checkpoint folder; None or True for the last whole one, if
-                any; False to start anew.
+            resume_from_checkpoint: a checkpoint folder; a repository of the Hub that was pushed
+                with `hub_strategy="checkpoint"`; None or True for the last whole one of
+                `output_dir`, if any; False to start anew.
             **kwargs: as for `Trainer.train`.
         """
-        if resume_from_checkpoint in (None, True):
-            last = last_whole_checkpoint(Path(str(self.args.output_dir)))
-            resume_from_checkpoint = str(last) if last else None
         self._window = None
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        resume = self.find_resume(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint=resume, **kwargs)
+
+    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
+        """Fill a folder with model, code, tokenizer, provenance and card."""
+        if checkpoint is None:
+            self.save_model(str(folder), _internal_call=True)
+            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        else:
+            link_model(checkpoint, folder)
+        if self.is_world_process_zero():
+            stages = describe_training(self, self._facts)
+            complete_repository(folder, stages, name=self.hub_model_id)
 
     def training_step(
         self,
@@ -67,11 +80,15 @@ class CondenserTrainer(Trainer):
             self._window = (time.perf_counter(), self.state.global_step)
         self._n_tokens = self._n_tokens + inputs["attention_mask"].sum()
         if self._is_probe_due():
-            batch = self._prepare_inputs(inputs)
+            batch = self._prepare_inputs(self.choose_probed(inputs))
             with self.accelerator.autocast():
                 measured = probe(self.accelerator.unwrap_model(model), batch)
             self._probed = (self.state.global_step, measured.logs())
         return super().training_step(model, inputs, num_items_in_batch)
+
+    def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The part of a batch that is probed: here all of it."""
+        return inputs
 
     def _is_probe_due(self) -> bool:
         """Whether the coming step is one that is logged, and not yet probed."""
@@ -101,8 +118,12 @@ class CondenserTrainer(Trainer):
         for name in ("head_loss", "late_loss"):
             value = outputs.get(name)
             if value is not None:
-                so_far = self._losses.get(name, torch.zeros((), device=value.device))
-                self._losses[name] = so_far + value.detach().float()
+                self.add_measure(name, value)
+
+    def add_measure(self, name: str, value: torch.Tensor) -> None:
+        """Add to what the next log entry states, a step: sums over micro-batches and processes."""
+        so_far = self._losses.get(name, torch.zeros((), device=value.device))
+        self._losses[name] = so_far + value.detach().float()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._window is not None:
@@ -124,34 +145,10 @@ class CondenserTrainer(Trainer):
         }
         n_tokens = self.accelerator.reduce(tokens, reduction="sum").item()
         measures["tokens_per_second"] = n_tokens / max(now - since, 1e-9)
+        measures["seconds"] = now - since
         self._losses, self._n_tokens = {}, 0
         self._window = (now, self.state.global_step)
         return measures
-
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save, seal, and only then let older checkpoints go.
-
-        Raises:
-            OSError: the checkpoint could not be written; older ones are untouched.
-        """
-        run_folder = Path(str(self.args.output_dir))
-        folder = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        keep, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            if self.args.should_save:
-                (folder / MANIFEST).unlink(missing_ok=True)
-            super()._save_checkpoint(model, trial)
-            if self.args.should_save:
-                seal_checkpoint(folder)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            raise OSError(
-                f"Could not write {folder}: {error}. Older checkpoints are untouched: when the "
-                "cause (such as a full disk) is removed, the same command goes on from the last."
-            ) from error
-        finally:
-            self.args.save_total_limit = keep
-        if self.args.should_save:
-            drop_old_checkpoints(run_folder, keep=keep, best=self.state.best_model_checkpoint)
 
 
 class _EpochTeller(TrainerCallback):

@@ -1,5 +1,6 @@
 """The export: a pre-training checkpoint in, a plain encoder's repository folder out."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -8,13 +9,20 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserModel
 from modeling_condenser.pretraining.pretrain import longest_sequence
-from modeling_condenser.repository.card import write_card
+from modeling_condenser.repository.card import CARD_FILE, write_card
 from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.provenance import Stage, read_pretraining, write_provenance
+from modeling_condenser.repository.provenance import (
+    Stage,
+    read_pretraining,
+    read_provenance,
+    write_provenance,
+)
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
+from modeling_condenser.runs.whole_files import write_json
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -25,7 +33,8 @@ def export_encoder(
     """Export the backbone of a checkpoint as a plain encoder of its own model type.
 
     Args:
-        checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one.
+        checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
+            (`owner/name@revision` pins it); code of a repository is never executed here.
         out: folder to write, whole or not at all.
         contract: how the encoder is to be used; by default CLS, dot product, and the longest
             sequence that its tokenizer allows and it has positions for.
@@ -40,12 +49,14 @@ def export_encoder(
     """
     out = Path(out)
     _refuse_foreign(out)
-    source = resolve_checkpoint(checkpoint)
+    source = str(find_model_folder(resolve_checkpoint(checkpoint)))
     model = _load_backbone(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     contract = contract or _default_contract(tokenizer, model)
-    stages = read_pretraining(_run_folder(source))
+    stages = read_provenance(Path(source)) or read_pretraining(_run_folder(source))
     with whole_folder(out) as partial:
+        if (out / CARD_FILE).is_file():  # what a person wrote on it stays
+            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         write_repository(partial, model.encoder, tokenizer, contract, stages)
     return out
 
@@ -81,6 +92,8 @@ def write_repository(
     tokenizer: PreTrainedTokenizerBase,
     contract: EncodingContract,
     stages: Sequence[Stage],
+    *,
+    name: str | None = None,
 ) -> None:
     """Write all that a published repository holds.
 
@@ -90,6 +103,7 @@ def write_repository(
         tokenizer: the encoder's.
         contract: how it encodes.
         stages: that made it.
+        name: `owner/name` that it will have on the Hub, where that is known.
     """
     encoder.save_pretrained(folder)
     _save_tokenizer(tokenizer, contract, folder)
@@ -97,7 +111,7 @@ def write_repository(
     _write_sentence_transformers_modules(folder, contract)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)
-    write_card(folder)
+    write_card(folder, name=name)
 
 
 def _save_tokenizer(
@@ -123,7 +137,12 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     with quiet_loading(), tempfile.TemporaryDirectory() as scratch:
-        transformer = Transformer(str(folder), max_seq_length=contract.passage_max_length)
+        transformer = Transformer(
+            str(folder),
+            max_seq_length=max(contract.query_max_length, contract.passage_max_length),
+            query_length=contract.query_max_length,
+            document_length=contract.passage_max_length,
+        )
         dimension = transformer.get_embedding_dimension()
         modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
         if contract.similarity == "cosine":
@@ -134,11 +153,20 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
             prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
         )
         model.save_pretrained(scratch, create_model_card=False)
+        _name_modules_for_all_versions(Path(scratch, MODULES_FILE))
         for file in Path(scratch).rglob("*"):
             target = folder / file.relative_to(scratch)
             if file.is_file() and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(file, target)
+
+
+def _name_modules_for_all_versions(file: Path) -> None:
+    """Call the modules what sentence-transformers 5 and 6 both know them by."""
+    modules = json.loads(file.read_text(encoding="utf-8"))
+    for module in modules:
+        module["type"] = f"sentence_transformers.models.{module['type'].rpartition('.')[2]}"
+    write_json(file, modules)
 
 
 def _default_contract(

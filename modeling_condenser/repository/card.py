@@ -1,241 +1,159 @@
-"""Model cards, made from what lies in a repository folder and its evaluations, nothing else."""
+"""Model cards: made from what lies in a repository's folder, and nothing else.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+In: a folder with an encoder and its contract, or with a pre-training checkpoint; its provenance and
+its results, where they are there. Out: README.md with metadata for the Hub, and beside it the
+training curves. What a person wrote on an earlier card stays.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub.utils import validate_repo_id, yaml_dump
 
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.whole_files import whole_file
 
-from .contract import EncodingContract
-from .provenance import Stage, read_provenance
+from .card_facts import CURVES_FILE, CardFacts, read_facts
+from .card_sections import make_sections
+from .curves import draw_curves, has_curves
+from .markers import find_repository, merge_sections, repository_comment, split_sections
+from .metadata import make_metadata, merge_metadata
+from .snippets import PLACEHOLDER
+from .training_section import label_stages
+
+__all__ = ["CARD_FILE", "PLACEHOLDER", "read_card", "write_card"]
 
 CARD_FILE = "README.md"
-
-_CITATION = """```bibtex
-@inproceedings{gao-callan-2021-condenser,
-  title = {Condenser: a Pre-training Architecture for Dense Retrieval},
-  author = {Gao, Luyu and Callan, Jamie},
-  booktitle = {Proceedings of EMNLP 2021},
-  year = {2021}
-}
-```"""
-
-_POOLINGS = {
-    "cls": "CLS (position 0) of the last hidden state",
-    "mean": "mean of the last hidden state over the text's tokens",
-    "max": "maximum of the last hidden state over the text's tokens",
-}
-_POOLING_CODE = {
-    "cls": "encoder(**batch).last_hidden_state[:, 0]",
-    "mean": """encoder(**batch).last_hidden_state
-mask = batch["attention_mask"][..., None]
-vectors = (vectors * mask).sum(1) / mask.sum(1)""",
-    "max": """encoder(**batch).last_hidden_state
-mask = batch["attention_mask"][..., None].bool()
-vectors = vectors.masked_fill(~mask, float("-inf")).amax(1)""",
-}
+_FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_NOTE = (
+    "<!-- What stands between comments named condenser:… is written anew with every evaluation and "
+    "upload. Your own text is kept anywhere else. -->"
+)
 
 
-@dataclass(frozen=True)
-class ReportedResult:
-    """A figure on a card: one measure of one system on one collection.
+def write_card(folder: Path, *, name: str | None = None, license: str | None = None) -> None:
+    """Write a repository's README.md, and the picture of its training curves.
 
-    Attributes:
-        collection: its name.
-        split: whose queries were judged.
-        measure: such as "MRR@10".
-        value: of this model.
-        baseline: what it is compared with, and its value and p-value, where it is.
-    """
-
-    collection: str
-    split: str
-    measure: str
-    value: float
-    baseline: str | None = None
-    baseline_value: float | None = None
-    p_value: float | None = None
-
-
-def write_card(
-    folder: Path, *, results: Sequence[ReportedResult] = (), commands: Sequence[str] = ()
-) -> None:
-    """Write a repository's README.md from its contract, its provenance and its results.
+    The sections that are made here stand between comments (`markers.py`). On a card that has them
+    they are replaced in their places; a card without them, which somebody wrote, is kept as it
+    is and the sections follow it. Metadata are joined with those that the card has
+    (`merge_metadata`).
 
     Args:
-        folder: with an encoding contract.
-        results: of the model's evaluation; none if it was not evaluated, which the card then says.
-        commands: that reproduce the results.
+        folder: with an encoding contract, or a Condenser checkpoint.
+        name: `owner/name` of the repository on the Hub, for the snippets; it is remembered. Until
+            it is known, `OWNER/NAME` stands in its place.
+        license: identifier as the Hub knows it, such as "apache-2.0"; by default the one that the
+            card has.
+
+    Raises:
+        ValueError: the folder holds no model of ours, the metadata or comments of its card are
+            broken, or no repository can have the name; the card is then as it was.
     """
-    card = render_card(folder, results, commands)
-    partial = folder / f".{CARD_FILE}.partial"
-    partial.write_text(str(card), encoding="utf-8")
-    partial.replace(folder / CARD_FILE)
-
-
-def render_card(
-    folder: Path, results: Sequence[ReportedResult] = (), commands: Sequence[str] = ()
-) -> ModelCard:
-    """Make a card: metadata for the Hub (results as `model-index`), then the text."""
-    stages = read_provenance(folder)
-    title = _title(folder)
-    data = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        tags=["condenser", "dense-retrieval"],
-        base_model=_base_model(stages),
-        model_name=title if results else None,
-        eval_results=_eval_results(results) or None,
+    metadata, text = read_card(folder / CARD_FILE)
+    name = name or find_repository(text)
+    if name:
+        validate_repo_id(name)
+    facts = read_facts(folder)
+    if name:
+        facts = replace(facts, title=name.rpartition("/")[2])
+    made = make_metadata(
+        facts.stages,
+        facts.results,
+        model_name=facts.title,
+        is_checkpoint=facts.contract is None,
     )
-    sections = [
-        f"# {title}",
-        _summary(stages),
-        _use_section(EncodingContract.load(folder)),
-        *(_stage_section(stage) for stage in stages),
-        _results_section(results, commands),
-        f"## Citation\n\n{_CITATION}",
-    ]
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
+    metadata = merge_metadata(metadata, made)
+    if license:
+        metadata["license"] = license
+    facts = replace(facts, license=_license(metadata))
+    body = merge_sections(text, _sections(facts, name, text, folder), file=folder / CARD_FILE)
+    card = f"---\n{yaml_dump(metadata, sort_keys=False).strip()}\n---\n\n{body}"
+    ModelCard(card)  # as the Hub's client reads it: raises ValueError
+    picture = _picture(facts)
+    if picture is not None:
+        with whole_file(folder / CURVES_FILE) as file:
+            file.write(picture)
+    with whole_file(folder / CARD_FILE) as file:
+        file.write(card.encode())
 
 
-def _title(folder: Path) -> str:
-    """A repository's name; a run's, if it lies in a run folder; the same while it is written."""
-    name = folder.name.removeprefix(".").removesuffix(".partial")
-    return folder.resolve().parent.name if name == MODEL_FOLDER else name
+class _HubLoader(yaml.SafeLoader):
+    """Reads YAML as the Hub does (version 1.2): `language: no` is Norwegian, and not false."""
 
 
-def _base_model(stages: Sequence[Stage]) -> str | None:
-    """The Hub name of the encoder that the first stage started from, where it has one."""
-    encoder = str(stages[0].recipe.get("encoder", "")) if stages else ""
-    return encoder if encoder.count("/") == 1 else None
-
-
-def _summary(stages: Sequence[Stage]) -> str:
-    if not stages:
-        return "A plain encoder; how it was trained is not recorded."
-    condensed = any(stage.run.get("objective") == "condenser" for stage in stages)
-    origin = (
-        "condensed for dense retrieval: its CLS vector was trained to carry what a masked-LM head "
-        "needs (Gao & Callan 2021)"
-        if condensed
-        else "trained with plain masked language modelling"
-    )
-    if any(stage.name == "Fine-tuning" for stage in stages):
-        # Graded pairs train no ranking.
-        is_graded = stages[-1].run.get("objective") == "mse_cosine"
-        kind = "A sentence encoder" if is_graded else "A dense retriever"
-        if all(stage.name == "Fine-tuning" for stage in stages):
-            return f"{kind}, fine-tuned from an encoder whose pre-training is not recorded here."
-        return f"{kind}, fine-tuned from an encoder that was {origin}."
-    return f"A plain encoder, {origin}. Fine-tune it into a retriever."
-
-
-def _eval_results(results: Sequence[ReportedResult]) -> list[EvalResult]:
-    """Each figure once, however many systems it is compared with."""
-    figures = {(r.collection, r.split, r.measure): r for r in results}
-    return [_eval_result(result) for result in figures.values()]
-
-
-def _eval_result(result: ReportedResult) -> EvalResult:
-    return EvalResult(
-        task_type="information-retrieval",
-        task_name="Retrieval",
-        dataset_type=result.collection,
-        dataset_name=result.collection,
-        dataset_split=result.split,
-        metric_type=result.measure,
-        metric_name=result.measure,
-        metric_value=round(result.value, 4),
-    )
-
-
-def _use_section(contract: EncodingContract) -> str:
-    rows = [
-        ("vector", _POOLINGS[contract.pooling]),
-        ("similarity", contract.similarity),
-        ("longest query", f"{contract.query_max_length} tokens"),
-        ("longest passage", f"{contract.passage_max_length} tokens"),
-        ("title", f"put before the text with {contract.title_separator!r} between"),
-        ("segment ids", "passed" if contract.token_type_ids else "not passed"),
-    ]
-    prompts = (
-        ("before a query", contract.query_prompt),
-        ("before a passage", contract.passage_prompt),
-    )
-    rows += [(name, repr(prompt)) for name, prompt in prompts if prompt]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    vectors = _POOLING_CODE[contract.pooling]
-    if contract.similarity == "cosine":
-        vectors += "\nvectors = vectors / vectors.norm(dim=-1, keepdim=True)"
-    return f"""## How to use
-
-The encoding contract, also in `encoding_contract.json`:
-
-| | |
-| --- | --- |
-{table}
-
-With sentence-transformers:
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("FOLDER_OR_HUB_NAME")
-queries = model.encode_query(["what does it do"])
-passages = model.encode_document(["It encodes."])
-scores = model.similarity(queries, passages)
-```
-
-With transformers:
-
-```python
-from transformers import AutoModel, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER_OR_HUB_NAME")
-encoder = AutoModel.from_pretrained("FOLDER_OR_HUB_NAME").eval()
-batch = tokenizer(
-    [{contract.passage("", "It encodes.")!r}],
-    padding=True,
-    truncation=True,
-    max_length={contract.passage_max_length},
-    return_tensors="pt",
+_HubLoader.yaml_implicit_resolvers = {
+    first: [pair for pair in resolvers if pair[0] != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_HubLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
-vectors = {vectors}
-```"""
 
 
-def _stage_section(stage: Stage) -> str:
-    parts = [f"## {stage.name}"]
-    for heading, content in (("Recipe", stage.recipe), ("Run", stage.run)):
-        parts.append(f"{heading}:\n\n```yaml\n{yaml.safe_dump(content).strip()}\n```")
-    return "\n\n".join(parts)
+def read_card(file: Path) -> tuple[dict[str, Any], str]:
+    """A card's metadata and text; both empty if there is none.
 
-
-def _results_section(results: Sequence[ReportedResult], commands: Sequence[str]) -> str:
-    if not results:
-        return "## Results\n\nThis model has not been evaluated."
-    lines = [
-        "## Results",
-        "",
-        "| collection | split | measure | value | compared with | its value | p |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for r in results:
-        other = "" if r.baseline is None else r.baseline
-        other_value = "" if r.baseline_value is None else f"{r.baseline_value:.4f}"
-        p_value = "" if r.p_value is None else f"{r.p_value:.4f}"
-        lines.append(
-            f"| {r.collection} | {r.split} | {r.measure} | {r.value:.4f} | {other} | {other_value} "
-            f"| {p_value} |"
+    Raises:
+        ValueError: the metadata are no YAML, or not what the Hub's client reads.
+    """
+    if not file.is_file():
+        return {}, ""
+    content = file.read_text(encoding="utf-8-sig")
+    match = REGEX_YAML_BLOCK.search(content)
+    if match is None:
+        return {}, content
+    try:
+        metadata = yaml.load(match[2], _HubLoader) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"the metadata at the top of {file} are no YAML ({error}): mend them."
+        ) from error
+    if not isinstance(metadata, dict):
+        raise ValueError(
+            f"the metadata at the top of {file} are a {type(metadata).__name__}, expected lines "
+            "of the form `key: value`: mend them."
         )
-    lines += [
-        "",
-        "p is of a two-sided paired randomisation test over queries, by Holm's correction for the "
-        "tests of this table. Commands:",
-        "",
-    ]
-    lines += ["```bash", *commands, "```"]
-    return "\n".join(lines)
+    try:
+        ModelCardData(**metadata)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the Hub's client cannot read the metadata at the top of {file} ({error}): mend them."
+        ) from error
+    return metadata, content[match.end() :]
+
+
+def _sections(facts: CardFacts, name: str | None, text: str, folder: Path) -> dict[str, str]:
+    sections = make_sections(facts)
+    parts = split_sections(text, file=folder / CARD_FILE)
+    foreign = "\n".join(content for section, content in parts if section is None)
+    if re.search(r"^# ", _FENCED.sub("", foreign), re.MULTILINE):  # it has a title already
+        sections["about"] = sections["about"].partition("\n\n")[2]
+    sections["about"] = f"{_NOTE}\n\n{sections['about']}"
+    if name:
+        sections = {key: value.replace(PLACEHOLDER, name) for key, value in sections.items()}
+        sections["about"] = f"{repository_comment(name)}\n{sections['about']}"
+    return sections
+
+
+def _license(metadata: Mapping[str, Any]) -> str | None:
+    stated = metadata.get("license")
+    if isinstance(stated, list):
+        return ", ".join(map(str, stated))
+    known = metadata.get("license_name") if stated == "other" else None
+    return str(known or stated) if stated else None
+
+
+def _picture(facts: CardFacts) -> bytes | None:
+    """The curves of all pre-training stages whose logs hold their losses."""
+    runs = {
+        label: stage.log
+        for label, stage in label_stages(facts.stages).items()
+        if has_curves(stage.log)
+    }
+    return draw_curves(runs) if runs else None

@@ -14,6 +14,16 @@ from .whole_files import checksum_file, is_partial, write_json
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint_manifest.json"
+# What the Trainer saves beside the model, to go on training with.
+_TRAINING_STATE = (
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+    "trainer_state.json",
+    "training_args.bin",
+    MANIFEST,
+)
 
 
 def seal_checkpoint(folder: Path) -> None:
@@ -24,6 +34,20 @@ def seal_checkpoint(folder: Path) -> None:
         if file.is_file() and file.name != MANIFEST and not is_partial(file)
     }
     write_json(folder / MANIFEST, files)
+
+
+def model_files(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint that belong to the model, and not to its training."""
+    return [
+        file
+        for file in sorted(checkpoint.rglob("*"))
+        if file.is_file() and not is_partial(file) and not is_training_state(file)
+    ]
+
+
+def is_training_state(file: Path) -> bool:
+    """Whether a file of a checkpoint only serves to go on training."""
+    return any(file.match(pattern) for pattern in _TRAINING_STATE)
 
 
 def find_damage(folder: Path) -> str | None:

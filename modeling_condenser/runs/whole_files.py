@@ -77,6 +77,17 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     return header.getvalue()
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, which it keeps when the first goes; copy it where that cannot be.
+
+    The file must not be written to afterwards, but only replaced.
+    """
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def checksum_file(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

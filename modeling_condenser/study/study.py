@@ -16,16 +16,18 @@ from transformers import TrainingArguments
 from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.measures.measures import Evaluation
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, pretrain
 from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.curves import plot_curves
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import claim_run_folder, describe_machine
+from modeling_condenser.runs.run_folder import claim_run_folder, describe_machine, read_log
 from modeling_condenser.runs.whole_files import write_json
 
 from .results import StudyResults
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
+DEPTH = 100  # passages for a query
 _RESERVED = frozenset({BM25, "collection", "start"})  # folders of the study itself
 # What decides how many tokens an arm sees, and which.
 _BUDGET = frozenset(
@@ -115,7 +118,8 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         },
     )
     results.write(out)
-    plot_curves({arm: out / arm / "pretrain" for arm in recipe.arms}, out / "curves.png")
+    logs = {arm: read_log(out / arm / "pretrain") for arm in recipe.arms}
+    plot_curves(logs, out / "curves.png")
     study.finish(results, collection)
     return results
 
@@ -228,18 +232,27 @@ class _Study:
     def finish(self, results: StudyResults, collection: Path) -> None:
         """Put results on the cards of the first seed's retrievers, and say what to search with."""
         seed = self.recipe.finetuning_seeds[0]
+        loaded = load_collection(collection, split=self.recipe.split)
         for arm in self.recipe.arms:
             model = self._finetuned(arm, seed) / "model"
             own = evaluate_system(
                 model,
-                collection,
+                loaded,
                 self._finetuned(arm, seed) / "evaluation",
                 split=self.recipe.split,
+                depth=DEPTH,
                 name=arm,
             )
-            command = f"condenser evaluate {arm} {own.collection} --split {own.split}"
-            command += " --baseline bm25"
-            report_on_card(model, own, [results.bm25], commands=[command])
+            words = f"condenser evaluate {PLACEHOLDER} {own.collection} --baseline bm25"
+            report_on_card(
+                model,
+                own,
+                [results.bm25],
+                collection=loaded,
+                source=collection,
+                depth=DEPTH,
+                command=f"{words} --split {own.split}",
+            )
         best = self._finetuned(results.best_arm, seed)
         content = {
             "model": str((best / "model").relative_to(self.out)),

@@ -258,7 +258,7 @@ def test_helpers_are_called_when_the_first_shard_shows_that_it_pays(
 
 
 def test_a_process_that_fails_stops_the_run_with_its_error(tmp_path: Path) -> None:
-    opener = StubOpener(seconds=1.0, later_fingerprint="another")
+    opener = StubOpener(seconds=4.0, later_fingerprint="another")
     with pytest.raises(ChildProcessError, match="on cpu has failed: ValueError: the model's files"):
         encode_stub(tmp_path, opener, n_processes=2)
 

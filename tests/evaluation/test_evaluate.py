@@ -109,8 +109,8 @@ def test_the_results_of_our_models_stand_on_their_cards_with_the_command(
     settings = {"collection": str(collection), "output_dir": str(tmp_path / "out")}
     evaluate({**settings, "systems": [str(retriever)], "baseline": "bm25"}, progress=False)
     card = (retriever / "README.md").read_text()
-    assert "condenser evaluate retriever small --baseline bm25 --split test" in card
-    assert "| small | test | MRR@10 |" in card
+    assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card
+    assert "### small, test" in card and "| MRR@10 |" in card
     # What was evaluated otherwise than its contract says is another system.
     changed = f"{retriever},similarity=cosine"
     evaluate({**settings, "systems": [changed]}, progress=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from modeling_condenser.hub import trainer as sealing
 from modeling_condenser.pretraining import pretrain as stage
 from modeling_condenser.pretraining import trainer as trainer_module
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -142,14 +143,14 @@ def test_a_full_disk_at_save_leaves_the_previous_checkpoint_whole(
         tmp_path / "run", bert_folder, corpus_file, max_steps=10, save_total_limit=1
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    seal = trainer_module.seal_checkpoint
+    seal = sealing.seal_checkpoint
 
     def seal_and_fill_the_disk(folder):
         seal(folder)
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "seal_checkpoint", seal_and_fill_the_disk)
+        patch.setattr(sealing, "seal_checkpoint", seal_and_fill_the_disk)
         try:
             with pytest.raises(OSError, match=r"Could not write .*checkpoint-10.*same command"):
                 pretrain(settings)

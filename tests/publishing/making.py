@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.pretraining.pretrain import save_model
+from modeling_condenser.repository.provenance import read_pretraining
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, record_run
 
 # In a process that begins with this, no import of this project can succeed.
@@ -45,7 +46,9 @@ def make_run(encoder: Path, folder: Path) -> Path:
             if "pooler" not in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     record_run(folder, {"objective": "condenser", "seed": 7, "steps": 11})
-    save_model(model, AutoTokenizer.from_pretrained(encoder), folder / MODEL_FOLDER)
+    stages = read_pretraining(folder)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    save_model(model, tokenizer, folder / MODEL_FOLDER, stages=stages)
     return folder
 
 

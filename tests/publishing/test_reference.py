@@ -207,11 +207,12 @@ def test_every_tensor_is_taken_or_named_as_left_out(
     model = CondenserForPreTraining.from_pretrained(out)
     for name, value in naive.state_dict().items():
         assert torch.equal(model.state_dict()[ours(name, kind)], value), name
-    facts = json.loads((out / "run.json").read_text())
+    (stage,) = json.loads((out / "provenance.json").read_text())
+    facts, split = stage["run"], stage["recipe"]
     assert facts["left_out"] == [f"{kind}.embeddings.position_ids", "co_target"]
     assert facts["files"]["head"]["tensors"] == 16 * N_HEAD_LAYERS + 1
     assert facts["files"]["backbone"]["tensors"] == len(naive.lm.state_dict()) + 1
-    assert (facts["n_head_layers"], facts["skip_from"], facts["late_mlm"]) == (2, SKIP_FROM, True)
+    assert (split["n_head_layers"], split["skip_from"], split["late_mlm"]) == (2, SKIP_FROM, True)
 
 
 def test_a_pooler_that_no_file_has_is_the_identity(bert_reference: Path, tmp_path: Path) -> None:
@@ -243,7 +244,8 @@ def test_an_import_holds_a_whole_checkpoint_and_names_no_folder_of_this_machine(
         "modeling_condenser.py",
         "configuration_condenser.py",
         "tokenizer.json",
-        "run.json",
+        "provenance.json",
+        "README.md",
     }
     assert not list(out.glob("*.pt")) + list(out.glob("*.bin"))
     holders = [f.name for f in out.iterdir() if str(tmp_path).encode() in f.read_bytes()]
@@ -355,12 +357,38 @@ def test_half_precision_becomes_single(bert_reference: Path, tmp_path: Path) -> 
         for name, value in weights.items():
             weights[name] = value.half() if value.is_floating_point() else value
 
-    change(bert_reference / "model.pt", halve)
+    for name in ("model.pt", "pytorch_model.bin"):
+        change(bert_reference / name, halve)
+    config = json.loads((bert_reference / "config.json").read_text())
+    config.pop("dtype", None)
+    config["torch_dtype"] = "float16"  # as the libraries of that time called it
+    (bert_reference / "config.json").write_text(json.dumps(config))
     halved = torch.load(bert_reference / "model.pt", weights_only=True)
     out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
-    got = load_file(out / "model.safetensors")["head.1.output.dense.weight"]
-    assert got.dtype == torch.float32
-    assert torch.equal(got, halved["c_head.1.output.dense.weight"].float())
+    got = load_file(out / "model.safetensors")
+    assert {value.dtype for value in got.values()} == {torch.float32}
+    for name, value in halved.items():
+        assert torch.equal(got[name.removeprefix("c_")], value.float())
+
+
+def test_a_decoder_that_was_trained_apart_from_the_embeddings_is_kept(
+    bert_reference: Path, tmp_path: Path
+) -> None:
+    config = json.loads((bert_reference / "config.json").read_text())
+    (bert_reference / "config.json").write_text(
+        json.dumps({**config, "tie_word_embeddings": False})
+    )
+    apart = torch.randn(config["vocab_size"], 32)
+    name = "cls.predictions.decoder.weight"
+    change(bert_reference / "pytorch_model.bin", lambda weights: weights.update({name: apart}))
+    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
+    state = CondenserForPreTraining.from_pretrained(out).state_dict()
+    weights = torch.load(bert_reference / "pytorch_model.bin", weights_only=True)
+    assert torch.equal(state["lm_head.predictions.decoder.weight"], apart)
+    assert torch.equal(state[ours(f"lm.{WORDS}", "bert")], weights[WORDS])
+    change(bert_reference / "pytorch_model.bin", lambda weights: weights.pop(name))
+    with pytest.raises(ValueError, match=f"missing, such as {name}"):
+        import_reference(bert_reference, tmp_path / "again", skip_from=1)
 
 
 def test_opening_the_trap_would_execute_it(tmp_path: Path) -> None:
@@ -598,7 +626,9 @@ def test_what_lies_in_the_folder_to_write_stays(bert_reference: Path, tmp_path: 
             import_reference(bert_reference, out, skip_from=1)
     assert (tmp_path / "ours" / "notes").read_text() == "mine"
     (tmp_path / "ours" / "notes").unlink()
-    assert (import_reference(bert_reference, tmp_path / "ours", skip_from=1) / "run.json").is_file()
+    assert (
+        import_reference(bert_reference, tmp_path / "ours", skip_from=1) / "config.json"
+    ).is_file()
 
 
 def test_the_command_says_what_was_read_and_what_comes_next(

@@ -1,9 +1,9 @@
-"""Training curves of run folders."""
+"""Training curves of runs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
@@ -24,18 +24,16 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return saved
 
 
-def make_run(folder: Path, **measures: list[float]) -> Path:
-    folder.mkdir(parents=True)
-    entries: list[dict[str, float]] = [
+def make_log(**measures: list[float]) -> list[dict[str, float]]:
+    return [
         {
             "loss": 1.0,
+            "step": 10 * (i + 1),
             "num_input_tokens_seen": 500_000 * (i + 1),
-            **dict(zip(measures, v, strict=True)),
+            **dict(zip(measures, values, strict=True)),
         }
-        for i, v in enumerate(zip(*measures.values(), strict=True))
+        for i, values in enumerate(zip(*measures.values(), strict=True))
     ]
-    (folder / "log.json").write_text(json.dumps([*entries, {"train_runtime": 3.0}]))
-    return folder
 
 
 def titles(figure: Figure) -> list[str]:
@@ -44,10 +42,8 @@ def titles(figure: Figure) -> list[str]:
 
 def test_each_run_is_a_line_over_the_tokens_seen(tmp_path: Path, figures: list[Figure]) -> None:
     runs = {
-        "mlm": make_run(tmp_path / "mlm", late_loss=[5.0, 4.0, 3.0]),
-        "condenser": make_run(
-            tmp_path / "cd", late_loss=[5.0, 4.5], head_loss=[6.0, 5.5], swap_cost=[0.0, 0.1]
-        ),
+        "mlm": make_log(late_loss=[5.0, 4.0, 3.0]),
+        "condenser": make_log(late_loss=[5.0, 4.5], head_loss=[6.0, 5.5], swap_cost=[0.0, 0.1]),
     }
     out = plot_curves(runs, tmp_path / "curves.png")
     assert out.read_bytes().startswith(b"\x89PNG\r\n")
@@ -68,12 +64,38 @@ def test_each_run_is_a_line_over_the_tokens_seen(tmp_path: Path, figures: list[F
 
 
 def test_only_measures_that_occur_have_a_panel(tmp_path: Path, figures: list[Figure]) -> None:
-    plot_curves({"mlm": make_run(tmp_path / "mlm", late_loss=[5.0])}, tmp_path / "curves.svg")
+    plot_curves({"mlm": make_log(late_loss=[5.0])}, tmp_path / "curves.svg")
     assert titles(figures[0]) == ["late MLM loss"]
     assert "<svg" in (tmp_path / "curves.svg").read_text()
 
 
 def test_runs_too_short_to_log_leave_an_empty_panel(tmp_path: Path, figures: list[Figure]) -> None:
-    plot_curves({"mlm": make_run(tmp_path / "mlm", late_loss=[])}, tmp_path / "curves.png")
+    plot_curves({"mlm": make_log(late_loss=[])}, tmp_path / "curves.png")
     assert titles(figures[0]) == ["late MLM loss"]
     assert figures[0].axes[0].lines[:] == []
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_same_logs_give_the_same_bytes(tmp_path: Path, ending: str) -> None:
+    runs = {"a": make_log(late_loss=[5.0, 4.0], head_loss=[6.0, 5.0])}
+    first, second = tmp_path / f"1.{ending}", tmp_path / f"2.{ending}"
+    plot_curves(runs, first)
+    with matplotlib.rc_context({"svg.hashsalt": None}):
+        plot_curves(runs, second)
+    assert first.read_bytes() == second.read_bytes()
+    assert matplotlib.__version__.encode() not in first.read_bytes()
+    plot_curves({"a": make_log(late_loss=[5.0, 3.0], head_loss=[6.0, 5.0])}, second)
+    assert first.read_bytes() != second.read_bytes()
+
+
+def test_a_run_that_counted_no_tokens_is_drawn_over_its_steps(
+    tmp_path: Path, figures: list[Figure]
+) -> None:
+    log = [
+        {"step": entry["step"], "late_loss": entry["late_loss"]}
+        for entry in make_log(late_loss=[5.0, 4.0])
+    ]
+    plot_curves({"a": log}, tmp_path / "curves.png")
+    [axes] = figures[0].axes
+    assert axes.get_xlabel() == "steps"
+    assert axes.lines[0].get_xydata().tolist() == [[10.0, 5.0], [20.0, 4.0]]

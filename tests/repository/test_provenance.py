@@ -3,9 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-import yaml
-
 from modeling_condenser.repository.provenance import (
     Stage,
     read_pretraining,
@@ -19,7 +16,12 @@ from modeling_condenser.runs.run_folder import claim_run_folder
 def test_written_stages_come_back_in_order(tmp_path: Path) -> None:
     stages = [
         Stage("Pre-training", {"encoder": "owner/name", "max_steps": 5}, {"seed": 1}),
-        Stage("Fine-tuning", {"temperature": 0.05}, {"versions": {"torch": "2.13.0"}}),
+        Stage(
+            "Fine-tuning",
+            {"temperature": 0.05},
+            {"versions": {"torch": "2.13.0"}},
+            ({"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}),
+        ),
     ]
     write_provenance(tmp_path, stages)
     assert read_provenance(tmp_path) == stages
@@ -37,42 +39,39 @@ def test_a_stage_is_a_runs_recipe_and_record(tmp_path: Path) -> None:
     assert stage == Stage("Pre-training", {"encoder": "owner/name"}, {"seed": 3})
 
 
-@pytest.mark.parametrize(
-    ("given", "published"),
-    [
-        ("owner/name", "owner/name"),
-        ("bert-base-uncased", "bert-base-uncased"),
-        ("hf://datasets/owner/name", "hf://datasets/owner/name"),
-        ("", ""),
-        ("condenser", "condenser"),
-        (3, 3),
-        ("/home/me/secret/encoder", "local: encoder"),
-        ("data/here.txt", "local: here.txt"),  # exists
-        ("~/secret/corpus.txt", "local: corpus.txt"),
-        ("../secret/corpus.txt", "local: corpus.txt"),
-        ("secret/plans/corpus.txt", "local: corpus.txt"),  # moved away since
-        ("secret/*.txt", "local: *.txt"),
-        ("x" * 5000, "x" * 5000),
-    ],
-)
-def test_a_local_path_is_cut_to_its_last_part(
-    given: object, published: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "here.txt").write_text("")
-    monkeypatch.chdir(tmp_path)
-    recipe = {"encoder": given, "corpus": [{"path": given, "split": "train"}]}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+def test_a_stage_holds_the_log_of_its_losses(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("max_steps: 2\n")
+    log = [
+        {"loss": 9.0, "late_loss": 4.0, "head_loss": 5.0, "step": 1, "grad_norm": 3.0},
+        {"eval_runtime": 3.0, "step": 1},
+        {"loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
+        {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
+    ]
+    (tmp_path / "log.json").write_text(json.dumps(log))
     stage = read_stage(tmp_path, "Pre-training")
     assert stage is not None
-    assert stage.recipe == {"encoder": published, "corpus": [{"path": published, "split": "train"}]}
+    assert stage.log == (
+        {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
+        {"step": 2, "loss": 8.0, "num_input_tokens_seen": 77},
+    )
 
 
-def test_a_token_is_never_published(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text("hub_token: not-a-real-token\nmax_steps: 5\n")
-    stage = read_stage(tmp_path, "Pre-training")
+def test_a_provenance_of_before_there_were_logs_is_read(tmp_path: Path) -> None:
+    old = [{"name": "Pre-training", "recipe": {"max_steps": 5}, "run": {"seed": 1}}]
+    (tmp_path / "provenance.json").write_text(json.dumps(old))
+    assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1}, ())]
+
+
+def test_neither_recipe_nor_record_gives_this_machine_away(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "mine"
+    (tmp_path / "start" / "x").mkdir(parents=True)
+    recipe = {"encoder": "start/x", "hub_token": "not-a-real-one", "corpus": "/home/me/notes.txt"}
+    claim_run_folder(run, recipe)
+    (run / "run.json").write_text(json.dumps({"data": "/home/me/data.json", "steps": 3}))
+    stage = read_stage(run, "Pre-training")
     assert stage is not None
-    assert stage.recipe == {"max_steps": 5}
+    assert stage.recipe == {"encoder": "local: x", "corpus": "local: notes.txt"}
+    assert stage.run == {"data": "local: data.json", "steps": 3}
 
 
 def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:

@@ -181,8 +181,9 @@ def test_every_arms_retriever_has_its_results_on_its_card(finished: Recorded) ->
         means = metrics["evaluation"]["means"]
         assert found == {measure: round(value, 4) for measure, value in means.items()}
         bm25 = finished.results.bm25.evaluation.means["MRR@10"]
-        assert f"| MRR@10 | {means['MRR@10']:.4f} | bm25 | {bm25:.4f} |" in card.text
-        assert f"condenser evaluate {arm} small --split test --baseline bm25" in card.text
+        [row] = [line for line in card.text.splitlines() if line.startswith("| MRR@10 |")]
+        assert f"| {means['MRR@10']:.4f} |" in row and f"| bm25 | {bm25:.4f} |" in row
+        assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card.text
         assert str(finished.folder.parent) not in card.text
 
 

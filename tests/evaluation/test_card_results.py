@@ -1,0 +1,189 @@
+"""Results of evaluations in a retriever's repository and on its card."""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from huggingface_hub import ModelCard
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.evaluation import evaluate as evaluate_module
+from modeling_condenser.evaluation.card_results import report_on_card
+from modeling_condenser.evaluation.evaluate import evaluate
+from modeling_condenser.evaluation.system_results import SystemResult
+from modeling_condenser.measures.measures import Evaluation
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.checks import card_problems
+from modeling_condenser.repository.results import EvaluationResult, read_results
+from modeling_condenser.retrieval.dense import SearchSettings
+
+COLLECTION = Collection(
+    Dataset.from_dict({"_id": ["d"], "title": [""], "text": ["x"]}),
+    {f"q{i}": "x" for i in range(8)},
+    {"q1": {"d": 1}, "q0": {"d": 0, "e": 2}},
+    name="small",
+)
+
+
+def result_of(system: str, **values: list[float]) -> SystemResult:
+    per_query = {
+        measure: {f"q{i}": value for i, value in enumerate(by_query)}
+        for measure, by_query in values.items()
+    }
+    means = {m: sum(by_query.values()) / len(by_query) for m, by_query in per_query.items()}
+    return SystemResult(system, "small", "test", Evaluation(means, per_query))
+
+
+def report(folder: Path, result: SystemResult, *baselines: SystemResult, **more: Any) -> None:
+    known = {"collection": COLLECTION, "source": "owner/small", "depth": 100}
+    command = "condenser evaluate OWNER/NAME owner/small"
+    report_on_card(folder, result, baselines, **{**known, "command": command, **more})
+
+
+@pytest.fixture
+def folder(bert_run: Path, tmp_path: Path) -> Path:
+    return export_encoder(bert_run, tmp_path / "retriever")
+
+
+def only(folder: Path) -> EvaluationResult:
+    [result] = read_results(folder)
+    return result
+
+
+def test_the_p_values_of_a_result_are_corrected_together(folder: Path) -> None:
+    # Better on each of n queries by the same amount: of the 2**n sign flips 2 are as extreme.
+    own = result_of("own", A=[0.75] * 8, B=[0.5] * 8)
+    first = result_of("bm25", A=[0.5] * 8, B=[0.5] * 7 + [0.25])
+    second = result_of("dpr", A=[1.0] * 8, B=[0.5] * 8)
+    report(folder, own, first, second)
+    found = [(c.baseline, c.measure, c.value, c.difference) for c in only(folder).comparisons]
+    assert found == [
+        ("bm25", "A", 0.5, 0.25),
+        ("bm25", "B", 0.46875, 0.03125),
+        ("dpr", "A", 1.0, -0.25),
+        ("dpr", "B", 0.5, 0.0),
+    ]
+    # Raw: 2/256, 1, 2/256, 1; by Holm the smallest of four is multiplied by 4, the others follow.
+    expected = [4 * 2 / 256, 1.0, 4 * 2 / 256, 1.0]
+    assert [c.p_value for c in only(folder).comparisons] == pytest.approx(expected)
+    text = (folder / "README.md").read_text()
+    assert "| bm25 | 0.5000 | +0.2500 | 0.031 |" in text
+    assert "Against dpr: worse in A; not shown to differ in B." in text
+
+
+def test_a_result_says_what_it_was_made_from(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run-100.trec"
+    run.write_text("q1 Q0 d 1 0.5 own\n")
+    own = dataclasses.replace(
+        result_of("own", A=[0.25] * 8),
+        run_file=run,
+        record={"identity": {"passages": "cd" * 32}},
+    )
+    report(folder, own, source="owner/small@abc123")
+    found = only(folder)
+    assert (found.source, found.revision) == ("owner/small", "abc123")
+    assert (found.collection, found.split, found.depth, found.n_queries) == (
+        "small",
+        "test",
+        100,
+        8,
+    )
+    assert found.values == {"A": 0.25}
+    assert found.intervals == {"A": [0.25, 0.25]}
+    assert found.comparisons == () and found.search == {}
+    lines = "q1 0 d 1\nq0 0 d 0\nq0 0 e 2\n"
+    sorted_lines = subprocess.run(
+        ["sort"], input=lines, text=True, capture_output=True, env={"LC_ALL": "C"}
+    ).stdout
+    assert found.qrels_sha256 == hashlib.sha256(sorted_lines.encode()).hexdigest()
+    assert found.fingerprint_passages == "cd" * 32
+    assert found.run is not None
+    assert gzip.decompress((folder / found.run["file"]).read_bytes()) == run.read_bytes()
+    assert found.run["sha256"] == hashlib.sha256(run.read_bytes()).hexdigest()
+    assert found.date is not None and len(found.date) == 10
+    assert found.versions["transformers"]
+    entries = (folder / ".eval_results" / "owner--small.yaml").read_text()
+    assert "id: owner/small" in entries and "revision: abc123" in entries
+
+
+def test_a_local_collection_has_no_place_on_the_hub(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    report(folder, result_of("own", A=[0.25] * 8), source=tmp_path / "small")
+    assert only(folder).source is None
+    assert not (folder / ".eval_results").exists()
+    for file in ("README.md", "evaluation_results.json"):
+        assert str(tmp_path) not in (folder / file).read_text()
+
+
+def test_a_folder_that_is_named_like_a_data_set_is_a_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "owner" / "small").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    report(folder, result_of("own", A=[0.25] * 8), source="owner/small")
+    assert only(folder).source is None
+    assert "small is a folder, not on the Hub" in (folder / "README.md").read_text()
+
+
+def test_an_approximate_search_says_so(folder: Path) -> None:
+    search = SearchSettings(index="HNSW32", search_parameters="efSearch=64", n_processes=1)
+    report(folder, result_of("own", A=[0.25] * 8))
+    report(folder, result_of("own", A=[0.125] * 8), search=search)
+    exact, approximate = read_results(folder)
+    assert exact.search == {}
+    assert approximate.search == {"index": "HNSW32", "search_parameters": "efSearch=64"}
+    text = (folder / "README.md").read_text()
+    assert "approximate search (index HNSW32, search\\_parameters efSearch=64)" in text
+    assert "exact search" in text
+
+
+def test_an_evaluation_on_a_second_collection_keeps_the_first(
+    folder: Path, collection: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    (other / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        (other / name).write_bytes((collection / name).read_bytes())
+    for place in (collection, other):
+        settings = {"collection": str(place), "output_dir": str(tmp_path / "out")}
+        evaluate({**settings, "systems": [str(folder)], "baseline": "bm25"}, progress=False)
+    results = read_results(folder)
+    assert [result.collection for result in results] == ["small", "other"]
+    card = ModelCard.load(folder / "README.md")
+    assert {r.dataset_name for r in card.data.eval_results} == {"small", "other"}
+    assert len(card.data.eval_results) == 6
+    assert "### small, test" in card.text and "### other, test" in card.text
+    problems = card_problems(folder)
+    assert len(problems) == 2  # no license, no name: the rest is whole
+    for result in results:
+        assert result.run is not None
+        lines = gzip.decompress((folder / result.run["file"]).read_bytes()).decode().splitlines()
+        assert len({line.split()[0] for line in lines}) == result.n_queries == 20
+    written = (folder / "evaluation_results.json").read_text()
+    assert str(tmp_path) not in written and str(collection.parent) not in written
+    command = "condenser evaluate OWNER/NAME small --baseline bm25 --split test"
+    assert json.loads(written)[0]["command"] == command
+
+
+def test_the_command_names_a_collection_as_the_hub_does(
+    folder: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_collection(collection)
+    monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
+    monkeypatch.chdir(tmp_path)
+    settings = {"collection": "owner/small", "systems": [str(folder)], "measures": ["P@5"]}
+    evaluate({**settings, "output_dir": str(tmp_path / "out"), "depth": 20}, progress=False)
+    found = only(folder)
+    assert found.source == "owner/small"
+    assert found.command == (
+        "condenser evaluate OWNER/NAME owner/small --split test --measures '[P@5]' --depth 20"
+    )
+    [entry] = (tmp_path / "retriever" / ".eval_results").iterdir()
+    assert entry.name == "owner--small.yaml"

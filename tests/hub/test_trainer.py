@@ -1,0 +1,253 @@
+"""Training that pushes: whole repositories after each push, and training that goes on elsewhere."""
+
+import json
+
+import pytest
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
+
+from modeling_condenser import CondenserDataCollator, CondenserForPreTraining
+from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.hub import trainer as module
+from modeling_condenser.hub.errors import HubError
+from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.repository.checks import card_problems
+from tests.hub.elsewhere import elsewhere
+
+NAME = "owner/run"
+PUSHING = {"push_to_hub": True, "hub_model_id": NAME, "hub_always_push": True}
+
+
+@pytest.fixture
+def settings(tmp_path, bert_folder, corpus_file):
+    def make(folder: str = "run", **changes) -> dict:
+        return {
+            "encoder": str(bert_folder),
+            "corpus": str(corpus_file),
+            "output_dir": str(tmp_path / folder),
+            "max_length": 32,
+            "per_device_train_batch_size": 4,
+            "max_steps": 6,
+            "save_steps": 2,
+            "logging_steps": 1,
+            "learning_rate": 1e-3,
+            "disable_tqdm": True,
+            "use_cpu": True,
+            **changes,
+        }
+
+    return make
+
+
+class StopAt(TrainerCallback):
+    """Ends the training early, as a machine that is taken away does."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **_):
+        control.should_training_stop = state.global_step >= self.step
+
+
+def train_until_4(settings: dict) -> None:
+    """Training that ends after step 4, before the model is finished."""
+    train = CondenserTrainer.train
+
+    def train_and_end(self, **arguments):
+        self.add_callback(StopAt(4))
+        train(self, **arguments)
+        self._finish_current_push()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CondenserTrainer, "train", train_and_end)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(settings)
+
+
+def pushed(hub) -> list:
+    """The commits of the run, oldest first, without the Hub's own first one."""
+    return list(reversed(hub.repo(NAME).commits("main")))[1:]
+
+
+def test_the_repository_can_be_loaded_after_each_push(loopback_hub, settings, tmp_path):
+    folder = pretrain(settings(**PUSHING, hub_strategy="every_save"))
+    titles = [commit.title for commit in pushed(loopback_hub)]
+    steps = [f"Training in progress, step {step}" for step in (2, 4, 6)]
+    assert titles == [*steps, "End of training"] or titles == steps
+    revisions = [commit.sha for commit in pushed(loopback_hub)]
+    for revision in revisions:
+        files = loopback_hub.repo(NAME).files(revision)
+        assert files.keys() >= {
+            *("config.json", "model.safetensors", "tokenizer.json", "README.md"),
+            *("configuration_condenser.py", "modeling_condenser.py", "provenance.json"),
+        }
+        assert not [n for n in files if n.endswith((".bin", ".pt", ".pth"))]
+        assert NAME.encode() in files["README.md"] and b"OWNER/NAME" not in files["README.md"]
+    script = f"""
+import json, torch
+from transformers import AutoModelForPreTraining, AutoTokenizer
+sums = []
+for revision in {revisions}:
+    asked = {{"revision": revision, "trust_remote_code": True}}
+    model, info = AutoModelForPreTraining.from_pretrained(
+        "{NAME}", output_loading_info=True, **asked)
+    assert not info["missing_keys"] and not info["unexpected_keys"], info
+    batch = AutoTokenizer.from_pretrained("{NAME}", **asked)("A text.", return_tensors="pt")
+    sums.append(model(batch["input_ids"]).head_logits.double().sum().item())
+print(json.dumps(sums))
+"""
+    sums = json.loads(elsewhere(loopback_hub, script, tmp_path / "elsewhere").splitlines()[-1])
+    assert len(set(sums)) == 3  # three states of the training
+    last = loopback_hub.repo(NAME).files()["model.safetensors"]
+    assert last == (folder / "model.safetensors").read_bytes()
+    stage = json.loads(loopback_hub.repo(NAME).files(revisions[0])["provenance.json"])[-1]
+    assert (stage["run"]["steps"], len(stage["log"])) == (2, 2)
+    assert not list(folder.parent.glob(".push-*"))
+
+
+def test_training_goes_on_from_the_hub_on_another_machine(loopback_hub, settings, tmp_path):
+    train_until_4(settings("first", **PUSHING, hub_strategy="checkpoint"))
+    files = loopback_hub.repo(NAME).files()
+    assert {"last-checkpoint/optimizer.pt", "last-checkpoint/trainer_state.json"} <= files.keys()
+    assert not [n for n in files if n.endswith("training_args.bin")]
+    assert len(pushed(loopback_hub)) == 2
+
+    other = settings("second", resume_from_checkpoint=NAME)
+    pretrain(other)
+    state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
+    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
+    pretrain(settings("whole"))
+    weights = [load_file(tmp_path / n / "model" / "model.safetensors") for n in ("second", "whole")]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[1])
+
+
+def test_a_later_checkpoint_of_this_machine_is_not_given_up(loopback_hub, settings, tmp_path):
+    train_until_4(settings("first", **PUSHING, hub_strategy="checkpoint"))
+    checkpoint = module.fetch_checkpoint(NAME, tmp_path / "first")
+    assert checkpoint == tmp_path / "first" / "checkpoint-4"
+    fetched = module.fetch_checkpoint(NAME, tmp_path / "new")
+    assert fetched == tmp_path / "new" / "checkpoint-4"
+    assert (fetched / "model.safetensors").read_bytes() == (
+        checkpoint / "model.safetensors"
+    ).read_bytes()
+    (checkpoint.with_name("checkpoint-9")).mkdir()  # torn, and so nothing to go on from
+    assert module.fetch_checkpoint(NAME, tmp_path / "first") == checkpoint
+
+
+def test_a_repository_without_a_checkpoint_is_refused(loopback_hub, settings):
+    pretrain(settings(**PUSHING, hub_strategy="end"))
+    assert [commit.title for commit in pushed(loopback_hub)] == ["End of training"]
+    with pytest.raises(HubError, match="owner/run holds no last-checkpoint/ that this package"):
+        pretrain(settings("second", resume_from_checkpoint=NAME))
+
+
+def test_a_push_that_fails_does_not_end_the_training(loopback_hub, settings, caplog):
+    loopback_hub.fail_next("POST", "/commit/", status=400)
+    pretrain(settings(**PUSHING, hub_strategy="every_save"))
+    assert (
+        "Cannot push to owner/run" in caplog.text and "The training is not touched" in caplog.text
+    )
+    titles = [commit.title for commit in pushed(loopback_hub)]
+    assert titles[:2] == [f"Training in progress, step {step}" for step in (4, 6)]
+
+
+def test_a_wrong_token_is_said_before_anything_is_trained(loopback_hub, settings, tmp_path):
+    token = "hf_" + "wrongWRONG0123456789"
+    with pytest.raises(HubError, match="Cannot make the repository owner/run: the Hub") as error:
+        pretrain(settings(**PUSHING, hub_token=token))
+    assert token not in str(error.value)
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+    written = [f.read_text() for f in (tmp_path / "run").rglob("*") if f.is_file()]
+    assert not any(token in text for text in written)
+
+
+def test_every_checkpoint_in_a_folder_of_its_own(loopback_hub, settings):
+    pretrain(settings(**PUSHING, hub_strategy="all_checkpoints", save_total_limit=1))
+    names = loopback_hub.repo(NAME).files()
+    assert {f"checkpoint-{step}/optimizer.pt" for step in (2, 4, 6)} <= names.keys()
+
+
+def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, bert_run, collection, tmp_path):
+    encoder = export_encoder(bert_run, tmp_path / "encoder")
+    settings = {
+        "encoder": str(encoder),
+        "collection": str(collection),
+        "output_dir": str(tmp_path / "tuned"),
+        "per_device_train_batch_size": 4,
+        "max_steps": 4,
+        "save_steps": 2,
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    folder = finetune({**settings, **PUSHING, "hub_strategy": "every_save"})
+    commits = pushed(loopback_hub)
+    assert [c.title for c in commits][:2] == [f"Training in progress, step {s}" for s in (2, 4)]
+    for commit in commits:
+        files = loopback_hub.repo(NAME).files(commit.sha)
+        assert files.keys() >= {
+            *("config.json", "model.safetensors", "modules.json", "1_Pooling/config.json"),
+            *("README.md", "encoding_contract.json", "evaluate_retrieval.py", "tokenizer.json"),
+        }
+        assert not [n for n in files if n.endswith((".bin", ".pt", ".pth"))]
+    weights = loopback_hub.repo(NAME).files()["model.safetensors"]
+    assert weights == (folder / "model.safetensors").read_bytes()
+    script = f"""
+from sentence_transformers import SentenceTransformer
+print([SentenceTransformer("{NAME}", revision=r).encode(["a"]).shape
+       for r in {[c.sha for c in commits]}])
+"""
+    printed = elsewhere(loopback_hub, script, tmp_path / "elsewhere")
+    assert printed.count("(1, 32)") == len(commits)
+    missing = [p for p in card_problems(folder) if "licen" not in p and "OWNER/NAME" not in p]
+    assert missing == []
+
+
+def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
+    loopback_hub, bert_folder, texts, tmp_path
+):
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    documents = Dataset.from_dict({"text": list(texts)[:40]})
+    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
+    trainer = CondenserTrainer(
+        model=CondenserForPreTraining.from_encoder(str(bert_folder)),
+        args=TrainingArguments(
+            str(tmp_path / "run"),
+            max_steps=2,
+            logging_steps=1,
+            learning_rate=3e-4,
+            remove_unused_columns=False,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            push_to_hub=True,
+            hub_model_id=NAME,
+            hub_strategy="end",
+        ),
+        data_collator=CondenserDataCollator(tokenizer, max_length=32),
+        train_dataset=KeyedBlocks(blocks, seed=0),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    done = trainer.push_to_hub("As trained", blocking=True)
+    (stage,) = json.loads(loopback_hub.repo(NAME).files()["provenance.json"])
+    assert stage["recipe"]["learning_rate"] == 3e-4 and stage["run"]["steps"] == 2
+    assert [c.title for c in pushed(loopback_hub)] == ["As trained"]
+    assert pushed(loopback_hub)[0].sha == done.sha
+    files = {
+        name: content
+        for name, content in loopback_hub.repo(NAME).files().items()
+        if name != "model.safetensors"
+    }
+    assert not [name for name, text in files.items() if str(tmp_path).encode() in text]
+    assert not [name for name in files if name.endswith(".bin")]

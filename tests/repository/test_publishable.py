@@ -1,0 +1,130 @@
+"""Settings as they may be published."""
+
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.repository.publishable import hub_name, publishable
+
+
+@pytest.mark.parametrize(
+    ("given", "published"),
+    [
+        ("owner/name", "owner/name"),
+        ("owner/name@refs/pr/1", "owner/name@refs/pr/1"),
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("hf://datasets/owner/name", "hf://datasets/owner/name"),
+        ("", ""),
+        ("condenser", "condenser"),
+        (3, 3),
+        (0.5, 0.5),
+        (True, True),
+        (None, None),
+        ("/home/me/secret/encoder", "local: encoder"),
+        ("data/here.txt", "local: here.txt"),  # exists
+        ("~/secret/corpus.txt", "local: corpus.txt"),
+        ("../secret/corpus.txt", "local: corpus.txt"),
+        ("secret/plans/corpus.txt", "local: corpus.txt"),  # moved away since
+        ("secret/*.txt", "local: *.txt"),
+        ("runs/mine", "local: mine"),
+        (Path("/home/me/x"), "local: x"),
+        (r"C:\Users\me\encoder", "local: encoder"),
+        (r"\\server\share\encoder", "local: encoder"),
+        ("file:///home/me/x.txt", "local: x.txt"),
+        ("https://me:pass@example.org/a.txt?sig=1", "https://example.org/a.txt"),
+        ("http://10.0.0.7:8000/data/a.txt", "local: a.txt"),
+        ("http://data.internal/a.txt", "local: a.txt"),
+        ("http://datahost/a.txt", "local: a.txt"),
+        ("https://huggingface.co/datasets/a/b", "https://huggingface.co/datasets/a/b"),
+        ("a: b", "a: b"),
+        ("x" * 5000, "x" * 5000),
+    ],
+)
+def test_a_setting_says_nothing_of_this_machine(
+    given: object, published: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "here.txt").write_text("")
+    monkeypatch.chdir(tmp_path)
+    recipe = {"encoder": given, "corpus": [{"path": given, "split": "train"}], "data": (given,)}
+    assert publishable(recipe) == {
+        "encoder": published,
+        "corpus": [{"path": published, "split": "train"}],
+        "data": [published],
+    }
+
+
+def test_a_relative_path_is_known_from_where_its_run_lies(tmp_path: Path) -> None:
+    (tmp_path / "me" / "start").mkdir(parents=True)
+    recipe = {"encoder": "me/start"}
+    assert publishable(recipe) == recipe
+    assert publishable(recipe, near=tmp_path / "runs" / "x") == {"encoder": "local: start"}
+
+
+def test_only_what_names_models_or_data_can_be_a_folders_bare_name(tmp_path: Path) -> None:
+    # As a study has them: a folder for each arm.
+    (tmp_path / "condenser" / "pretrain").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    settings = {"objective": "condenser", "encoder": "condenser", "corpus": [{"path": "docs"}]}
+    assert publishable(settings, near=tmp_path / "condenser" / "pretrain") == {
+        "objective": "condenser",
+        "encoder": "local: condenser",
+        "corpus": [{"path": "local: docs"}],
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["hub_token", "push_to_hub_token", "token", "api_key", "WANDB_API_KEY", "password"]
+)
+def test_a_secret_is_left_out_at_any_depth(name: str) -> None:
+    settings = {name: "not-a-real-one", "inner": {name: "not-a-real-one", "kept": 1}}
+    assert publishable(settings) == {"inner": {"kept": 1}}
+
+
+def test_settings_that_only_sound_like_secrets_stay() -> None:
+    settings = {"tokenizer": "a/b", "num_input_tokens_seen": 5, "n_tokens": 3, "tokens_seen": 9}
+    assert publishable(settings) == settings
+
+
+def test_a_token_within_a_text_is_blotted_out() -> None:
+    told = publishable({"command": "run --key hf_" + "A" * 34})
+    assert told == {"command": "run --key …"}
+
+
+def test_output_folders_are_left_out() -> None:
+    assert publishable({"output_dir": "x", "logging_dir": "runs/host"}) == {}
+
+
+def test_prompts_are_no_paths() -> None:
+    settings = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
+    assert publishable(settings) == settings
+
+
+def test_what_json_does_not_hold_becomes_its_text() -> None:
+    class Strategy(StrEnum):
+        STEPS = "steps"
+
+    assert publishable({"save_strategy": Strategy.STEPS}) == {"save_strategy": "steps"}
+    assert type(publishable({"x": Strategy.STEPS})["x"]) is str
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("owner/name", "owner/name"),
+        ("owner/name_1.2@v1", "owner/name_1.2"),
+        ("name", None),
+        ("local: name", None),
+        ("data/train.jsonl", None),
+        ("data/train.tsv.gz", None),
+        ("a/b/c", None),
+        ("a/..", None),
+        ("/a/b", None),
+        (None, None),
+        (3, None),
+        ({"a": 1}, None),
+    ],
+)
+def test_a_hub_name_has_an_owner_and_is_no_file(text: object, name: str | None) -> None:
+    assert hub_name(text) == name
