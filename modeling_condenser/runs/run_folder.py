@@ -27,10 +27,10 @@ LOG_FILE = "log.json"
 # Settings that may change between two sessions of one run, because its result does not depend on
 # them.
 _FREE = frozenset(
-    "hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy push_to_hub "
-    "resume_from_checkpoint dataloader_num_workers dataloader_prefetch_factor "
-    "dataloader_persistent_workers dataloader_pin_memory disable_tqdm log_level logging_dir logging_first_step "
-    "logging_steps preprocessing_workers report_to run_name save_steps save_strategy "
+    "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
+    "dataloader_pin_memory disable_tqdm hub_always_push hub_model_id hub_private_repo hub_revision "
+    "hub_strategy log_level logging_dir logging_first_step logging_steps preprocessing_workers "
+    "push_to_hub report_to resume_from_checkpoint run_name save_steps save_strategy "
     "save_total_limit".split()
 )
 _UNSTATED = frozenset({"output_dir", "hub_token"})  # where it lies, and what is secret

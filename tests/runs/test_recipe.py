@@ -14,8 +14,8 @@ from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
 from modeling_condenser.pretraining.corpus import Source
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe
-from modeling_condenser.runs.recipe import fill, find_recipe, parse_changes, read_recipe
 from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.runs.recipe import fill, find_recipe, parse_changes, read_recipe
 from modeling_condenser.study.study import StudyRecipe
 
 SHIPPED = Path(__file__).parents[2] / "configuration"
