@@ -54,6 +54,19 @@ _NO_HEAD = (
 _NEXT = "It is no retriever yet: go on with pre-training, or export the encoder and fine-tune it."
 
 
+# What most decides how an encoder was made, first.
+_ORIGINS = {
+    "cocondenser": "condensed for dense retrieval and contrasted over its corpus: spans of one "
+    "document have similar CLS vectors, each of which carries what a masked-LM head needs (Gao & "
+    "Callan 2021, 2022)",
+    "condenser": "condensed for dense retrieval: its CLS vector was trained to carry what a "
+    "masked-LM head needs (Gao & Callan 2021)",
+    "ict": "trained with the Inverse Cloze Task: a sentence finds the passage that it was taken "
+    "from (Lee et al. 2019)",
+    "mlm": "trained with plain masked language modelling",
+}
+
+
 def _about(facts: CardFacts) -> str:
     if facts.contract is None:
         return f"{_HEAD if facts.has_head else _NO_HEAD} {_NEXT}"
@@ -65,13 +78,8 @@ def _encoder_summary(facts: CardFacts) -> str:
     stages = facts.stages
     if not stages:
         return "A plain encoder; how it was trained is not recorded."
-    condensed = any(stage.run.get("objective") == "condenser" for stage in stages)
-    origin = (
-        "condensed for dense retrieval: its CLS vector was trained to carry what a masked-LM head "
-        "needs (Gao & Callan 2021)"
-        if condensed
-        else "trained with plain masked language modelling"
-    )
+    objectives = {stage.run.get("objective") for stage in stages}
+    origin = next(said for objective, said in _ORIGINS.items() if objective in {*objectives, "mlm"})
     if all(stage.name != FINETUNING for stage in stages):
         return f"A plain encoder, {origin}. Fine-tune it into a retriever."
     # Graded pairs train no ranking.

@@ -16,6 +16,12 @@ COCONDENSER = """@inproceedings{gao-callan-2022-cocondenser,
   booktitle = {Proceedings of ACL 2022},
   year = {2022}
 }"""
+INVERSE_CLOZE = """@inproceedings{lee-etal-2019-latent,
+  title = {Latent Retrieval for Weakly Supervised Open Domain Question Answering},
+  author = {Lee, Kenton and Chang, Ming-Wei and Toutanova, Kristina},
+  booktitle = {Proceedings of ACL 2019},
+  year = {2019}
+}"""
 SENTENCE_BERT = """@inproceedings{reimers-gurevych-2019-sentence-bert,
   title = {Sentence-{BERT}: Sentence Embeddings using {S}iamese {BERT}-Networks},
   author = {Reimers, Nils and Gurevych, Iryna},
@@ -54,8 +60,12 @@ def cite(stages: Sequence[Stage]) -> str:
     for stage in stages:
         objective = str(stage.run.get("objective") or stage.recipe.get("objective") or "").lower()
         started = str(stage.recipe.get("encoder", "")).lower()
-        if stage.name == PRETRAINING and objective != "mlm":
+        if stage.name == PRETRAINING and objective == "ict":
+            found.append(INVERSE_CLOZE)
+        elif stage.name == PRETRAINING and objective != "mlm":
             found.append(CONDENSER)
+        if stage.recipe.get("cache_chunk_size"):
+            found.append(GRADIENT_CACHE)
         if "condenser" in started:
             found.append(CONDENSER)
         if any("cocondenser" in text.replace("-", "") for text in (objective, started)):

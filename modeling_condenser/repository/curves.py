@@ -14,6 +14,7 @@ _PANELS = (
     ("late_loss", "late MLM loss (nats a masked token)"),
     ("head_loss", "head MLM loss (nats a masked token)"),
     ("swap_cost", "swap cost (nats a masked token)"),
+    ("contrastive_loss", "contrastive loss (nats a text)"),
 )
 _TOKENS = ("num_input_tokens_seen", 1e6, "tokens seen (millions)")
 _STEPS = ("step", 1, "steps")
@@ -28,7 +29,8 @@ Log = Sequence[Mapping[str, float]]
 
 def has_curves(log: Log) -> bool:
     """Whether a log holds the losses of pre-training."""
-    return any("head_loss" in entry or "late_loss" in entry for entry in log)
+    losses = {"head_loss", "late_loss", "contrastive_loss"}
+    return any(not losses.isdisjoint(entry) for entry in log)
 
 
 def plot_curves(runs: Mapping[str, Log], out: Path) -> Path:

@@ -13,6 +13,8 @@ from .publishable import hub_name
 
 _OBJECTIVES = {
     "condenser": "Condenser: the masked-LM losses of head and late output",
+    "cocondenser": "coCondenser: the Condenser's losses, and a contrast of spans over the batch",
+    "ict": "Inverse Cloze Task: a sentence against the passages of the batch",
     "mlm": "plain masked language modelling",
     "contrastive": "contrastive: the positive against the batch's other passages",
     "mse_cosine": "squared error of cosines of graded pairs",
@@ -38,7 +40,10 @@ _RUN = {
 }
 _COUNTS = {
     "n_documents": "documents",
+    "n_documents_left_out": "left out as too short",
     "n_blocks": "blocks",
+    "n_spans": "spans",
+    "n_passages": "passages",
     "n_examples": "examples",
     "n_negatives": "negatives for each",
 }
@@ -122,6 +127,7 @@ def _run_rows(stage: Stage) -> Iterator[tuple[str, str]]:
             ("late_loss", "late"),
             ("head_loss", "head"),
             ("swap_cost", "swap cost"),
+            ("contrastive_loss", "contrastive"),
         )
         if name in last
     ]

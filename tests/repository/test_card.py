@@ -13,7 +13,7 @@ from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER, write_card
 from modeling_condenser.repository.checks import card_problems
 from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.provenance import Stage, write_provenance
+from modeling_condenser.repository.provenance import PRETRAINING, Stage, write_provenance
 from modeling_condenser.repository.results import (
     BaselineComparison,
     EvaluationResult,
@@ -454,3 +454,27 @@ def test_a_folder_that_is_no_model_of_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no encoding_contract.json.*condenser export"):
         write_card(tmp_path)
     assert not (tmp_path / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "said", "cited"),
+    [
+        ("condenser", "condensed for dense retrieval: its CLS", "gao-callan-2021-condenser"),
+        ("cocondenser", "contrasted over its corpus", "gao-callan-2022-cocondenser"),
+        ("ict", "trained with the Inverse Cloze Task", "lee-etal-2019-latent"),
+        ("mlm", "trained with plain masked language modelling", "gao-callan-2021-condenser"),
+    ],
+)
+def test_the_card_says_and_cites_how_an_encoder_was_made(
+    bert_run: Path, tmp_path: Path, objective: str, said: str, cited: str
+) -> None:
+    folder = export_encoder(bert_run, tmp_path / "encoder")
+    log = ({"step": 1, "contrastive_loss": 2.5, "loss": 9.0},)
+    is_contrastive = objective in ("cocondenser", "ict")
+    recipe = {"objective": objective, **({"cache_chunk_size": 64} if is_contrastive else {})}
+    write_provenance(folder, [Stage(PRETRAINING, recipe, {"objective": objective}, log)])
+    write_card(folder)
+    card = (folder / "README.md").read_text()
+    assert said in card and cited in card and "contrastive 2.5000" in card
+    assert ("gao-callan-2021-condenser" in card) == (objective != "ict")
+    assert ("gao-etal-2021-scaling" in card) == is_contrastive
