@@ -7,8 +7,30 @@ One of the two files that travel to the Hub with a pre-training checkpoint (the 
 from difflib import get_close_matches
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, PreTrainedConfig
 
+# The encoders that tests/backbones proves. No code here is for one of them alone; another one is
+# added by its model type here and by a row in tests/backbones/encoders.py, if it offers this:
+# - AutoModel and AutoModelForMaskedLM know it, and each of its tokens attends to both sides.
+# - Its hidden states are the embeddings and the output of each layer, all of one width; the last is
+#   what it returns, after its `final_norm` if it has one.
+# - Its layers lie in a ModuleList (where these are nested, in the innermost). They are built from
+#   the config, or from the config and their `layer_idx`; called with the hidden states first, and
+#   with nothing else that depends on them; and return them, or a tuple that begins with them.
+# - Its LM head reads hidden states alone, and `_tied_weights_keys` names its output layer.
+SUPPORTED_ENCODERS = (
+    "albert",
+    "bert",
+    "camembert",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)
+GLOBAL_ATTENTION = "full_attention"  # transformers' word for a layer that sees the whole block
 _CONDENSER_FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm")
 # Standard fields that transformers itself reads from a config.json without declaring them.
 _UNDECLARED_FIELDS = (
@@ -37,7 +59,8 @@ class CondenserConfig(PreTrainedConfig):
         late_mlm: whether the backbone's late output is trained with MLM as well (eq. 10).
 
     Raises:
-        ValueError: head depth below 1, `skip_from` outside the backbone, or an unknown argument.
+        ValueError: an encoder that does not fit, head depth below 1, `skip_from` outside the
+            backbone, or an unknown argument.
 
     Example:
         >>> from transformers import BertConfig
@@ -56,6 +79,7 @@ class CondenserConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)
+        check_encoder(self.encoder_config)
         n_layers = self.encoder_config.num_hidden_layers
         if self.skip_from is None:
             self.skip_from = n_layers // 2
@@ -133,6 +157,50 @@ class CondenserConfig(PreTrainedConfig):
         return self.encoder_config.initializer_range
 
 
+def check_encoder(config: PreTrainedConfig) -> None:
+    """Check that a Condenser can be built on an encoder, as far as its configuration says.
+
+    Raises:
+        ValueError: it cannot; the message says why.
+    """
+    reason = _why_not(config)
+    if reason:
+        raise ValueError(
+            f"Cannot build a Condenser on an encoder of model_type {config.model_type!r}: {reason}."
+        )
+
+
+def _why_not(config: Any) -> str | None:
+    if getattr(config, "vocab_size", None) is None:
+        return "it has no vocabulary; a Condenser reads and predicts text"
+    if config.is_encoder_decoder:
+        return "it is an encoder-decoder, whose encoder predicts no masked tokens by itself"
+    if getattr(config, "is_decoder", False):
+        return "is_decoder=True, but a Condenser attends to both sides: set is_decoder=False"
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        return "it has no masked-LM class; decoders, whose tokens see only those before, have none"
+    if config.model_type not in SUPPORTED_ENCODERS:
+        return (
+            f"it is not among the encoders that were proven, {', '.join(SUPPORTED_ENCODERS)}; "
+            "what another one must offer stands at SUPPORTED_ENCODERS in configuration_condenser.py"
+        )
+    if config.num_hidden_layers < 1:
+        return f"it has no layers to split (num_hidden_layers is {config.num_hidden_layers})"
+    if getattr(config, "inner_group_num", 1) != 1:
+        return (
+            f"each of its layers is {config.inner_group_num} (inner_group_num), so that skip_from "
+            "would not count layers; it must be 1"
+        )
+    if GLOBAL_ATTENTION not in (getattr(config, "layer_types", None) or [GLOBAL_ATTENTION]):
+        return "none of its layers (layer_types) attends to a whole block, as the head must"
+    if not getattr(config, "legacy", True):
+        return (
+            "its LM head with legacy=False is no layer, but reads the encoder's embeddings: set "
+            "legacy=True (config_changes={'legacy': True}), with which a new LM head is started"
+        )
+    return None
+
+
 def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConfig:
     if encoder_config is None:
         return AutoConfig.for_model("bert")
@@ -165,4 +233,4 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
         )
 
 
-__all__ = ["CondenserConfig"]
+__all__ = ["SUPPORTED_ENCODERS", "CondenserConfig"]

@@ -23,16 +23,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
-from .configuration_condenser import CondenserConfig
+from .configuration_condenser import GLOBAL_ATTENTION, CondenserConfig, check_encoder
 
 logger = logging.get_logger(__name__)
 
-# Encoders whose layers are called as layer(hidden_states, attention_mask) and return a tensor, and
-# whose masked-LM class adds a single module to the encoder.
-SUPPORTED_ENCODERS = ("bert", "camembert", "roberta", "xlm-roberta")
 IGNORE_INDEX = -100
 # Which class each Auto class opens a checkpoint with.
 AUTO_MAP = {
@@ -102,6 +99,15 @@ class CondenserPreTrainedModel(PreTrainedModel):
         backbone: Any = self.base_model
         backbone.encoder._init_weights(module)
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """No: of custom code the library leaves out modules without weights of their own.
+
+        Some encoders initialise what such modules hold (ModernBERT). The answer matters to nothing
+        else that happens here: `_init_weights` spares what is loaded, and no module is shared.
+        """
+        return False
+
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save with the two code files, so that every Auto class opens the folder anywhere."""
         self.config.auto_map = dict(AUTO_MAP)
@@ -116,20 +122,35 @@ class CondenserModel(CondenserPreTrainedModel):
     """
 
     # The LM head and the Condenser head of the same checkpoint are no part of this view.
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^head\."]
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^head[._]"]
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
-        _check_supported(config.encoder_config)
+        check_encoder(config.encoder_config)
         self.encoder = AutoModel.from_config(config.encoder_config)
         # One object, so that a later change (attention back-end, vocabulary size) reaches both.
         self.encoder.config = config.encoder_config
         self.post_init()
 
     @property
-    def layers(self) -> nn.ModuleList:
-        """The backbone's layers, `num_hidden_layers` of them."""
-        return self.encoder.encoder.layer
+    def layers(self) -> list[nn.Module]:
+        """The backbone's layers in order; fewer than `num_hidden_layers` where they are shared."""
+        lists = [m for m in self.encoder.modules() if isinstance(m, nn.ModuleList)]
+        members = [member for modules in lists for member in modules]
+        return [m for m in members if not any(inner in lists for inner in m.modules())]
+
+    @property
+    def global_layer(self) -> nn.Module:
+        """The last layer that attends to the whole block, which the head's layers are like.
+
+        The last of all, but where local attention alternates with global: a layer that sees a
+        window only could not carry the CLS vector to the tokens far from it.
+        """
+        return [
+            layer
+            for layer in self.layers
+            if getattr(layer, "attention_type", GLOBAL_ATTENTION) == GLOBAL_ATTENTION
+        ][-1]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.get_input_embeddings()
@@ -150,7 +171,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     only, and normalises by `num_items_in_batch`, so that gradient accumulation is exact.
     """
 
-    _keys_to_ignore_on_load_unexpected = [r"^head\."]
+    _keys_to_ignore_on_load_unexpected = [r"^head[._]"]
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -260,10 +281,15 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
-        layer_class = type(self.condenser.layers[0])
+        like: Any = self.condenser.global_layer
+        built_from = [config.encoder_config, getattr(like, "layer_idx", None)]
         self.head = nn.ModuleList(
-            layer_class(config.encoder_config) for _ in range(config.n_head_layers)
+            type(like)(*(argument for argument in built_from if argument is not None))
+            for _ in range(config.n_head_layers)
         )
+        # The LM head of such an encoder was trained behind a norm, and must find one here too.
+        norm: Any = getattr(self.condenser.encoder, "final_norm", None)
+        self.head_norm = nn.Identity() if norm is None else _new_norm(norm)
         self.post_init()
 
     @classmethod
@@ -324,9 +350,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
             )
-        missing = {
-            key for key in info["missing_keys"] if not (new_head and key.startswith("head."))
-        }
+        missing = {key for key in info["missing_keys"] if not (new_head and _is_of_head(key))}
         _refuse_incomplete(pretrained_model_name_or_path, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
 
@@ -339,12 +363,15 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         """Run the backbone, eqs. (6) and (7).
 
         Returns:
-            [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output.
+            [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output,
+            with the `layer_call` that `run_head` repeats.
         """
         # All of them: what a single index means differs between versions of the library. They are
         # kept for the backward pass anyway.
         kwargs["output_hidden_states"] = True
-        output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        with _recorded_calls(self.condenser.global_layer) as calls:
+            output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        output.layer_call = calls[-1]
         return output.last_hidden_state, output.hidden_states[self.config.skip_from], output
 
     def run_head(
@@ -352,24 +379,31 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         cls_late: torch.Tensor,
         early: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        *,
+        layer_call: "LayerCall | None" = None,
     ) -> torch.Tensor:
         """Run the Condenser head on a short circuit from the early layers, eq. (8).
 
         Args:
             cls_late: (B, 1, H) late CLS vectors.
             early: (B, T, H) [cls_early ; early]; its first position is replaced.
-            attention_mask: (B, T), 1 for tokens and 0 for padding.
+            attention_mask: (B, T), 1 for tokens and 0 for padding; read without `layer_call` only.
+            layer_call: of the output of the `encode` that gave `early`. Without it the backbone
+                is run once more, to see how it calls its layers for such a mask.
 
         Returns:
             [cls_cd ; cd], (B, T, H).
         """
+        if layer_call is None:
+            embeddings: Any = self.get_input_embeddings()
+            blank = early.new_zeros(*early.shape[:2], embeddings.embedding_dim)
+            with _recorded_calls(self.condenser.global_layer) as calls:
+                self.condenser(inputs_embeds=blank, attention_mask=attention_mask)
+            layer_call = calls[-1]
         hidden = torch.cat([cls_late, early[:, 1:]], dim=1)  # (B, T, H)
-        mask = create_bidirectional_mask(
-            config=self.config.encoder_config, inputs_embeds=hidden, attention_mask=attention_mask
-        )
         for layer in self.head:
-            hidden = layer(hidden, mask)
-        return hidden
+            hidden = layer_call.repeat(layer, hidden)
+        return self.head_norm(hidden)
 
     @can_return_tuple
     def forward(
@@ -392,7 +426,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             **kwargs: for the encoder.
         """
         late, early, output = self.encode(input_ids, attention_mask, **kwargs)  # eqs. (6), (7)
-        cd = self.run_head(late[:, :1], early, attention_mask)  # eq. (8)
+        cd = self.run_head(late[:, :1], early, layer_call=output.layer_call)  # eq. (8)
 
         loss = head_loss = late_loss = head_logits = logits = None
         if labels is None:
@@ -414,6 +448,42 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             hidden_states=output.hidden_states if kwargs.get("output_hidden_states") else None,
             attentions=output.attentions,
         )
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What a backbone layer was called with beside hidden states: masks, positions, biases.
+
+    Repeating it is how head layers of any architecture get what such layers need, and the gradient
+    of what they share with the backbone (MPNet's and DeBERTa's tables of relative positions).
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def repeat(self, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        """Call another layer of the same class so: (B, T, H) to (B, T, H)."""
+        result = layer(hidden, *self.args, **self.kwargs)
+        return result[0] if isinstance(result, tuple) else result
+
+
+@contextmanager
+def _recorded_calls(layer: nn.Module) -> Iterator[list[LayerCall]]:
+    """Record how a layer is called meanwhile; shared layers are called several times."""
+    calls: list[LayerCall] = []
+
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(LayerCall(args[1:], kwargs))
+
+    hook = layer.register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        yield calls
+    finally:
+        hook.remove()
+
+
+def _new_norm(norm: Any) -> nn.Module:
+    return type(norm)(norm.normalized_shape, eps=norm.eps, bias=norm.bias is not None)
 
 
 @dataclass(frozen=True)
@@ -475,8 +545,7 @@ def _load_encoder(name_or_path: str, config_changes: dict, **kwargs: Any) -> _En
     """Load backbone and LM head from an encoder or from a Condenser checkpoint."""
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     if config.model_type == CondenserConfig.model_type:
-        for name, value in config_changes.items():
-            setattr(config.encoder_config, name, value)
+        _change(config.encoder_config, config_changes)
         with _without_load_reports():
             model, info = CondenserForMaskedLM.from_pretrained(
                 name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
@@ -484,9 +553,8 @@ def _load_encoder(name_or_path: str, config_changes: dict, **kwargs: Any) -> _En
         _refuse_incomplete(name_or_path, set(info["missing_keys"]), set())
         return _EncoderParts(model.condenser.encoder, model.lm_head)
 
-    _check_supported(config)
-    for name, value in config_changes.items():
-        setattr(config, name, value)
+    _change(config, config_changes)
+    check_encoder(config)
     with _without_load_reports():
         encoder, info = AutoModel.from_pretrained(
             name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
@@ -499,69 +567,101 @@ def _load_encoder(name_or_path: str, config_changes: dict, **kwargs: Any) -> _En
     return _EncoderParts(encoder, _load_lm_head(name_or_path, config, **kwargs))
 
 
+def _change(config: Any, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if not hasattr(config, name):  # the library would keep it, and nothing would read it
+            raise ValueError(
+                f"config_changes names {name!r}, which the configuration of a {config.model_type} "
+                "encoder does not have: look up what it is called there (dropout is "
+                "hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in ModernBERT)."
+            )
+        setattr(config, name, value)
+
+
 def _load_lm_head(name_or_path: str, config: Any, **kwargs: Any) -> nn.Module | None:
     with _without_load_reports():
         masked_lm, info = AutoModelForMaskedLM.from_pretrained(
             name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
         )
-    name = _lm_head_name(masked_lm)
-    if any(key.startswith(f"{name}.") for key in info["missing_keys"]):
+    of_encoder = f"{masked_lm.base_model_prefix}."
+    if any(not key.startswith(of_encoder) for key in info["missing_keys"]):
         logger.warning(
             f"{name_or_path} has no LM head, so a new one is started, tied to its embeddings. "
             "An encoder saved with its masked-LM head is the better start."
         )
         return None
-    return getattr(masked_lm, name)
+    return _take_lm_head(masked_lm)[0]
 
 
-def _make_pooler_plain(pooler: Any) -> None:
+def _make_pooler_plain(pooler: nn.Module) -> None:
     """Make a pooler that no checkpoint has trained the identity: tanh(CLS), not random noise."""
+    [linear] = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
     with torch.no_grad():
-        pooler.dense.weight.copy_(torch.eye(pooler.dense.in_features))
-        pooler.dense.bias.zero_()
+        linear.weight.copy_(torch.eye(linear.in_features))
+        linear.bias.zero_()
+
+
+class _GivenHiddenStates(nn.Module):
+    """Stands where a masked-LM class has its encoder, and returns what it is given."""
+
+    def forward(self, *args: Any, inputs_embeds: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+class _LMHead(nn.Module):
+    """A masked-LM class without its encoder: hidden states (..., H) in, logits (..., V) out.
+
+    For the classes whose LM head is several modules, which only their own forward pass joins.
+    """
+
+    def __init__(self, masked_lm: PreTrainedModel):
+        super().__init__()
+        setattr(masked_lm, masked_lm.base_model_prefix, _GivenHiddenStates())
+        # The ties are the whole model's, under its names.
+        masked_lm._tied_weights_keys = masked_lm.all_tied_weights_keys = {}
+        self.masked_lm = masked_lm
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.masked_lm(inputs_embeds=hidden).logits
+
+
+def _take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]:
+    """The LM head of a masked LM, and how it is tied in a model that has it as `lm_head`."""
+    encoder = f"{masked_lm.base_model_prefix}."
+    tied = dict(masked_lm._tied_weights_keys or {})
+    names = [name for name, _ in masked_lm.named_children() if f"{name}." != encoder]
+    if len(names) == 1:
+        lm_head, theirs, ours = getattr(masked_lm, names[0]), f"{names[0]}.", "lm_head."
+    else:
+        lm_head, theirs, ours = _LMHead(masked_lm), "", "lm_head.masked_lm."
+
+    def renamed(key: str) -> str:
+        if key.startswith(encoder):
+            return "condenser.encoder." + key.removeprefix(encoder)
+        return ours + key.removeprefix(theirs)
+
+    return lm_head, {renamed(target): renamed(source) for target, source in tied.items()}
 
 
 def _build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
     """The LM head of the encoder's own masked-LM class, new, and how its weights are tied."""
-    with torch.device("meta"):
+    with torch.device("meta"):  # for the sake of its encoder, which is not needed
         masked_lm = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder_config))
-    name = _lm_head_name(masked_lm)
-    encoder_prefix = f"{masked_lm.base_model_prefix}."
-
-    def renamed(key: str) -> str:
-        if key.startswith(encoder_prefix):
-            return key.replace(encoder_prefix, "condenser.encoder.", 1)
-        return key.replace(f"{name}.", "lm_head.", 1)
-
-    tied = {renamed(k): renamed(v) for k, v in (masked_lm._tied_weights_keys or {}).items()}
-    return type(getattr(masked_lm, name))(encoder_config), tied
+    masked_lm.config = encoder_config
+    lm_head, tied = _take_lm_head(masked_lm)
+    lm_head.to_empty(device=torch.get_default_device())
+    for module in lm_head.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    return lm_head, tied
 
 
-def _lm_head_name(masked_lm: PreTrainedModel) -> str:
-    names = [n for n, _ in masked_lm.named_children() if n != masked_lm.base_model_prefix]
-    if len(names) != 1:
-        raise ValueError(
-            f"{type(masked_lm).__name__} adds the modules {names} to its encoder; a Condenser "
-            "needs an encoder whose LM head is one module."
-        )
-    return names[0]
-
-
-def _check_supported(encoder_config: Any) -> None:
-    if encoder_config.model_type not in SUPPORTED_ENCODERS:
-        raise ValueError(
-            f"Cannot build a Condenser on an encoder of model_type {encoder_config.model_type!r}: "
-            f"supported are {', '.join(SUPPORTED_ENCODERS)}."
-        )
-    if getattr(encoder_config, "is_decoder", False):
-        raise ValueError(
-            "The encoder's configuration has is_decoder=True, but a Condenser needs attention to "
-            "both sides: set is_decoder=False."
-        )
+def _is_of_head(key: str) -> bool:
+    return key.startswith(("head.", "head_norm."))
 
 
 def _refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
-    if missing and all(key.startswith("head.") for key in missing):
+    if missing and all(map(_is_of_head, missing)):
         raise ValueError(
             f"{name_or_path} has no Condenser head ({len(missing)} weights are missing, such as "
             f"{min(missing)}). Training from a random head can corrupt the backbone: continue from "

@@ -10,8 +10,6 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
     set_seed,
 )
 
@@ -326,13 +324,6 @@ def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):
 def test_a_plain_encoder_opened_as_a_checkpoint_is_refused_with_the_remedy(bert_folder):
     with pytest.raises(ValueError, match="from_encoder"):
         CondenserForPreTraining.from_pretrained(bert_folder)
-
-
-def test_an_encoder_of_no_supported_kind_is_refused_by_name(tmp_path):
-    config = DistilBertConfig(vocab_size=50, dim=16, n_layers=2, n_heads=2, hidden_dim=32)
-    DistilBertForMaskedLM(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"'distilbert'.*supported are bert"):
-        CondenserForPreTraining.from_encoder(str(tmp_path))
 
 
 def test_the_encoders_view_and_the_masked_lm_view_read_the_same_checkpoint(tmp_path):

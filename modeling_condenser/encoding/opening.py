@@ -24,6 +24,7 @@ from transformers import AutoModel, PreTrainedTokenizerBase
 
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, module_paths
 from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.repository.contract import (
     CONTRACT_FILE,
     EncodingContract,
@@ -268,18 +269,6 @@ def _made(folder: Path, fields: Mapping[str, Any]) -> EncodingContract:
 def _shortest(*lengths: int | None) -> int | None:
     known = [length for length in lengths if length is not None and length < _UNLIMITED]
     return min(known, default=None)
-
-
-def n_positions(encoder: torch.nn.Module) -> int | None:
-    """How many tokens an encoder has positions for; None where there is no such limit."""
-    for module in encoder.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, torch.nn.Embedding):
-            # RoBERTa and its kin count from behind the padding token's position.
-            padding = getattr(module, "padding_idx", None)
-            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    longest = getattr(encoder.config, "max_position_embeddings", None)
-    return longest if isinstance(longest, int) and longest > 0 else None
 
 
 def _check_choice(stated: Mapping[str, Any], name: str, kind: Any) -> None:

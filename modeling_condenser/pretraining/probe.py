@@ -62,14 +62,18 @@ def _measure(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Te
         late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
         return Probe(None, _accuracy(model.lm_head(late[masked]), targets), None)
 
-    late, early, _ = model.encode(ids, mask)
+    late, early, output = model.encode(ids, mask)
     cls_late = late[:, :1]
-    own = model.lm_head(model.run_head(cls_late, early, mask)[masked])  # (M, V)
+
+    def predict(cls: torch.Tensor) -> torch.Tensor:
+        head = model.run_head(cls, early, mask, layer_call=output.layer_call)
+        return model.lm_head(head[masked])  # (M, V)
+
+    own = predict(cls_late)
     late_accuracy = _accuracy(model.lm_head(late[masked]), targets)
     swap_cost = None
     if len(ids) > 1:
-        swapped = model.lm_head(model.run_head(cls_late.roll(1, dims=0), early, mask)[masked])
-        swap_cost = _loss(swapped, targets) - _loss(own, targets)
+        swap_cost = _loss(predict(cls_late.roll(1, dims=0)), targets) - _loss(own, targets)
     return Probe(_accuracy(own, targets), late_accuracy, swap_cost)
 
 

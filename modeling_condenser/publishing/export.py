@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserModel
-from modeling_condenser.pretraining.pretrain import longest_sequence
+from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.repository.card import CARD_FILE, write_card
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.provenance import (
@@ -172,7 +172,8 @@ def _name_modules_for_all_versions(file: Path) -> None:
 def _default_contract(
     tokenizer: PreTrainedTokenizerBase, model: CondenserModel
 ) -> EncodingContract:
-    longest = min(tokenizer.model_max_length, longest_sequence(model.config.encoder_config))
+    limits = (tokenizer.model_max_length, n_positions(model.encoder))
+    longest = min(limit for limit in limits if limit is not None)
     return EncodingContract(query_max_length=longest, passage_max_length=longest)
 
 
