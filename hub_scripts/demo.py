@@ -1,8 +1,9 @@
 """condenser demo: everything on the built-in collection, in minutes, on a CPU.
 
-Trains a small encoder, continues it by plain MLM (the control) and by condensing, for equal tokens;
-fine-tunes both on few labelled pairs; measures both and BM25 on held-out queries; and says whether
-they differ. A second run starts where the first stopped.
+Trains a small encoder, continues it by plain MLM (the control), by condensing, and by condensing
+with a contrast over the corpus (coCondenser), for no more tokens; fine-tunes each on few labelled
+pairs; measures them and BM25 on held-out queries; and says whether they differ. A second run starts
+where the first stopped.
 """
 
 import argparse
@@ -46,7 +47,14 @@ def change_settings(settings: dict[str, Any], arguments: dict[str, Any]) -> dict
         if arguments[name]:
             settings[name] = arguments[name]
     if arguments["steps"]:
+        share = arguments["steps"] / settings["pretraining"]["max_steps"]
         settings["pretraining"] = {**settings["pretraining"], "max_steps": arguments["steps"]}
+        settings["arms"] = {
+            name: {**arm, "max_steps": max(1, round(arm["max_steps"] * share))}
+            if "max_steps" in arm
+            else arm
+            for name, arm in settings["arms"].items()
+        }
     if arguments["labels"]:
         settings["finetuning"] = {**settings["finetuning"], "train_size": arguments["labels"]}
     return settings

@@ -78,6 +78,18 @@ class BlockBuilder:
         Returns:
             Token ids of each block, int32, without special tokens, in the order of the documents.
         """
+        blocks: list[np.ndarray] = []
+        for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
+            if len(ids):
+                blocks.extend(np.split(ids, self.cut(lengths, number)))
+        return blocks
+
+    def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Tokenize documents whole.
+
+        Yields:
+            Token ids of each, int32, and how many tokens each of its sentences has.
+        """
         present = [text or "" for text in texts]
         encoded = self.tokenizer(
             present,
@@ -87,18 +99,19 @@ class BlockBuilder:
             return_offsets_mapping=True,
             verbose=False,
         )
-        blocks: list[np.ndarray] = []
-        for text, number, ids, offsets in zip(
-            present, numbers, encoded["input_ids"], encoded["offset_mapping"], strict=True
+        for text, ids, offsets in zip(
+            present, encoded["input_ids"], encoded["offset_mapping"], strict=True
         ):
-            if ids:
-                lengths = _sentence_lengths(text, offsets)
-                cuts = self._cuts(lengths, number)
-                blocks.extend(np.split(np.array(ids, dtype=np.int32), cuts))
-        return blocks
+            lengths = _sentence_lengths(text, offsets) if ids else np.zeros(0, dtype=np.int64)
+            yield np.array(ids, dtype=np.int32), lengths
 
-    def _cuts(self, lengths: np.ndarray, number: int) -> list[int]:
-        """Token offsets at which a document's blocks but the first begin."""
+    def cut(self, lengths: np.ndarray, number: int) -> list[int]:
+        """Where a document's blocks but the first begin.
+
+        Args:
+            lengths: tokens of each of its sentences.
+            number: its place in the corpus, which seeds its short blocks.
+        """
         draws = self._drawn_lengths(number, len(lengths))
         cuts: list[int] = []
         total = start = 0
@@ -241,12 +254,18 @@ def fingerprint_blocks(blocks: Dataset) -> str:
     """
     digest = hashlib.sha256(b"condenser blocks 1")
     for batch in blocks.with_format("arrow").iter(batch_size=_FINGERPRINTED):
-        column = batch["input_ids"]
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        for chunk in chunks:
-            digest.update(pc.list_value_length(chunk).to_numpy(zero_copy_only=False).astype("<i4"))
-            digest.update(chunk.flatten().to_numpy().astype("<i4"))
+        for part in list_bytes(batch["input_ids"]):
+            digest.update(part)
     return digest.hexdigest()
+
+
+def list_bytes(column: pa.ChunkedArray | pa.Array) -> tuple[bytes, bytes]:
+    """Lengths and values of a column of lists of integers, as int32, however it is stored."""
+    # Data that several processes built comes in several chunks.
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    lengths = pc.list_value_length(whole).to_numpy(zero_copy_only=False)
+    values = whole.flatten().to_numpy(zero_copy_only=False)
+    return lengths.astype("<i4").tobytes(), values.astype("<i4").tobytes()
 
 
 class KeyedBlocks(torch.utils.data.Dataset):

@@ -75,7 +75,7 @@ class CondenserDataCollator:
         """
         keys = self._keys(examples)
         blocks = [np.asarray(example["input_ids"], dtype=np.int64) for example in examples]
-        ids, is_text, is_token = self._frame(self._windows(blocks, keys))
+        ids, is_text, is_token = self.frame(self._windows(blocks, keys))
 
         words = self.word_starts.number_words(ids, is_text)
         budget = masking_budget(is_text.sum(axis=1), self.mlm_probability)
@@ -110,8 +110,11 @@ class CondenserDataCollator:
         starts = [int(u * (max(len(b) - room, 0) + 1)) for u, b in zip(where, blocks, strict=True)]
         return [block[start : start + room] for start, block in zip(starts, blocks, strict=True)]
 
-    def _frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Put blocks between their special tokens and pad them.
+
+        Args:
+            blocks: token ids of each, int64, that fit `max_length` with the special ones.
 
         Returns:
             Ids, whether a position is text, and whether it is a token at all; each (B, T).

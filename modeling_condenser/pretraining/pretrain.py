@@ -3,13 +3,11 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -17,7 +15,6 @@ from transformers import (
     set_seed,
 )
 
-from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.repository.provenance import Stage, read_pretraining
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -29,77 +26,23 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .blocks import (
-    BlockBuilder,
-    KeyedBlocks,
-    StreamedBlocks,
-    build_blocks,
-    fingerprint_blocks,
-)
-from .collator import CondenserDataCollator
-from .corpus import Source, load_documents
+from .corpus import load_documents
+from .objectives import Examples, make_trainer, open_model
+from .positions import n_positions
+from .recipe import CONTRASTIVE, PretrainingRecipe
 from .repository import complete_repository, train_seconds
 from .trainer import CondenserTrainer
 
+__all__ = [
+    "CondenserTrainer",
+    "PretrainingRecipe",
+    "check_fit",
+    "open_model",
+    "pretrain",
+    "save_model",
+]
+
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PretrainingRecipe:
-    """What a pre-training recipe says beside the Trainer's arguments.
-
-    Attributes:
-        encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue, whose head and split are then kept.
-        corpus: what to train on: Hub data set name or local path, or a mapping of `Source`'s
-            fields, or a list of these.
-        objective: "condenser", or "mlm" for plain masked language modelling, its control.
-        tokenizer: Hub name or folder; the encoder's own by default.
-        n_head_layers: layers of the Condenser head; 2 by default.
-        skip_from: backbone layer whose tokens the head reads; half of the layers by default.
-        late_mlm: whether the late output is trained with MLM too; true by default.
-        new_head: accept a Condenser checkpoint without a head, and start a new one.
-        streaming: read the corpus as needed instead of preparing it on disk; needs `max_steps`.
-        max_length: longest sequence in tokens, with special tokens.
-        short_block_probability: share of blocks of random shorter length.
-        mlm_probability: share of a block's tokens to mask.
-        blocks_seed: decides which blocks are short; apart from the run's seed, so that runs of
-            other seeds read the same prepared blocks.
-        preprocessing_workers: processes that build blocks.
-        encoder_changes: attributes of the encoder's configuration to change, such as dropout.
-        attn_implementation: attention back-end ("eager", "sdpa", "flash_attention_2", ...); the
-            library's choice by default.
-    """
-
-    encoder: str
-    corpus: Any
-    objective: Literal["condenser", "mlm"] = "condenser"
-    tokenizer: str | None = None
-    n_head_layers: int | None = None
-    skip_from: int | None = None
-    late_mlm: bool | None = None
-    new_head: bool = False
-    streaming: bool = False
-    max_length: int = 512
-    short_block_probability: float = 0.1
-    mlm_probability: float = 0.15
-    blocks_seed: int = 0
-    preprocessing_workers: int | None = None
-    encoder_changes: dict[str, Any] = field(default_factory=dict)
-    attn_implementation: str | None = None
-
-    @property
-    def sources(self) -> list[Source]:
-        """The parts of the corpus.
-
-        Raises:
-            ValueError: a part has an unknown field.
-        """
-        parts = self.corpus if isinstance(self.corpus, list) else [self.corpus]
-        return [
-            fill(part, Source)[0] if isinstance(part, Mapping) else Source(str(part))
-            for part in parts
-        ]
 
 
 def pretrain(settings: Mapping[str, Any]) -> Path:
@@ -128,18 +71,7 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
     if recipe.attn_implementation is not None:
         model.set_attn_implementation(recipe.attn_implementation)
     check_fit(tokenizer, model, recipe.max_length)
-    collator = CondenserDataCollator(
-        tokenizer,
-        max_length=recipe.max_length,
-        mlm_probability=recipe.mlm_probability,
-        seed=arguments.seed,
-    )
-    builder = BlockBuilder(
-        tokenizer,
-        max_length=recipe.max_length,
-        short_block_probability=recipe.short_block_probability,
-        seed=recipe.blocks_seed,
-    )
+    examples = Examples.of(recipe, arguments, tokenizer)
     documents = load_documents(recipe.sources, streaming=recipe.streaming)
 
     claim_run_folder(run_folder, settings)
@@ -147,24 +79,14 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         logger.info("%s is finished.", run_folder)
         return model_folder
     facts: dict[str, Any] = {"seed": arguments.seed, "objective": recipe.objective}
-    if recipe.streaming:
-        dataset: Any = StreamedBlocks(
-            documents, builder, seed=arguments.seed, num_proc=arguments.dataloader_num_workers
-        )
-        arguments.dataloader_num_workers = 0
-    else:
-        blocks = build_blocks(documents, builder, num_proc=recipe.preprocessing_workers)
-        dataset = KeyedBlocks(blocks, seed=arguments.seed)
-        facts |= {
-            "blocks_sha256": fingerprint_blocks(blocks),
-            "n_documents": len(documents),
-            "n_blocks": len(blocks),
-        }
-    trainer = CondenserTrainer(
+    dataset, data_facts = examples.build(documents)
+    facts |= data_facts
+    trainer = make_trainer(
+        recipe,
         model=model,
         args=arguments,
         train_dataset=dataset,
-        data_collator=collator,
+        data_collator=examples.collator,
         processing_class=tokenizer,
         facts=facts,
     )
@@ -211,6 +133,8 @@ def _read(settings: Mapping[str, Any]) -> tuple[PretrainingRecipe, TrainingArgum
         "remove_unused_columns": False,
         "report_to": "none",
     }
+    if settings.get("objective") in CONTRASTIVE:
+        defaults["dataloader_drop_last"] = True  # a smaller batch is another loss
     recipe, arguments = fill({**defaults, **settings}, PretrainingRecipe, TrainingArguments)
     if recipe.streaming and arguments.max_steps < 1:
         raise ValueError(
@@ -219,49 +143,11 @@ def _read(settings: Mapping[str, Any]) -> tuple[PretrainingRecipe, TrainingArgum
     return recipe, arguments
 
 
-def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
-    """The model that a recipe trains: started from an encoder, or a checkpoint continued.
-
-    Raises:
-        ValueError: the checkpoint has no head, or another split than the recipe states.
-    """
-    if recipe.objective == "mlm":
-        return CondenserForMaskedLM.from_encoder(
-            recipe.encoder, config_changes=recipe.encoder_changes
-        )
-    stated = {
-        name: value
-        for name in ("n_head_layers", "skip_from", "late_mlm")
-        if (value := getattr(recipe, name)) is not None
-    }
-    config: Any = AutoConfig.from_pretrained(recipe.encoder)
-    if config.model_type != "condenser" or recipe.new_head:
-        return CondenserForPreTraining.from_encoder(
-            recipe.encoder, config_changes=recipe.encoder_changes, **stated
-        )
-    for name, value in recipe.encoder_changes.items():
-        setattr(config.encoder_config, name, value)
-    model = CondenserForPreTraining.from_pretrained(recipe.encoder, config=config)
-    for name, value in stated.items():
-        if getattr(config, name) != value:
-            raise ValueError(
-                f"The recipe says {name}: {value}, but the checkpoint {recipe.encoder} has "
-                f"{getattr(config, name)}. Leave it out to continue the checkpoint, or set "
-                "new_head: true to start a new head."
-            )
-    return model
-
-
-def longest_sequence(encoder_config: Any) -> int:
-    """How many tokens an encoder has positions for."""
-    # RoBERTa and its kin count positions from behind the padding token's.
-    is_bert = encoder_config.model_type == "bert"
-    first = 0 if is_bert else (encoder_config.pad_token_id or 0) + 1
-    return encoder_config.max_position_embeddings - first
-
-
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
     """Check that a tokenizer's tokens and a sequence length have a place in a model.
+
+    The conventions of different models' special tokens must not be mixed: some encoders know
+    padding by its token, and count positions from behind it.
 
     Raises:
         ValueError: they have not.
@@ -273,8 +159,16 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
             f"{config.vocab_size}: they do not belong together, or the model lacks added tokens "
             "(call model.resize_token_embeddings(len(tokenizer)) and save it)."
         )
-    longest = longest_sequence(config)
-    if max_length > longest:
+    encoder: Any = model.base_model.encoder
+    padding = encoder.get_input_embeddings().padding_idx
+    if padding is not None and tokenizer.pad_token_id != padding:
+        raise ValueError(
+            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
+            "they do not belong together, and the model would take padding for text, or text for "
+            "padding. Use the model's own tokenizer."
+        )
+    longest = n_positions(encoder)
+    if longest is not None and max_length > longest:
         raise ValueError(
             f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
         )

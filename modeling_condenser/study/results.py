@@ -107,8 +107,10 @@ class StudyResults:
         return f"{value} ({self.comparisons[group][arm][measure].difference:+.3f}, {p_text})"
 
     def verdict(self) -> str:
-        """One sentence an arm and group: whether it differs from the control in MRR@10."""
-        sentences = []
+        """What each arm cost, and for each arm and group whether it differs from the control."""
+        seen = self.facts.get("tokens_seen", {})
+        budget = ", ".join(f"{arm} {n / 1e6:.2f} million" for arm, n in seen.items())
+        sentences = [f"Tokens of pre-training from the common start: {budget}."] if seen else []
         for group, arms in self.comparisons.items():
             for arm, by_measure in arms.items():
                 c = by_measure["MRR@10"]

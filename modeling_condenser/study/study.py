@@ -21,13 +21,19 @@ from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.measures.measures import Evaluation
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, pretrain
+from modeling_condenser.pretraining.recipe import CONTRASTIVE
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.curves import plot_curves
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import claim_run_folder, describe_machine, read_log
+from modeling_condenser.runs.run_folder import (
+    RUN_FILE,
+    claim_run_folder,
+    describe_machine,
+    read_log,
+)
 from modeling_condenser.runs.whole_files import write_json
 
 from .results import StudyResults
@@ -44,6 +50,10 @@ _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
     "num_train_epochs per_device_train_batch_size seed short_block_probability".split()
 )
+# What a contrastive arm may set for itself, because its batch is part of its loss; the tokens that
+# it saw are counted and stated.
+_OWN_BUDGET = frozenset({"max_steps", "per_device_train_batch_size"})
+_MORE_TOKENS = 1.01  # beyond the control's, as a factor, what is warned of
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     collection = study.prepare_collection()
     encoder = study.prepare_encoder(collection)
     trained = {arm: study.train_arm(arm, encoder, collection) for arm in recipe.arms}
+    tokens = study.count_tokens()
     unlabelled = {arm: study.measure_unlabelled(arm, trained[arm], collection) for arm in trained}
     finetuned = {arm: study.measure_finetuned(arm, trained[arm], collection) for arm in trained}
     logger.info("Searching with BM25")
@@ -112,6 +123,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         facts={
             **describe_machine(),
             "session_seconds": round(time.perf_counter() - started, 1),
+            "tokens_seen": tokens,
             "n_passages": _count_lines(collection / CORPUS_FILE),
             "n_queries": len(bm25.evaluation.per_query["MRR@10"]),
             "recipe": dict(settings),
@@ -134,7 +146,8 @@ def _check_arms(recipe: StudyRecipe) -> None:
             raise ValueError(
                 f"An arm cannot be called {arm!r}: the study has a folder of that name."
             )
-        unequal = sorted(_BUDGET & changes.keys())
+        own = _OWN_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
+        unequal = sorted((_BUDGET - own) & changes.keys())
         if unequal:
             raise ValueError(
                 f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
@@ -190,6 +203,21 @@ class _Study:
         checkpoint = self._pretrain(settings, self.out / arm / "pretrain", collection)
         exported = self.out / arm / "encoder"
         return exported if exported.is_dir() else export_encoder(checkpoint, exported)
+
+    def count_tokens(self) -> dict[str, int]:
+        """Tokens that each arm has seen; an arm that saw more than the control is named."""
+        runs = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in self.recipe.arms}
+        seen = {arm: int(json.loads(run.read_text())["tokens_seen"]) for arm, run in runs.items()}
+        most = seen[self.recipe.control] * _MORE_TOKENS
+        for arm in (arm for arm, n in seen.items() if n > most):
+            logger.warning(
+                "Arm %s has seen %d tokens, the control %d: lower its max_steps for a comparison "
+                "at equal tokens.",
+                arm,
+                seen[arm],
+                seen[self.recipe.control],
+            )
+        return seen
 
     def _pretrain(self, settings: dict[str, Any], folder: Path, collection: Path) -> Path:
         corpus = str(collection / CORPUS_FILE)

@@ -125,6 +125,12 @@ def test_a_study_writes_what_it_found(finished: Recorded) -> None:
     assert written["facts"]["n_queries"] == 20
     assert written["facts"]["recipe"]["pretraining"]["max_steps"] == 6
     assert "torch" in written["facts"]["versions"]
+    seen = {
+        arm: json.loads((folder / arm / "pretrain" / "run.json").read_text())["tokens_seen"]
+        for arm in ("mlm", "condenser")
+    }
+    assert written["facts"]["tokens_seen"] == seen and seen["mlm"] == seen["condenser"] > 0
+    assert results.verdict().startswith("Tokens of pre-training from the common start: mlm 0.00 ")
     text = (folder / "results.md").read_text()
     assert text == f"{results.table()}\n\n{results.verdict()}\n"
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -240,6 +246,24 @@ def test_a_control_that_is_no_arm_is_refused(collection: Path, tmp_path: Path) -
     with pytest.raises(ValueError, match="control arm 'dpr' is none of the arms mlm, condenser"):
         run_study(settings)
     assert not (tmp_path / "study").exists()
+
+
+def test_only_a_contrastive_arm_may_choose_its_batch_and_its_steps(
+    collection: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make_settings(collection, tmp_path / "study")
+    own = {"per_device_train_batch_size": 4, "max_steps": 20}
+    settings["arms"]["condenser"] |= own
+    with pytest.raises(ValueError, match="changes max_steps, per_device_train_batch_size, but"):
+        run_study(settings)
+    contrasted = {**settings["arms"]["condenser"], "objective": "cocondenser", "span_length": 12}
+    settings["arms"] = {"mlm": {"objective": "mlm"}, "co": contrasted}
+    with pytest.raises(ValueError, match="changes max_length, but"):
+        run_study({**settings, "arms": {**settings["arms"], "co": {**contrasted, "max_length": 9}}})
+    results = run_study(settings)
+    seen = results.facts["tokens_seen"]
+    assert list(results.arms) == ["mlm", "co"] and seen["co"] > seen["mlm"]
+    assert f"Arm co has seen {seen['co']} tokens, the control {seen['mlm']}" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,234 @@
+"""The Condenser's trainer with a contrastive loss over the late CLS vectors of the whole batch."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+from transformers import TrainingArguments
+
+from modeling_condenser.modeling_condenser import IGNORE_INDEX
+
+from .contrast import Contrast, Contrasted
+from .gradient_cache import Chunk, put_back, split_batch
+from .trainer import CondenserTrainer
+
+_SEEDS = 2**62  # seeds to draw a step's dropout from
+
+
+class ContrastiveTrainer(CondenserTrainer):
+    """Trains with the model's own losses plus `weight` times a contrast of the batch.
+
+    Batches hold paired texts, two rows each, side by side (`SpanPairs`, `ClozePairs`). Log entries
+    hold `contrastive_loss` and `contrastive_accuracy` too, over the batch of all processes.
+
+    With a `cache_chunk_size` a step needs the memory of one chunk, whatever the batch
+    (`gradient_cache`), at the cost of a second forward pass of the backbone and the head.
+
+    Args:
+        *args: as for `Trainer`.
+        contrast: how vectors are contrasted.
+        weight: of the contrastive loss.
+        cache_chunk_size: texts whose activations are held at once; None for the whole batch.
+        masks: whether tokens are masked, so that there are losses of the model's own to log.
+        **kwargs: as for `CondenserTrainer`.
+
+    Raises:
+        ValueError: the arguments do not fit a loss over the whole batch (`check_batch`).
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        contrast: Contrast,
+        weight: float = 1.0,
+        cache_chunk_size: int | None = None,
+        masks: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(*args, **kwargs)
+        check_batch(self.args, cache_chunk_size)
+        check_enough(len(self.train_dataset), self.args)  # type: ignore[arg-type]
+        if self.accelerator.distributed_type == DistributedType.DEEPSPEED and cache_chunk_size:
+            raise ValueError(
+                "cache_chunk_size goes backward several times a step, which DeepSpeed's engine "
+                "does not allow: leave it out, or use DDP or FSDP."
+            )
+        self.contrast = contrast
+        self.weight = weight
+        self.cache_chunk_size = cache_chunk_size
+        self.masks = masks
+
+    def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """One text of each pair, of as many as fit a chunk.
+
+        A partner's vector says much about a text, so the swap cost is measured without partners.
+        """
+        return {name: value[: self.cache_chunk_size : 2] for name, value in inputs.items()}
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The loss of a batch; of a cached one with the gradient of the last chunk only.
+
+        The gradients of the other chunks are added to the parameters here.
+        """
+        if not model.training:
+            raise ValueError(
+                "A contrastive loss is over training batches only: set eval_strategy to 'no', and "
+                "evaluate the exported encoder with `condenser evaluate`."
+            )
+        seed = int(torch.randint(_SEEDS, ()))
+        chunks = split_batch(inputs, self.cache_chunk_size, seed=seed)
+        if len(chunks) == 1:
+            loss = self._loss_at_once(model, chunks[0], num_items_in_batch)
+        else:
+            loss = self._loss_by_chunks(model, chunks, num_items_in_batch)
+        return (loss, {"loss": loss}) if return_outputs else loss
+
+    def _add_losses(self, outputs: Mapping[str, Any]) -> None:
+        if self.masks:
+            super()._add_losses(outputs)
+
+    def _loss_at_once(
+        self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        model_loss, vectors = self._run(model, chunk, num_items)
+        term = self.weight * self._contrast_batch(vectors).loss
+        return _with_value(
+            model_loss + term * self.accelerator.num_processes, model_loss.detach() + term.detach()
+        )
+
+    def _loss_by_chunks(
+        self, model: torch.nn.Module, chunks: list[Chunk], num_items: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        vectors = put_back([self._encode(model, chunk) for chunk in chunks], chunks)  # (S, H)
+        vectors.requires_grad_()
+        term = self.weight * self._contrast_batch(vectors).loss
+        # Processes average their gradients, but each holds only its own vectors' part of this one.
+        (cache,) = torch.autograd.grad(term * self.accelerator.num_processes, vectors)
+
+        value = term.detach()
+        surrogate = value
+        for chunk in chunks:
+            is_last = chunk is chunks[-1]
+            # Processes exchange gradients once: in the backward pass of the last chunk.
+            with nullcontext() if is_last else self.accelerator.no_sync(model):
+                model_loss, own = self._run(model, chunk, num_items)
+                value = value + model_loss.detach()
+                surrogate = model_loss + (own * cache[chunk.rows]).sum()
+                if not is_last:
+                    self.accelerator.backward(surrogate)
+        return _with_value(surrogate, value)
+
+    def _run(
+        self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
+        inputs = {**chunk.inputs, "output_hidden_states": True}
+        with chunk.replaying():
+            loss, outputs = super().compute_loss(
+                model, inputs, return_outputs=True, num_items_in_batch=num_items
+            )
+        return loss, _late_vectors(outputs)
+
+    @torch.no_grad()
+    def _encode(self, model: torch.nn.Module, chunk: Chunk) -> torch.Tensor:
+        """The vectors of a chunk (C, H), without a graph.
+
+        Through the wrapped model, because FSDP gathers its weights there; without labels to
+        predict, so that nothing is projected to the vocabulary.
+        """
+        labels = torch.full_like(chunk.inputs["labels"], IGNORE_INDEX)
+        inputs = {**chunk.inputs, "labels": labels, "output_hidden_states": True}
+        with chunk.replaying():
+            return _late_vectors(model(**inputs))
+
+    def _contrast_batch(self, vectors: torch.Tensor) -> Contrasted:
+        """Contrast the vectors of all processes, with a graph to this one's (S, H)."""
+        n_processes = self.accelerator.num_processes
+        if n_processes > 1:
+            gathered = self.accelerator.gather(vectors.detach().contiguous())
+            parts = list(gathered.split(len(vectors)))
+            parts[self.accelerator.process_index] = vectors
+            contrasted = self.contrast(torch.cat(parts))
+        else:
+            contrasted = self.contrast(vectors)
+        # Alike in all processes, whose measures are summed.
+        self.add_measure("contrastive_loss", contrasted.loss / n_processes)
+        self.add_measure("contrastive_accuracy", contrasted.accuracy / n_processes)
+        return contrasted
+
+
+def _late_vectors(outputs: Any) -> torch.Tensor:
+    """(B, H) late CLS vectors: what the exported encoder gives."""
+    return outputs["hidden_states"][-1][:, 0].float()
+
+
+def _with_value(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A loss with its own gradient and another value, the one to log."""
+    return loss + (value - loss).detach()
+
+
+def check_batch(arguments: TrainingArguments, cache_chunk_size: int | None) -> None:
+    """Check that training arguments fit a loss over the whole batch.
+
+    Raises:
+        ValueError: they do not; the message says which and what to do.
+    """
+    n_documents = arguments.per_device_train_batch_size
+    n_spans = 2 * n_documents
+    if arguments.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"gradient_accumulation_steps is {arguments.gradient_accumulation_steps}, but a "
+            "contrastive loss is over the whole batch, which accumulation cannot enlarge: set it "
+            "to 1, per_device_train_batch_size to the batch that you want, and cache_chunk_size "
+            "to what fits the memory."
+        )
+    if arguments.n_gpu > 1:
+        raise ValueError(
+            f"One process sees {arguments.n_gpu} GPUs, but a contrastive loss needs one process "
+            "for each: start it with torchrun or accelerate launch."
+        )
+    if not arguments.dataloader_drop_last:
+        raise ValueError(
+            "dataloader_drop_last is false, but the loss of a smaller last batch has fewer "
+            "negatives, or none: set it to true."
+        )
+    if n_documents * arguments.world_size < 2:
+        raise ValueError(
+            "The batch is one pair, in which nothing is a negative: set "
+            "per_device_train_batch_size (pairs on a device) to 2 or more; the papers' is 1,024."
+        )
+    if cache_chunk_size is None:
+        return
+    if cache_chunk_size < 2 or cache_chunk_size % 2:
+        raise ValueError(
+            f"cache_chunk_size is {cache_chunk_size}, but texts come in pairs: choose an even "
+            "number of at least 2."
+        )
+    if cache_chunk_size > n_spans:
+        raise ValueError(
+            f"cache_chunk_size is {cache_chunk_size}, but a device's batch is {n_spans} texts (two "
+            f"for each of per_device_train_batch_size: {n_documents}): choose at most that, or "
+            "leave it out."
+        )
+
+
+def check_enough(n_pairs: int, arguments: TrainingArguments) -> None:
+    """Check that there is at least one whole batch.
+
+    Raises:
+        ValueError: there is none.
+    """
+    batch = arguments.per_device_train_batch_size * arguments.world_size
+    if n_pairs < batch:
+        raise ValueError(
+            f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
+            "processes): lower per_device_train_batch_size, or add text."
+        )

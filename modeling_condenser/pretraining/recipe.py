@@ -1,0 +1,155 @@
+"""What a pre-training recipe says, checked as far as it can be without opening anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from modeling_condenser.runs.recipe import fill
+
+from .contrast import DEFAULT_TEMPERATURE, Contrast, Similarity
+from .corpus import Source
+from .ict import QUERY_LENGTH, REMOVAL_PROBABILITY
+from .spans import SpanKind
+
+Objective = Literal["condenser", "mlm", "cocondenser", "ict"]
+CONTRASTIVE = ("cocondenser", "ict")  # objectives whose batch is the unit of contrast
+_ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "similarity": CONTRASTIVE,
+    "temperature": CONTRASTIVE,
+    "cache_chunk_size": CONTRASTIVE,
+    "contrastive_weight": ("cocondenser",),
+    "spans": ("cocondenser",),
+    "span_length": ("cocondenser",),
+    "query_length": ("ict",),
+    "removal_probability": ("ict",),
+}
+
+
+@dataclass(frozen=True)
+class PretrainingRecipe:
+    """What a pre-training recipe says beside the Trainer's arguments.
+
+    Attributes:
+        encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
+            continue, whose head and split are then kept.
+        corpus: what to train on: Hub data set name or local path, or a mapping of `Source`'s
+            fields, or a list of these.
+        objective: "condenser"; "mlm" for plain masked language modelling, its control;
+            "cocondenser" for the Condenser's losses on two spans of each document and a contrast
+            of their vectors; "ict" for the Inverse Cloze Task, without any MLM. In the last two,
+            `per_device_train_batch_size` counts documents (passages), of two texts each.
+        tokenizer: Hub name or folder; the encoder's own by default.
+        n_head_layers: layers of the Condenser head; 2 by default.
+        skip_from: backbone layer whose tokens the head reads; half of the layers by default.
+        late_mlm: whether the late output is trained with MLM too; true by default.
+        new_head: accept a Condenser checkpoint without a head, and start a new one.
+        streaming: read the corpus as needed instead of preparing it on disk; needs `max_steps`.
+        max_length: longest sequence in tokens, with special tokens.
+        short_block_probability: share of blocks of random shorter length.
+        mlm_probability: share of a block's tokens to mask.
+        blocks_seed: decides which blocks are short; apart from the run's seed, so that runs of
+            other seeds read the same prepared blocks.
+        preprocessing_workers: processes that build blocks.
+        encoder_changes: attributes of the encoder's configuration to change, such as dropout.
+        attn_implementation: attention back-end ("eager", "sdpa", "flash_attention_2", ...); the
+            library's choice by default.
+        similarity: what vectors are contrasted by; "dot" by default, as published.
+        temperature: what similarities are divided by; 1 for dot and 0.05 for cosine by default.
+        cache_chunk_size: texts whose activations are held at once (`gradient_cache`); by default
+            the whole batch's.
+        contrastive_weight: of the contrastive loss beside the MLM losses; 1 by default.
+        spans: "sentences" (by default) for spans of whole sentences, "windows" for equal windows.
+        span_length: longest span in tokens, with special tokens; `max_length` by default.
+        query_length: longest pseudo-query in tokens, with special tokens; by default 64, or
+            `max_length` if that is shorter.
+        removal_probability: share of contexts without their pseudo-query; 0.9 by default.
+
+    Raises:
+        ValueError: a field does not fit the objective.
+    """
+
+    encoder: str
+    corpus: Any
+    objective: Objective = "condenser"
+    tokenizer: str | None = None
+    n_head_layers: int | None = None
+    skip_from: int | None = None
+    late_mlm: bool | None = None
+    new_head: bool = False
+    streaming: bool = False
+    max_length: int = 512
+    short_block_probability: float = 0.1
+    mlm_probability: float = 0.15
+    blocks_seed: int = 0
+    preprocessing_workers: int | None = None
+    encoder_changes: dict[str, Any] = field(default_factory=dict)
+    attn_implementation: str | None = None
+    similarity: Similarity | None = None
+    temperature: float | None = None
+    cache_chunk_size: int | None = None
+    contrastive_weight: float | None = None
+    spans: SpanKind | None = None
+    span_length: int | None = None
+    query_length: int | None = None
+    removal_probability: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, objectives in _ONLY_FOR.items():
+            if getattr(self, name) is not None and self.objective not in objectives:
+                raise ValueError(
+                    f"{name} is only for objective {' and '.join(objectives)}, but the recipe's is "
+                    f"{self.objective}: leave it out."
+                )
+        if self.objective not in CONTRASTIVE:
+            return
+        if self.streaming:
+            raise ValueError(
+                f"streaming is not for objective {self.objective}, which draws from documents that "
+                "are cut and kept on disk: leave it out."
+            )
+        if self.span_length is not None and self.span_length > self.max_length:
+            raise ValueError(
+                f"span_length is {self.span_length}, but max_length is {self.max_length}: choose "
+                "at most that."
+            )
+        if self.contrastive_weight is not None and not self.contrastive_weight > 0:
+            raise ValueError(
+                f"contrastive_weight is {self.contrastive_weight}, but must be above 0; without "
+                "the contrast it is objective condenser."
+            )
+        if not 0.0 <= self.removed_share <= 1.0:
+            raise ValueError(
+                f"removal_probability is {self.removal_probability}, but must lie between 0 and 1."
+            )
+        _ = self.contrast  # checks the temperature
+
+    @property
+    def contrast(self) -> Contrast:
+        """How the vectors of a batch are contrasted."""
+        similarity: Similarity = self.similarity or "dot"
+        usual = DEFAULT_TEMPERATURE[similarity]
+        temperature = usual if self.temperature is None else self.temperature
+        return Contrast(similarity, temperature, one_way=self.objective == "ict")
+
+    @property
+    def pseudo_query_length(self) -> int:
+        usual = min(QUERY_LENGTH, self.max_length)
+        return usual if self.query_length is None else self.query_length
+
+    @property
+    def removed_share(self) -> float:
+        usual = REMOVAL_PROBABILITY
+        return usual if self.removal_probability is None else self.removal_probability
+
+    @property
+    def sources(self) -> list[Source]:
+        """The parts of the corpus.
+
+        Raises:
+            ValueError: a part has an unknown field.
+        """
+        parts = self.corpus if isinstance(self.corpus, list) else [self.corpus]
+        return [
+            fill(part, Source)[0] if isinstance(part, Mapping) else Source(str(part))
+            for part in parts
+        ]
