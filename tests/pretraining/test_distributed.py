@@ -124,9 +124,12 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
     gradients, expected = (load_file(f / "gradients.safetensors") for f in (together, alone))
     assert gradients.keys() == expected.keys()
-    assert max(gradient.abs().max() for gradient in expected.values()) > 0.05
+    largest = float(max(gradient.abs().max() for gradient in expected.values()))
+    assert largest > 0.05
+    # float32 sums in another order: what is small beside the largest is off by as much as that.
+    close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
     for name, gradient in expected.items():
-        torch.testing.assert_close(gradients[name], gradient, rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(gradients[name], gradient, msg=name, **close)
 
 
 def test_a_contrast_over_two_processes_is_not_that_of_one_of_them(folders):
