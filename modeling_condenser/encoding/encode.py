@@ -45,7 +45,7 @@ from .shards import MANIFEST_FILE, Manifest, default_shard_size, record_name
 logger = logging.getLogger(__name__)
 
 _LONG_RUN = 10_000  # passages from which on a run begins with an estimate, which takes seconds
-_WORTH_HELP = 30.0  # seconds of work from which on starting other processes pays
+_WORTH_HELP = 15.0  # seconds of work from which on starting other processes pays
 _ID_BATCH = 65_536
 
 

@@ -216,7 +216,7 @@ def test_the_demo_changes_only_what_it_is_told_to() -> None:
         "output_dir": "runs/x",
         "encoder": "owner/name",
         "pretraining": {**recipe["pretraining"], "max_steps": 7},
-        # 480 of 4,000 is the share of its steps, which are larger.
+        # 300 of 2,500 is the share of its steps, which are larger.
         "arms": {
             **recipe["arms"],
             "cocondenser": {**recipe["arms"]["cocondenser"], "max_steps": 1},
