@@ -72,15 +72,15 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         model.set_attn_implementation(recipe.attn_implementation)
     check_fit(tokenizer, model, recipe.max_length)
     examples = Examples.of(recipe, arguments, tokenizer)
-    documents = load_documents(recipe.sources, streaming=recipe.streaming)
-
-    claim_run_folder(run_folder, settings)
-    if model_folder.is_dir():
-        logger.info("%s is finished.", run_folder)
-        return model_folder
-    facts: dict[str, Any] = {"seed": arguments.seed, "objective": recipe.objective}
-    dataset, data_facts = examples.build(documents)
-    facts |= data_facts
+    # Of several processes the first makes what the others then find.
+    with arguments.main_process_first(desc="preparing the text"):
+        documents = load_documents(recipe.sources, streaming=recipe.streaming)
+        claim_run_folder(run_folder, settings)
+        if model_folder.is_dir():
+            logger.info("%s is finished.", run_folder)
+            return model_folder
+        dataset, data_facts = examples.build(documents)
+    facts: dict[str, Any] = {"seed": arguments.seed, "objective": recipe.objective, **data_facts}
     trainer = make_trainer(
         recipe,
         model=model,

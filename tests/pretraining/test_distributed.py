@@ -63,9 +63,8 @@ def run(recipes: list[dict], *, n_processes: int) -> None:
             )
         )
     try:
-        for process in processes:
-            output, _ = process.communicate(timeout=240)
-            assert process.returncode == 0, output[-3000:]
+        outputs = [process.communicate(timeout=240)[0][-3000:] for process in processes]
+        assert [process.returncode for process in processes] == [0] * n_processes, outputs
     finally:
         for process in processes:
             process.kill()
