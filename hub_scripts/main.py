@@ -19,6 +19,7 @@ COMMANDS = {
     "mine": "find hard negatives for fine-tuning, with BM25 or any retriever",
     "evaluate": "search a collection with a retriever or BM25 and measure the ranking",
     "search": "search a collection for a query",
+    "analyze": "measure whether models are ready to be fine-tuned, and when to stop training",
     "push": "publish an encoder, a retriever or a checkpoint on the Hugging Face Hub",
     "collection": "write the built-in collection as a BEIR folder",
 }

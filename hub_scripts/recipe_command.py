@@ -1,16 +1,23 @@
 """What the commands that run a recipe share: `[WORDS] [--field value ...]` on their line."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def read_settings(command: str, words: list[str], *classes: type) -> dict[str, Any]:
+def read_settings(
+    command: str,
+    words: list[str],
+    *classes: type,
+    nested: Mapping[str, Sequence[type]] | None = None,
+) -> dict[str, Any]:
     """Parse a recipe command's words into settings; prints the fields and exits on --help.
 
     Args:
         command: its name, for the help.
         words: RECIPE and `--field value` changes.
         *classes: dataclasses whose fields the recipe may hold.
+        nested: field that is a mapping -> dataclasses of the fields in it, for the help.
     """
     import dataclasses
 
@@ -18,11 +25,16 @@ def read_settings(command: str, words: list[str], *classes: type) -> dict[str, A
 
     own, library = classes
     fields = [f.name for f in dataclasses.fields(own)]
+    inner = "".join(
+        f"Field {name}, a mapping such as {{{dataclasses.fields(parts[-1])[0].name}: 100}}, of:"
+        "\n\n" + "\n\n".join(str(part.__doc__) for part in parts) + "\n\n"
+        for name, parts in (nested or {}).items()
+    )
     parser = argparse.ArgumentParser(
         prog=f"condenser {command}",
         description="Run a recipe: a YAML file of fields, each of which --field value overrides."
         "\n\n"
-        f"Own fields: {', '.join(fields)}.\n\n{own.__doc__}\n\n"
+        f"Own fields: {', '.join([*fields, *(nested or {})])}.\n\n{own.__doc__}\n\n{inner}"
         f"Further fields: all of {library.__module__.split('.')[0]}' {library.__name__}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -15,13 +15,14 @@ from .modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserForPreTrainingOutput,
-    CondenserMaskedLMOutput,
     CondenserModel,
 )
 
 if TYPE_CHECKING:
+    from .analysis.callback import ReadinessCallback
     from .pretraining.collator import CondenserDataCollator
     from .pretraining.trainer import CondenserTrainer
+    from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
     from .publishing.export import export_encoder
 
 AutoConfig.register("condenser", CondenserConfig)
@@ -32,6 +33,9 @@ AutoModelForPreTraining.register(CondenserConfig, CondenserForPreTraining)
 _STAGES = {
     "CondenserDataCollator": ".pretraining.collator",
     "CondenserTrainer": ".pretraining.trainer",
+    "ReadinessCallback": ".analysis.callback",
+    "condenser_from_encoder": ".pretraining.warm_start",
+    "masked_lm_from_encoder": ".pretraining.warm_start",
     "export_encoder": ".publishing.export",
 }
 
@@ -48,8 +52,10 @@ __all__ = [
     "CondenserForMaskedLM",
     "CondenserForPreTraining",
     "CondenserForPreTrainingOutput",
-    "CondenserMaskedLMOutput",
     "CondenserModel",
     "CondenserTrainer",
+    "ReadinessCallback",
+    "condenser_from_encoder",
     "export_encoder",
+    "masked_lm_from_encoder",
 ]

@@ -108,7 +108,7 @@ class CondenserConfig(PreTrainedConfig):
             raise ValueError(
                 f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
                 "checkpoint. To start from a plain encoder use "
-                "CondenserForPreTraining.from_encoder(name_or_path)."
+                "condenser_from_encoder(name_or_path)."
             )
         # Libraries leave attributes of theirs in a saved config (use_cache, for one): kept as such.
         foreign = {name: value for name, value in config_dict.items() if not _is_known(name)}

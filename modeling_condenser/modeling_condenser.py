@@ -11,10 +11,14 @@ One of the two files that travel to the Hub with a pre-training checkpoint (the 
 Equations are those of Gao & Callan (2021), "Condenser: a Pre-training Architecture for Dense
 Retrieval". Shapes: B blocks in a batch, T tokens in a block, H hidden size, V vocabulary size,
 M masked tokens in the batch.
+
+A batch can be packed: all blocks in one row, (1, N), without padding; `cu_seq_lens_q`, (B + 1,),
+says where each begins and the last ends, as transformers has it for flash attention. That is for
+attention back-ends that read this argument: others would attend across blocks.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,15 +26,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_condenser import GLOBAL_ATTENTION, CondenserConfig, check_encoder
 
-logger = logging.get_logger(__name__)
-
 IGNORE_INDEX = -100
+ROW_MULTIPLE = 64  # what counts of chosen rows are rounded up to, so that kernels meet few shapes
 # Which class each Auto class opens a checkpoint with.
 AUTO_MAP = {
     "AutoConfig": "configuration_condenser.CondenserConfig",
@@ -41,35 +44,16 @@ AUTO_MAP = {
 
 
 @dataclass
-class CondenserMaskedLMOutput(ModelOutput):
-    """Output of `CondenserForMaskedLM`.
-
-    Attributes:
-        loss: () MLM loss of the backbone's late output, eq. (10); with `labels` only.
-        late_loss: () the same, under the name it has in a Condenser's output.
-        logits: (B, T, V) late predictions; without `labels` only, because training projects
-            masked positions alone.
-        hidden_states: the backbone's, each (B, T, H), where asked for.
-        attentions: the backbone's, each (B, heads, T, T), where asked for.
-    """
-
-    loss: torch.Tensor | None = None
-    late_loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    attentions: tuple[torch.Tensor, ...] | None = None
-
-
-@dataclass
 class CondenserForPreTrainingOutput(ModelOutput):
-    """Output of `CondenserForPreTraining`.
+    """Output of `CondenserForPreTraining`, and of `CondenserForMaskedLM`, which has no head.
 
     Attributes:
         loss: () the sum of the two losses, eq. (11); with `labels` only.
         head_loss: () MLM loss of the Condenser head, eq. (9).
         late_loss: () MLM loss of the backbone's late output, eq. (10); None without `late_mlm`.
-        head_logits: (B, T, V) predictions of the Condenser head; without `labels` only.
-        logits: (B, T, V) late predictions of the backbone; without `labels` only.
+        head_logits: (B, T, V) predictions of the Condenser head; without `labels` only, because
+            training projects masked positions alone.
+        logits: (B, T, V) late predictions of the backbone; likewise.
         hidden_states: the backbone's, each (B, T, H), where asked for.
         attentions: the backbone's, each (B, heads, T, T), where asked for.
     """
@@ -172,6 +156,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     """
 
     _keys_to_ignore_on_load_unexpected = [r"^head[._]"]
+    # Chooses the rows of a packed batch that a loss reads, so that the last layers compute no
+    # others (`use_packing` in the package's packing.py sets it); None to compute all.
+    choose_rows: Any = None
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -194,34 +181,6 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         model._freeze_pooler()
         return loaded
 
-    @classmethod
-    def from_encoder(
-        cls, name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
-    ) -> "CondenserForMaskedLM":
-        """Warm-start backbone and LM head from an encoder (section 3.4).
-
-        Args:
-            name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint,
-                whose backbone and LM head are taken.
-            config_changes: attributes of the encoder's configuration to set before it is loaded,
-                such as dropout probabilities.
-            **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
-
-        Raises:
-            ValueError: the encoder is of no supported kind, or its weights are incomplete.
-        """
-        parts = _load_encoder(name_or_path, config_changes or {}, **kwargs)
-        return cls._from_parts(parts, CondenserConfig(encoder_config=parts.encoder.config))
-
-    @classmethod
-    def _from_parts(cls, parts: "_EncoderParts", config: CondenserConfig) -> Any:
-        model = cls(config)
-        model.condenser.encoder.load_state_dict(parts.encoder.state_dict())
-        if parts.lm_head is not None:
-            model.lm_head.load_state_dict(parts.lm_head.state_dict())
-        model.tie_weights()
-        return model
-
     def get_output_embeddings(self) -> nn.Module:
         return self.get_submodule(self._output_embeddings_name)
 
@@ -238,6 +197,14 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         tied = [key for key in self._tied_weights_keys if key.endswith(".weight")]
         return tied[0].removesuffix(".weight")
 
+    def _rows_to_read(self, labels: torch.Tensor | None, kwargs: dict) -> Any:
+        starts = kwargs.get("cu_seq_lens_q")
+        if self.choose_rows is None or labels is None or starts is None:
+            return None
+        recomputes = getattr(self.condenser.global_layer, "gradient_checkpointing", False)
+        keeps_all = recomputes or kwargs.get("output_hidden_states")
+        return None if keeps_all else self.choose_rows(labels, starts)
+
     @can_return_tuple
     def forward(
         self,
@@ -246,7 +213,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
-    ) -> CondenserMaskedLMOutput:
+    ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the backbone's late output.
 
         Args:
@@ -254,18 +221,22 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             attention_mask: (B, T), 1 for tokens and 0 for padding.
             labels: (B, T) int64, the original token at masked positions and -100 elsewhere.
             num_items_in_batch: masked tokens of the whole batch that one optimiser step sees,
-                across micro-batches and devices; those of this call when not given.
-            **kwargs: for the encoder.
+                across micro-batches and devices; those of this call when not given. Each loss is
+                divided by it.
+            **kwargs: for the encoder; `cu_seq_lens_q` and its kin of a packed batch among them.
         """
-        late = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        read = self._rows_to_read(labels, kwargs)
+        with _recorded_calls(self.condenser.global_layer, read):
+            late = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         loss = late_loss = logits = None
         if labels is None:
             logits = self.lm_head(late.last_hidden_state)  # (B, T, V)
         else:
+            labels = labels if read is None else labels[:, read.columns]
             masked = _MaskedPositions.of(labels, num_items_in_batch)
-            late_loss = masked.mlm_loss(self.lm_head, late.last_hidden_state)
+            [late_loss] = masked.mlm_losses(self.lm_head, [late.last_hidden_state])
             loss = late_loss.clone()  # the Trainer scales it in place
-        return CondenserMaskedLMOutput(
+        return CondenserForPreTrainingOutput(
             loss=loss,
             late_loss=late_loss,
             logits=logits,
@@ -293,43 +264,6 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         self.post_init()
 
     @classmethod
-    def from_encoder(
-        cls,
-        name_or_path: str,
-        *,
-        n_head_layers: int = 2,
-        skip_from: int | None = None,
-        late_mlm: bool = True,
-        config_changes: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> "CondenserForPreTraining":
-        """Warm-start backbone and LM head from an encoder, with a new Condenser head (section 3.4).
-
-        The head's weights are drawn from torch's generator: call `transformers.set_seed` first.
-
-        Args:
-            name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint,
-                whose backbone and LM head are taken and whose head, if any, is left behind.
-            n_head_layers: layers of the Condenser head.
-            skip_from: backbone layer whose tokens the head reads; half of the layers by default.
-            late_mlm: whether to train the backbone's late output with MLM too, eq. (10).
-            config_changes: attributes of the encoder's configuration to set before it is loaded.
-            **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
-
-        Raises:
-            ValueError: the encoder is of no supported kind, its weights are incomplete, or
-                `n_head_layers` or `skip_from` is out of range.
-        """
-        parts = _load_encoder(name_or_path, config_changes or {}, **kwargs)
-        config = CondenserConfig(
-            encoder_config=parts.encoder.config,
-            n_head_layers=n_head_layers,
-            skip_from=skip_from,
-            late_mlm=late_mlm,
-        )
-        return cls._from_parts(parts, config)
-
-    @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
     ) -> Any:
@@ -346,21 +280,33 @@ class CondenserForPreTraining(CondenserForMaskedLM):
                 A random head can corrupt the backbone (section 3.4), so none is made silently.
         """
         wants_info = kwargs.pop("output_loading_info", False)
-        with _without_load_reports():
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # its tables of missing keys; what they say is checked here
+        try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
             )
+        finally:
+            logging.set_verbosity(verbosity)
         missing = {key for key in info["missing_keys"] if not (new_head and _is_of_head(key))}
-        _refuse_incomplete(pretrained_model_name_or_path, missing, set(info["unexpected_keys"]))
+        refuse_incomplete(pretrained_model_name_or_path, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
 
     def encode(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
+        *,
+        read: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Run the backbone, eqs. (6) and (7).
+
+        Args:
+            input_ids: (B, T) int64.
+            attention_mask: (B, T), 1 for tokens and 0 for padding.
+            read: the rows of a packed batch that the last layer computes; all when not given.
+            **kwargs: for the encoder.
 
         Returns:
             [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output,
@@ -369,7 +315,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         # All of them: what a single index means differs between versions of the library. They are
         # kept for the backward pass anyway.
         kwargs["output_hidden_states"] = True
-        with _recorded_calls(self.condenser.global_layer) as calls:
+        with _recorded_calls(self.condenser.global_layer, read) as calls:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call = calls[-1]
         return output.last_hidden_state, output.hidden_states[self.config.skip_from], output
@@ -378,32 +324,29 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         self,
         cls_late: torch.Tensor,
         early: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        layer_call: "LayerCall",
         *,
-        layer_call: "LayerCall | None" = None,
+        read: Any = None,
     ) -> torch.Tensor:
         """Run the Condenser head on a short circuit from the early layers, eq. (8).
 
         Args:
-            cls_late: (B, 1, H) late CLS vectors.
-            early: (B, T, H) [cls_early ; early]; its first position is replaced.
-            attention_mask: (B, T), 1 for tokens and 0 for padding; read without `layer_call` only.
-            layer_call: of the output of the `encode` that gave `early`. Without it the backbone
-                is run once more, to see how it calls its layers for such a mask.
+            cls_late: (B, 1, H) late CLS vectors; of a packed batch (1, B, H).
+            early: (B, T, H) [cls_early ; early]; its CLS vectors are replaced.
+            layer_call: of the output of the `encode` that gave `early`.
+            read: the rows of a packed batch that the last layer computes; all when not given.
 
         Returns:
-            [cls_cd ; cd], (B, T, H).
+            [cls_cd ; cd], (B, T, H), or the rows of it that are read.
         """
-        if layer_call is None:
-            embeddings: Any = self.get_input_embeddings()
-            blank = early.new_zeros(*early.shape[:2], embeddings.embedding_dim)
-            with _recorded_calls(self.condenser.global_layer) as calls:
-                self.condenser(inputs_embeds=blank, attention_mask=attention_mask)
-            layer_call = calls[-1]
-        hidden = torch.cat([cls_late, early[:, 1:]], dim=1)  # (B, T, H)
-        for layer in self.head:
+        starts = layer_call.kwargs.get("cu_seq_lens_q")
+        if starts is None:
+            hidden = torch.cat([cls_late, early[:, 1:]], dim=1)  # (B, T, H)
+        else:
+            hidden = early.index_copy(1, starts[:-1].long(), cls_late.to(early.dtype))
+        for layer in self.head[:-1]:
             hidden = layer_call.repeat(layer, hidden)
-        return self.head_norm(hidden)
+        return self.head_norm(layer_call.repeat(self.head[-1], hidden, read=read))
 
     @can_return_tuple
     def forward(
@@ -416,29 +359,28 @@ class CondenserForPreTraining(CondenserForMaskedLM):
     ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the Condenser head, and from the backbone's late output.
 
-        Args:
-            input_ids: (B, T) int64, with CLS at position 0.
-            attention_mask: (B, T), 1 for tokens and 0 for padding.
-            labels: (B, T) int64, the original token at masked positions and -100 elsewhere.
-            num_items_in_batch: masked tokens of the whole batch that one optimiser step sees,
-                across micro-batches and devices; those of this call when not given. Both losses
-                are divided by it.
-            **kwargs: for the encoder.
+        Arguments are those of `CondenserForMaskedLM.forward`; CLS is at position 0 of each block.
         """
-        late, early, output = self.encode(input_ids, attention_mask, **kwargs)  # eqs. (6), (7)
-        cd = self.run_head(late[:, :1], early, layer_call=output.layer_call)  # eq. (8)
+        starts = kwargs.get("cu_seq_lens_q")
+        read = self._rows_to_read(labels, kwargs)
+        late, early, output = self.encode(
+            input_ids, attention_mask, read=read, **kwargs
+        )  # eqs. (6), (7)
+        if read is not None:
+            starts = read.starts
+        cls_late = late[:, :1] if starts is None else late[:, starts[:-1].long()]
+        cd = self.run_head(cls_late, early, output.layer_call, read=read)  # eq. (8)
 
         loss = head_loss = late_loss = head_logits = logits = None
         if labels is None:
             head_logits, logits = self.lm_head(cd), self.lm_head(late)  # (B, T, V)
         else:
+            labels = labels if read is None else labels[:, read.columns]
             masked = _MaskedPositions.of(labels, num_items_in_batch)
-            head_loss = masked.mlm_loss(self.lm_head, cd)  # eq. (9)
-            loss = head_loss.clone()  # the Trainer scales it in place
-            if self.config.late_mlm:
-                late_loss = masked.mlm_loss(self.lm_head, late)  # eq. (10)
-                loss = head_loss + late_loss  # eq. (11)
-
+            predicting = [cd, late] if self.config.late_mlm else [cd]
+            head_loss, *rest = masked.mlm_losses(self.lm_head, predicting)  # eqs. (9), (10)
+            late_loss = rest[0] if rest else None
+            loss = sum(rest, head_loss.clone())  # eq. (11); the Trainer scales it in place
         return CondenserForPreTrainingOutput(
             loss=loss,
             head_loss=head_loss,
@@ -461,19 +403,23 @@ class LayerCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def repeat(self, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-        """Call another layer of the same class so: (B, T, H) to (B, T, H)."""
-        result = layer(hidden, *self.args, **self.kwargs)
+    def repeat(self, layer: nn.Module, hidden: torch.Tensor, *, read: Any = None) -> torch.Tensor:
+        """Call another layer of the same class so: (B, T, H) to (B, T, H), or to the rows read."""
+        args, kwargs = (hidden, *self.args), self.kwargs
+        if read is not None:
+            args, kwargs = read.narrow(args, kwargs)
+        result = layer(*args, **kwargs)
         return result[0] if isinstance(result, tuple) else result
 
 
 @contextmanager
-def _recorded_calls(layer: nn.Module) -> Iterator[list[LayerCall]]:
-    """Record how a layer is called meanwhile; shared layers are called several times."""
-    calls: list[LayerCall] = []
+def _recorded_calls(layer: nn.Module, read: Any = None) -> Iterator[list[LayerCall]]:
+    """Record how a layer is called meanwhile, and narrow its calls to the rows that are read."""
+    calls: list[LayerCall] = []  # shared layers are called several times
 
-    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         calls.append(LayerCall(args[1:], kwargs))
+        return None if read is None else read.narrow(args, kwargs)
 
     hook = layer.register_forward_pre_hook(record, with_kwargs=True)
     try:
@@ -491,8 +437,8 @@ class _MaskedPositions:
     """Where a batch's masked tokens are, what they were, and what their losses are divided by.
 
     Attributes:
-        index: (M,) int64 positions in the flattened (B * T) batch.
-        targets: (M,) int64 original tokens.
+        index: (M,) int64 positions in the flattened (B * T) batch; M is rounded up.
+        targets: (M,) int64 original tokens, -100 where rounded up.
         n_items: masked tokens that the loss is averaged over.
     """
 
@@ -509,96 +455,24 @@ class _MaskedPositions:
         n_items = max(len(index), 1) if num_items_in_batch is None else num_items_in_batch
         if isinstance(n_items, torch.Tensor):
             n_items = n_items.to(labels.device).clamp(min=1)
-        return cls(index, flat[index], n_items)
+        n_more = -len(index) % ROW_MULTIPLE  # that count for nothing
+        return cls(
+            F.pad(index, (0, n_more)), F.pad(flat[index], (0, n_more), value=IGNORE_INDEX), n_items
+        )
 
-    def mlm_loss(self, lm_head: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of (B, T, H) hidden states at the masked positions: a scalar.
+    def mlm_losses(self, lm_head: nn.Module, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Cross-entropy of each (B, T, H) output at the masked positions: scalars.
 
-        Only these are projected to the vocabulary: the other 85 % have no part in the loss.
+        Only these are projected to the vocabulary, those of all outputs at once: the other 85 %
+        have no part in the loss.
         """
-        logits = lm_head(hidden.flatten(0, 1).index_select(0, self.index))  # (M, V)
+        hidden = torch.cat([output.flatten(0, 1)[self.index] for output in outputs])
+        logits = lm_head(hidden)  # (outputs * M, V)
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()  # a sum of exponentials needs the precision
-        return F.cross_entropy(logits, self.targets, reduction="sum") / self.n_items
-
-
-@dataclass(frozen=True)
-class _EncoderParts:
-    """A loaded encoder, and its LM head where its checkpoint has one."""
-
-    encoder: Any
-    lm_head: nn.Module | None
-
-
-@contextmanager
-def _without_load_reports() -> Iterator[None]:
-    """Silence the library's tables of missing and unexpected keys, which are checked here."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def _load_encoder(name_or_path: str, config_changes: dict, **kwargs: Any) -> _EncoderParts:
-    """Load backbone and LM head from an encoder or from a Condenser checkpoint."""
-    config = AutoConfig.from_pretrained(name_or_path, **kwargs)
-    if config.model_type == CondenserConfig.model_type:
-        _change(config.encoder_config, config_changes)
-        with _without_load_reports():
-            model, info = CondenserForMaskedLM.from_pretrained(
-                name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
-            )
-        _refuse_incomplete(name_or_path, set(info["missing_keys"]), set())
-        return _EncoderParts(model.condenser.encoder, model.lm_head)
-
-    _change(config, config_changes)
-    check_encoder(config)
-    with _without_load_reports():
-        encoder, info = AutoModel.from_pretrained(
-            name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
-        )
-    missing = set(info["missing_keys"])
-    pooler_missing = {key for key in missing if key.startswith("pooler.")}
-    _refuse_incomplete(name_or_path, missing - pooler_missing, set())
-    if pooler_missing:
-        _make_pooler_plain(encoder.pooler)
-    return _EncoderParts(encoder, _load_lm_head(name_or_path, config, **kwargs))
-
-
-def _change(config: Any, changes: dict[str, Any]) -> None:
-    for name, value in changes.items():
-        if not hasattr(config, name):  # the library would keep it, and nothing would read it
-            raise ValueError(
-                f"config_changes names {name!r}, which the configuration of a {config.model_type} "
-                "encoder does not have: look up what it is called there (dropout is "
-                "hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in ModernBERT)."
-            )
-        setattr(config, name, value)
-
-
-def _load_lm_head(name_or_path: str, config: Any, **kwargs: Any) -> nn.Module | None:
-    with _without_load_reports():
-        masked_lm, info = AutoModelForMaskedLM.from_pretrained(
-            name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
-        )
-    of_encoder = f"{masked_lm.base_model_prefix}."
-    if any(not key.startswith(of_encoder) for key in info["missing_keys"]):
-        logger.warning(
-            f"{name_or_path} has no LM head, so a new one is started, tied to its embeddings. "
-            "An encoder saved with its masked-LM head is the better start."
-        )
-        return None
-    return _take_lm_head(masked_lm)[0]
-
-
-def _make_pooler_plain(pooler: nn.Module) -> None:
-    """Make a pooler that no checkpoint has trained the identity: tanh(CLS), not random noise."""
-    [linear] = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
-    with torch.no_grad():
-        linear.weight.copy_(torch.eye(linear.in_features))
-        linear.bias.zero_()
+        targets = self.targets.repeat(len(outputs))
+        losses = F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE_INDEX)
+        return list(losses.view(len(outputs), -1).sum(dim=1) / self.n_items)
 
 
 class _GivenHiddenStates(nn.Module):
@@ -625,7 +499,7 @@ class _LMHead(nn.Module):
         return self.masked_lm(inputs_embeds=hidden).logits
 
 
-def _take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]:
+def take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]:
     """The LM head of a masked LM, and how it is tied in a model that has it as `lm_head`."""
     encoder = f"{masked_lm.base_model_prefix}."
     tied = dict(masked_lm._tied_weights_keys or {})
@@ -648,7 +522,7 @@ def _build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
     with torch.device("meta"):  # for the sake of its encoder, which is not needed
         masked_lm = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder_config))
     masked_lm.config = encoder_config
-    lm_head, tied = _take_lm_head(masked_lm)
+    lm_head, tied = take_lm_head(masked_lm)
     lm_head.to_empty(device=torch.get_default_device())
     for module in lm_head.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
@@ -660,20 +534,21 @@ def _is_of_head(key: str) -> bool:
     return key.startswith(("head.", "head_norm."))
 
 
-def _refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
+def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
+    """Raise on weights that a checkpoint lacks, or that a model has no place for."""
     if missing and all(map(_is_of_head, missing)):
         raise ValueError(
             f"{name_or_path} has no Condenser head ({len(missing)} weights are missing, such as "
             f"{min(missing)}). Training from a random head can corrupt the backbone: continue from "
             "a checkpoint that has its head, or pass new_head=True to start a new one knowingly "
-            "(from_encoder does the same for a plain encoder)."
+            "(condenser_from_encoder starts from a plain encoder)."
         )
     if missing or unexpected:
         raise ValueError(
             f"{name_or_path} does not fit the model: {len(missing)} weights are missing "
             f"{sorted(missing)[:3]} and {len(unexpected)} have no place {sorted(unexpected)[:3]}. "
-            "A plain encoder is opened with from_encoder; otherwise the checkpoint is damaged or "
-            "its config.json belongs to another model."
+            "A plain encoder is opened with condenser_from_encoder; otherwise the checkpoint is "
+            "damaged or its config.json belongs to another model."
         )
 
 
@@ -687,6 +562,5 @@ __all__ = [
     "CondenserForMaskedLM",
     "CondenserForPreTraining",
     "CondenserForPreTrainingOutput",
-    "CondenserMaskedLMOutput",
     "CondenserModel",
 ]

@@ -24,6 +24,7 @@ ROOMS = (
     "mining",
     "measures",
     "evaluation",
+    "analysis",
     "study",
 )
 

@@ -18,6 +18,8 @@ from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserModel,
+    condenser_from_encoder,
+    masked_lm_from_encoder,
 )
 from tests.naive_condenser import naive_loss
 
@@ -103,9 +105,9 @@ def test_the_late_token_vectors_reach_the_head_only_through_cls():
     """The point of the architecture: without late MLM, late tokens matter to nothing but CLS."""
     model = make_model(skip_from=LAYERS - 1, n_head_layers=1, late_mlm=False)
     batch = make_batch()
-    late, early, _ = model.encode(batch["input_ids"], batch["attention_mask"])
+    late, early, output = model.encode(batch["input_ids"], batch["attention_mask"])
     late.retain_grad()
-    model.run_head(late[:, :1], early, batch["attention_mask"]).square().sum().backward()
+    model.run_head(late[:, :1], early, output.layer_call).square().sum().backward()
     assert late.grad[:, 0].abs().sum() > 0
     assert late.grad[:, 1:].abs().sum() == 0
 
@@ -257,7 +259,7 @@ def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(size):
 def test_from_encoder_takes_backbone_and_lm_head_and_draws_the_head_like_the_encoder(bert_folder):
     plain = BertForMaskedLM.from_pretrained(bert_folder).eval()
     set_seed(0)
-    model = CondenserForPreTraining.from_encoder(str(bert_folder), n_head_layers=3, skip_from=1)
+    model = condenser_from_encoder(str(bert_folder), n_head_layers=3, skip_from=1)
     assert (len(model.head), model.config.skip_from, model.config.late_mlm) == (3, 1, True)
     batch = make_batch()
     del batch["labels"]
@@ -270,12 +272,12 @@ def test_from_encoder_takes_backbone_and_lm_head_and_draws_the_head_like_the_enc
 
 
 def test_skip_from_defaults_to_half_of_the_layers(bert_folder):
-    assert CondenserForPreTraining.from_encoder(str(bert_folder)).config.skip_from == 2
+    assert condenser_from_encoder(str(bert_folder)).config.skip_from == 2
 
 
 def test_from_encoder_works_for_roberta_with_its_own_layers_and_lm_head(roberta_folder):
     plain = AutoModelForMaskedLM.from_pretrained(roberta_folder).eval()
-    model = CondenserForPreTraining.from_encoder(str(roberta_folder)).eval()
+    model = condenser_from_encoder(str(roberta_folder)).eval()
     assert type(model.head[0]) is type(model.condenser.layers[0])
     assert type(model.head[0]).__name__ == "RobertaLayer"
     batch = make_batch()
@@ -286,7 +288,7 @@ def test_from_encoder_works_for_roberta_with_its_own_layers_and_lm_head(roberta_
 
 def test_an_encoder_without_an_lm_head_gets_one_tied_to_its_embeddings(tmp_path, caplog):
     BertModel(encoder_config()).save_pretrained(tmp_path)
-    model = CondenserForPreTraining.from_encoder(str(tmp_path))
+    model = condenser_from_encoder(str(tmp_path))
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert model.lm_head.predictions.bias.eq(0).all()
 
@@ -294,16 +296,16 @@ def test_an_encoder_without_an_lm_head_gets_one_tied_to_its_embeddings(tmp_path,
 def test_the_pooler_is_kept_or_made_plain_but_never_random(tmp_path, bert_folder):
     with_pooler = BertModel(encoder_config())
     with_pooler.save_pretrained(tmp_path)
-    kept = CondenserForPreTraining.from_encoder(str(tmp_path)).condenser.encoder.pooler
+    kept = condenser_from_encoder(str(tmp_path)).condenser.encoder.pooler
     assert torch.equal(kept.dense.weight, with_pooler.pooler.dense.weight)
-    made = CondenserForPreTraining.from_encoder(str(bert_folder)).condenser.encoder.pooler
+    made = condenser_from_encoder(str(bert_folder)).condenser.encoder.pooler
     assert torch.equal(made.dense.weight, torch.eye(32))
 
 
 def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(
     tmp_path, bert_folder
 ):
-    CondenserForMaskedLM.from_encoder(str(bert_folder)).save_pretrained(tmp_path)
+    masked_lm_from_encoder(str(bert_folder)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no Condenser head.*new_head=True"):
         CondenserForPreTraining.from_pretrained(tmp_path)
     model = CondenserForPreTraining.from_pretrained(tmp_path, new_head=True)
@@ -342,7 +344,7 @@ def test_the_encoders_view_and_the_masked_lm_view_read_the_same_checkpoint(tmp_p
 def test_from_encoder_accepts_a_condenser_checkpoint_and_leaves_its_head_behind(tmp_path):
     model = make_model(n_head_layers=1).float()
     model.save_pretrained(tmp_path)
-    other = CondenserForPreTraining.from_encoder(str(tmp_path), n_head_layers=1)
+    other = condenser_from_encoder(str(tmp_path), n_head_layers=1)
     same = copy.deepcopy(model.condenser.state_dict())
     assert all(torch.equal(t, same[n]) for n, t in other.condenser.state_dict().items())
     assert not torch.equal(other.head[0].output.dense.weight, model.head[0].output.dense.weight)

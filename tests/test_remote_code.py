@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from modeling_condenser import CondenserForPreTraining
+from modeling_condenser import condenser_from_encoder
 from tests.publishing.making import BLOCKER
 
 OPEN = """
@@ -45,7 +45,7 @@ pathlib.Path(out).write_text(json.dumps([first, second]))
 @pytest.fixture
 def measured(tmp_path, bert_folder):
     torch.manual_seed(0)
-    model = CondenserForPreTraining.from_encoder(str(bert_folder), n_head_layers=1).eval()
+    model = condenser_from_encoder(str(bert_folder), n_head_layers=1).eval()
     model.save_pretrained(tmp_path / "checkpoint")
     script = tmp_path / "open.py"
     script.write_text(BLOCKER + textwrap.dedent(OPEN))

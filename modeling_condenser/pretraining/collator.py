@@ -1,4 +1,4 @@
-"""Blocks of token ids in, a padded and masked batch out.
+"""Blocks of token ids in, a masked batch out, padded or packed.
 
 What the model trains on is decided here, so this is where it is made reproducible: a block's masks
 are a function of the block and of its `mask_key` alone. Which worker makes the batch, what else is
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .counter_random import uniforms
+from .counter_random import uniforms_at
 from .masking import IGNORE_INDEX, WINDOW_STREAM, choose_words, masking_budget, replace_tokens
+from .packed_batches import pack
 from .words import find_word_starts
 
 PAD_MULTIPLE = 8
 
 
 class CondenserDataCollator:
-    """Adds CLS and SEP, cuts what is over-long, masks whole words, and pads.
+    """Adds CLS and SEP, cuts what is over-long, masks whole words, and pads or packs.
 
     Args:
         tokenizer: of any kind that `find_word_starts` knows, with mask, padding, and CLS tokens.
@@ -28,6 +29,8 @@ class CondenserDataCollator:
             random window, another one each time it is seen, as in the reference.
         mlm_probability: share of a block's tokens to mask.
         seed: seeds the masks of examples that bring no `mask_key`; see `__call__`.
+        packed: put blocks end to end instead of padding them, for models that take such batches
+            (`modeling_condenser.packing`). Windows and masks are the same.
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -40,6 +43,7 @@ class CondenserDataCollator:
         max_length: int = 512,
         mlm_probability: float = 0.15,
         seed: int = 0,
+        packed: bool = False,
     ):
         if tokenizer.mask_token_id is None:
             raise ValueError(
@@ -53,14 +57,15 @@ class CondenserDataCollator:
         self.max_length = max_length
         self.mlm_probability = mlm_probability
         self.seed = seed
+        self.packed = packed
         self.word_starts = find_word_starts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
-        if max_length <= len(self._prefix) + len(self._suffix):
+        if max_length <= self.n_special:
             raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make a batch.
 
         Args:
@@ -72,9 +77,10 @@ class CondenserDataCollator:
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
             `max_length` allows it; `labels` is the original token where masked, otherwise -100.
+            Of a `packed` batch, what `packed_batches.pack` makes of these.
         """
         keys = self._keys(examples)
-        blocks = [np.asarray(example["input_ids"], dtype=np.int64) for example in examples]
+        blocks = [np.asarray(example["input_ids"]) for example in examples]
         ids, is_text, is_token = self.frame(self._windows(blocks, keys))
 
         words = self.word_starts.number_words(ids, is_text)
@@ -87,11 +93,17 @@ class CondenserDataCollator:
             mask_token_id=self.tokenizer.mask_token_id,
             ordinary_ids=self._ordinary_ids,
         )
-        return {
+        batch = {
             "input_ids": torch.from_numpy(masked),
             "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
             "labels": torch.from_numpy(np.where(chosen, ids, IGNORE_INDEX)),
         }
+        return pack(batch, pad_token_id=self.tokenizer.pad_token_id) if self.packed else batch
+
+    @property
+    def n_special(self) -> int:
+        """Special tokens that are added to each block."""
+        return len(self._prefix) + len(self._suffix)
 
     def _keys(self, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(B,) the examples' own keys, or fresh ones."""
@@ -105,16 +117,23 @@ class CondenserDataCollator:
 
     def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
         """Cut over-long blocks to a random window that fits beside the special tokens."""
-        room = self.max_length - len(self._prefix) - len(self._suffix)
-        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
-        starts = [int(u * (max(len(b) - room, 0) + 1)) for u, b in zip(where, blocks, strict=True)]
-        return [block[start : start + room] for start, block in zip(starts, blocks, strict=True)]
+        room = self.max_length - self.n_special
+        excess = np.array([len(block) for block in blocks]) - room
+        cut = np.flatnonzero(excess > 0)
+        if len(cut) == 0:
+            return blocks
+        where = uniforms_at(keys, cut, np.zeros_like(cut), stream=WINDOW_STREAM)
+        starts = (where * (excess[cut] + 1)).astype(np.int64)
+        windows = list(blocks)
+        for i, start in zip(cut.tolist(), starts.tolist(), strict=True):
+            windows[i] = blocks[i][start : start + room]
+        return windows
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Put blocks between their special tokens and pad them.
 
         Args:
-            blocks: token ids of each, int64, that fit `max_length` with the special ones.
+            blocks: token ids of each that fit `max_length` with the special ones.
 
         Returns:
             Ids, whether a position is text, and whether it is a token at all; each (B, T).
@@ -131,7 +150,7 @@ class CondenserDataCollator:
         ids = np.full((len(blocks), width), self.tokenizer.pad_token_id, dtype=np.int64)
         ids[:, :n_prefix] = self._prefix
         ids[is_text] = np.concatenate(blocks)
-        ids[is_token & (position >= end)] = np.tile(self._suffix, len(blocks))
+        ids[np.arange(len(blocks))[:, None], end + np.arange(n_suffix)] = self._suffix
         return ids, is_text, is_token
 
 

@@ -2,7 +2,8 @@
 
 A generator with a state gives one sequence only if everybody draws in one order, which dataloader
 workers, resumed runs and other batch sizes do not. Here a block's key and the place of a draw
-within the block decide its value, so neither who draws nor what was drawn before matters.
+within the block decide its value, so neither who draws nor what was drawn before matters; and a
+few draws can be made without the others (`uniforms_at`).
 
 The hash is the finaliser of SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom
 number generators", figure 15), applied to key + (counter + 1) * golden ratio, which is that
@@ -12,12 +13,22 @@ generator's own sequence for the seed `key`.
 import numpy as np
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SPARE_BITS = np.uint64(11)  # of 64, which a float64 in [0, 1) has no room for
+_COUNTERS_BESIDE_A_DRAW = 2**11
+_BELOW_A_DRAW = np.uint64(_COUNTERS_BESIDE_A_DRAW - 1)
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    """Hash the elements of a new array, in its own memory."""
+    shifted = z >> _SHIFTS[0]
+    z ^= shifted
+    z *= _FACTORS[0]
+    z ^= np.right_shift(z, _SHIFTS[1], out=shifted)
+    z *= _FACTORS[1]
+    z ^= np.right_shift(z, _SHIFTS[2], out=shifted)
+    return z
 
 
 def random_keys(*parts: int | np.ndarray) -> np.ndarray:
@@ -46,8 +57,59 @@ def uniforms(keys: np.ndarray, n_draws: int, *, stream: int = 0) -> np.ndarray:
     Returns:
         (B, n_draws) float64; a longer draw begins with a shorter one's values.
     """
-    offsets = np.arange(stream + 1, stream + 2, dtype=np.uint64) * _GOLDEN  # (1,)
-    base = _mix(keys.astype(np.uint64) + offsets)  # (B,)
-    counters = np.arange(1, n_draws + 1, dtype=np.uint64) * _GOLDEN  # (n_draws,)
-    bits = _mix(base[:, None] + counters[None, :])  # (B, n_draws)
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return _as_uniforms(_mix(_bases(keys, stream)[:, None] + _counters(n_draws)))
+
+
+def uniforms_at(
+    keys: np.ndarray, rows: np.ndarray, columns: np.ndarray, *, stream: int = 0
+) -> np.ndarray:
+    """Some of the numbers of `uniforms`: those of certain keys at certain places.
+
+    Args:
+        keys: (B,) integer keys.
+        rows: (N,) which key, from 0.
+        columns: (N,) which of its draws, from 0.
+        stream: as for `uniforms`.
+
+    Returns:
+        (N,) float64, `uniforms(keys, n, stream=stream)[rows, columns]` for any n large enough.
+    """
+    counters = (columns + 1).astype(np.uint64) * _GOLDEN
+    return _as_uniforms(_mix(_bases(keys, stream)[rows] + counters))
+
+
+def permutations(keys: np.ndarray, n: int, *, stream: int = 0) -> np.ndarray:
+    """Put the numbers below n into a random order for each key.
+
+    Args:
+        keys: (B,) integer keys.
+        n: how many numbers.
+        stream: as for `uniforms`.
+
+    Returns:
+        (B, n) int64, the order of the values of `uniforms(keys, n, stream=stream)`.
+    """
+    if n > _COUNTERS_BESIDE_A_DRAW:
+        return np.argsort(uniforms(keys, n, stream=stream), axis=1)
+    # The low bits that no draw uses carry the numbers along: sorting values takes a third of the
+    # time of sorting indices.
+    bits = _mix(_bases(keys, stream)[:, None] + _counters(n))
+    bits &= ~_BELOW_A_DRAW
+    bits |= np.arange(n, dtype=np.uint64)
+    bits.sort(axis=1)
+    bits &= _BELOW_A_DRAW
+    return bits.view(np.int64)
+
+
+def _counters(n_draws: int) -> np.ndarray:
+    return np.arange(1, n_draws + 1, dtype=np.uint64) * _GOLDEN  # (n_draws,)
+
+
+def _bases(keys: np.ndarray, stream: int) -> np.ndarray:
+    """(B,) what a stream's counters are added to."""
+    offset = np.uint64((stream + 1) * int(_GOLDEN) % 2**64)
+    return _mix(keys.astype(np.uint64) + offset)
+
+
+def _as_uniforms(bits: np.ndarray) -> np.ndarray:
+    return (bits >> _SPARE_BITS) * 2.0**-53

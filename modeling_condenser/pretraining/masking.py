@@ -8,9 +8,10 @@ Condenser follows in section 3.3).
 
 import numpy as np
 
-from .counter_random import uniforms
+from .counter_random import permutations, uniforms_at
 
 IGNORE_INDEX = -100
+_WORDS_AT_ONCE = 32
 
 # Streams of a block's key, so that what one step draws has no part in another.
 WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM = range(4)
@@ -47,41 +48,58 @@ def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.
     """
     n_rows = len(words)
     n_words = max(int(words.max(initial=-1)) + 1, 1)
-    # Word -1 is counted in an extra last column, and cut off.
-    lengths = np.zeros((n_rows, n_words + 1), dtype=np.int64)
-    np.add.at(lengths, (np.arange(n_rows)[:, None], words), 1)
-    lengths = lengths[:, :n_words]  # (B, W)
+    # Word -1 is counted in an extra first column. Cells are counted through, which is faster to
+    # read and write than row and column.
+    first_cells = np.arange(n_rows)[:, None] * (n_words + 1) + 1  # (B, 1), of words 0
+    cells = words + first_cells  # (B, T)
+    lengths = np.bincount(cells.ravel(), minlength=n_rows * (n_words + 1))
+    order = permutations(keys, n_words, stream=ORDER_STREAM)
+    order += first_cells  # (B, W) cells
 
-    order = np.argsort(uniforms(keys, n_words, stream=ORDER_STREAM), axis=1)
-    taken = _fill_greedily(np.take_along_axis(lengths, order, axis=1), budget)
-    chosen = np.zeros((n_rows, n_words + 1), dtype=bool)
-    np.put_along_axis(chosen, order, taken, axis=1)
-    return np.take_along_axis(chosen, words % (n_words + 1), axis=1)
+    chosen = np.zeros(len(lengths), dtype=bool)
+    left = budget.astype(np.int64)[:, None]
+    rows = np.arange(n_rows)
+    # A budget is mostly used up long before the words are: so a part of them at a time.
+    for first in range(0, n_words, _WORDS_AT_ONCE):
+        part = order[rows, first : first + _WORDS_AT_ONCE]
+        chosen[part], left = _fill_greedily(lengths[part], left)
+        unfinished = left[:, 0] > 0
+        rows, left = rows[unfinished], left[unfinished]
+        if len(rows) == 0:
+            break
+    return chosen[cells]
 
 
-def _fill_greedily(lengths: np.ndarray, budget: np.ndarray) -> np.ndarray:
+def _fill_greedily(lengths: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Take items left to right if they fit what is left of the budget, for all rows at once.
 
     Each round takes every item up to the first that does not fit; that one, and all others longer
     than what is then left, can never fit and leave the queue. A word of n tokens can only stop a
-    round while at least n are left for shorter ones, so a few rounds do.
+    round while at least n are left for shorter ones, so a few rounds do, and most rows are full
+    after the first.
 
     Args:
         lengths: (B, W) in queue order; 0 means no item.
-        budget: (B,).
+        left: (B, 1).
 
     Returns:
-        (B, W) bool.
+        (B, W) bool, what is taken, and (B, 1) what is then left.
     """
-    taken = np.zeros(lengths.shape, dtype=bool)
-    left = budget.astype(np.int64)
-    queue = np.where(lengths <= left[:, None], lengths, 0)
-    while queue.any():
-        fits = (np.cumsum(queue, axis=1) <= left[:, None]) & (queue > 0)
-        taken |= fits
-        left = left - (queue * fits).sum(axis=1)
-        queue = np.where(fits | (queue > left[:, None]), 0, queue)
-    return taken
+    queue = np.where(lengths <= left, lengths, 0)
+    taken = (np.cumsum(queue, axis=1) <= left) & (queue > 0)
+    left = left - (queue * taken).sum(axis=1, keepdims=True)
+    rows = np.flatnonzero(left)
+    queue = np.where(taken[rows], 0, lengths[rows])
+    while True:
+        queue[queue > left[rows]] = 0
+        unfinished = queue.any(axis=1)
+        if not unfinished.any():
+            return taken, left
+        rows, queue = rows[unfinished], queue[unfinished]
+        fits = (np.cumsum(queue, axis=1) <= left[rows]) & (queue > 0)
+        taken[rows] |= fits
+        left[rows] -= (queue * fits).sum(axis=1, keepdims=True)
+        queue[fits] = 0
 
 
 def replace_tokens(
@@ -104,9 +122,13 @@ def replace_tokens(
     Returns:
         (B, T) the model's input.
     """
-    width = ids.shape[1]
-    fate = uniforms(keys, width, stream=FATE_STREAM)
-    draw = uniforms(keys, width, stream=REPLACEMENT_STREAM)
-    replacement = ordinary_ids[(draw * len(ordinary_ids)).astype(np.int64)]
-    masked = np.where(chosen & (fate < 0.8), mask_token_id, ids)
-    return np.where(chosen & (fate >= 0.8) & (fate < 0.9), replacement, masked)
+    places = np.flatnonzero(chosen)
+    rows, columns = np.divmod(places, ids.shape[1])
+    fate = uniforms_at(keys, rows, columns, stream=FATE_STREAM)
+    masked = ids.copy()
+    flat = masked.reshape(-1)
+    flat[places[fate < 0.8]] = mask_token_id
+    is_random = (fate >= 0.8) & (fate < 0.9)
+    draw = uniforms_at(keys, rows[is_random], columns[is_random], stream=REPLACEMENT_STREAM)
+    flat[places[is_random]] = ordinary_ids[(draw * len(ordinary_ids)).astype(np.int64)]
+    return masked

@@ -7,6 +7,7 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser.packing import use_packing, why_not_packed
 
 from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
 from .collator import CondenserDataCollator
@@ -14,23 +15,45 @@ from .contrastive_trainer import ContrastiveTrainer, check_batch, check_enough
 from .ict import ClozeCollator, ClozePairs, PassageBuilder
 from .recipe import CONTRASTIVE, PretrainingRecipe
 from .spans import SpanBuilder, SpanPairCollator, SpanPairs, build_cut_texts, count_parts
+from .token_budget import TokenBudgetBatches, count_block_tokens
 from .trainer import CondenserTrainer
+from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     """The model that a recipe trains: started from an encoder, or a checkpoint continued.
 
     Raises:
-        ValueError: the checkpoint has no head, or another split than the recipe states.
+        ValueError: the checkpoint has no head, or another split than the recipe states; or the
+            recipe wants packed batches, and the encoder cannot take them.
     """
+    model: Any = _open_padded(recipe)
+    if packs(recipe, model):
+        use_packing(model)
+    return model
+
+
+def packs(recipe: PretrainingRecipe, model: Any) -> bool:
+    """Whether a recipe's batches are packed: as it says, or else wherever that can be done.
+
+    Raises:
+        ValueError: it says so, but the model's encoder cannot take packed batches.
+    """
+    if recipe.objective in CONTRASTIVE or recipe.streaming or recipe.packed is False:
+        return False
+    if recipe.packed is None and recipe.attn_implementation is not None:
+        return False
+    reason = why_not_packed(model.condenser.encoder)
+    if recipe.packed and reason is not None:
+        raise ValueError(f"The recipe says packed: true, but {reason}. Leave it out.")
+    return reason is None
+
+
+def _open_padded(recipe: PretrainingRecipe) -> PreTrainedModel:
     if recipe.objective == "mlm":
-        return CondenserForMaskedLM.from_encoder(
-            recipe.encoder, config_changes=recipe.encoder_changes
-        )
+        return masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
     if recipe.objective == "ict":
-        backbone = CondenserForMaskedLM.from_encoder(
-            recipe.encoder, config_changes=recipe.encoder_changes
-        )
+        backbone = masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
         _freeze_lm_head(backbone)
         return backbone
     stated = {
@@ -40,7 +63,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     }
     config: Any = AutoConfig.from_pretrained(recipe.encoder)
     if config.model_type != "condenser" or recipe.new_head:
-        return CondenserForPreTraining.from_encoder(
+        return condenser_from_encoder(
             recipe.encoder, config_changes=recipe.encoder_changes, **stated
         )
     for name, value in recipe.encoder_changes.items():
@@ -162,9 +185,18 @@ class Examples:
 
 
 def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
-    """The trainer of a recipe's objective; `kwargs` as for `CondenserTrainer`."""
+    """The trainer of a recipe's objective.
+
+    Args:
+        recipe: that says it.
+        **kwargs: as for `CondenserTrainer`, by name: `model` of `open_model`, `data_collator` and
+            `train_dataset` of `Examples`, and what else there is.
+    """
     if recipe.objective not in CONTRASTIVE:
-        return CondenserTrainer(**kwargs)
+        collator = kwargs["data_collator"]
+        collator.packed = packs(recipe, kwargs["model"])
+        batches = _budget_batches(recipe, kwargs["args"], kwargs["train_dataset"], collator)
+        return CondenserTrainer(batches=batches, **kwargs)
     weight = 1.0 if recipe.contrastive_weight is None else recipe.contrastive_weight
     return ContrastiveTrainer(
         contrast=recipe.contrast,
@@ -172,4 +204,20 @@ def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
         cache_chunk_size=recipe.cache_chunk_size,
         masks=recipe.objective != "ict",
         **kwargs,
+    )
+
+
+def _budget_batches(
+    recipe: PretrainingRecipe,
+    arguments: TrainingArguments,
+    blocks: Any,
+    collator: CondenserDataCollator,
+) -> TokenBudgetBatches | None:
+    if recipe.tokens_per_batch is None:
+        return None
+    lengths = count_block_tokens(
+        blocks.blocks, n_special=collator.n_special, max_length=recipe.max_length
+    )
+    return TokenBudgetBatches(
+        lengths, recipe.tokens_per_batch, seed=arguments.seed, n_processes=arguments.world_size
     )

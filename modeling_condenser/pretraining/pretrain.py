@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
@@ -44,15 +45,26 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+READINESS = "readiness"  # the field of a recipe that `analysis/while_training.py` reads
+MakeCallback = Callable[[CondenserTrainer], TrainerCallback]
 
-def pretrain(settings: Mapping[str, Any]) -> Path:
+
+def pretrain(
+    settings: Mapping[str, Any],
+    *,
+    callbacks: Sequence[MakeCallback] = (),
+    facts: Mapping[str, Any] | None = None,
+) -> Path:
     """Run a pre-training recipe, from its start or from its last whole checkpoint.
 
     Everything is opened and checked before the run folder is touched. A finished run is left as
     it is.
 
     Args:
-        settings: fields of `PretrainingRecipe` and of `transformers.TrainingArguments`.
+        settings: fields of `PretrainingRecipe` and of `transformers.TrainingArguments`; with
+            callbacks also `readiness`, which is theirs to read.
+        callbacks: each is called with the trainer, and what it returns joins the trainer's own.
+        facts: further ones, for the run's record.
 
     Returns:
         The folder of the trained model, within the run folder.
@@ -61,7 +73,7 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         ValueError: a setting does not fit; the message says which and what to do.
         FileNotFoundError: a local file of the corpus does not exist.
     """
-    recipe, arguments = _read(settings)
+    recipe, arguments = _read(settings, is_measured=bool(callbacks))
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER
 
@@ -80,7 +92,12 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
             logger.info("%s is finished.", run_folder)
             return model_folder
         dataset, data_facts = examples.build(documents)
-    facts: dict[str, Any] = {"seed": arguments.seed, "objective": recipe.objective, **data_facts}
+    facts = {
+        "seed": arguments.seed,
+        "objective": recipe.objective,
+        **data_facts,
+        **(facts or {}),
+    }
     trainer = make_trainer(
         recipe,
         model=model,
@@ -90,6 +107,8 @@ def pretrain(settings: Mapping[str, Any]) -> Path:
         processing_class=tokenizer,
         facts=facts,
     )
+    for make_callback in callbacks:
+        trainer.add_callback(make_callback(trainer))
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     facts |= {
@@ -124,7 +143,16 @@ def save_model(
         complete_repository(partial, stages)
 
 
-def _read(settings: Mapping[str, Any]) -> tuple[PretrainingRecipe, TrainingArguments]:
+def _read(
+    settings: Mapping[str, Any], *, is_measured: bool
+) -> tuple[PretrainingRecipe, TrainingArguments]:
+    if settings.get(READINESS) is not None and not is_measured:
+        raise ValueError(
+            f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
+            "modeling_condenser.analysis.while_training.pretrain_and_measure with the same "
+            "settings, as `condenser pretrain` does, or leave it out."
+        )
+    settings = {name: value for name, value in settings.items() if name != READINESS}
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
     defaults = {

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from modeling_condenser.modeling_condenser import IGNORE_INDEX, CondenserForPreTraining
+from modeling_condenser.modeling_condenser import (
+    IGNORE_INDEX,
+    CondenserForPreTraining,
+    LayerCall,
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,56 @@ def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> Probe:
         model.train(was_training)
 
 
+@dataclass(frozen=True)
+class ReadBlocks:
+    """Blocks that the backbone has read, for the head to predict with one CLS vector or another.
+
+    Attributes:
+        model: whose backbone has read them.
+        late: (B, T, H) [cls_late ; late].
+        early: (B, T, H) [cls_early ; early].
+        layer_call: that the head's layers repeat.
+        masked: (B, T) bool, where tokens are predicted.
+        targets: (M,) the tokens there.
+    """
+
+    model: CondenserForPreTraining
+    late: torch.Tensor
+    early: torch.Tensor
+    layer_call: LayerCall
+    masked: torch.Tensor
+    targets: torch.Tensor
+
+    @classmethod
+    def of(cls, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]) -> "ReadBlocks":
+        """Have the backbone read `input_ids`, `attention_mask` and `labels`, each (B, T)."""
+        late, early, output = model.encode(batch["input_ids"], batch["attention_mask"])
+        masked = batch["labels"] != IGNORE_INDEX
+        targets = batch["labels"][masked]
+        return cls(model, late, early, output.layer_call, masked, targets)
+
+    @property
+    def cls_late(self) -> torch.Tensor:
+        """(B, 1, H), what the head is given in training."""
+        return self.late[:, :1]
+
+    def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
+        """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
+        hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
+        return self.model.lm_head(hidden[self.masked])
+
+    def predict_late(self) -> torch.Tensor:
+        """The late output's predictions of the masked tokens, (M, V)."""
+        return self.model.lm_head(self.late[self.masked])
+
+
+def prediction_loss(
+    logits: torch.Tensor, targets: torch.Tensor, *, reduction: str = "mean"
+) -> float:
+    """Cross-entropy in nats of predictions (M, V): the mean over tokens, or their sum."""
+    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction=reduction).item()
+
+
 def _measure(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Probe:
     masked = labels != IGNORE_INDEX
     targets = labels[masked]
@@ -62,24 +116,15 @@ def _measure(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Te
         late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
         return Probe(None, _accuracy(model.lm_head(late[masked]), targets), None)
 
-    late, early, output = model.encode(ids, mask)
-    cls_late = late[:, :1]
-
-    def predict(cls: torch.Tensor) -> torch.Tensor:
-        head = model.run_head(cls, early, mask, layer_call=output.layer_call)
-        return model.lm_head(head[masked])  # (M, V)
-
-    own = predict(cls_late)
-    late_accuracy = _accuracy(model.lm_head(late[masked]), targets)
+    read = ReadBlocks.of(model, {"input_ids": ids, "attention_mask": mask, "labels": labels})
+    own = read.predict(read.cls_late)
+    late_accuracy = _accuracy(read.predict_late(), targets)
     swap_cost = None
     if len(ids) > 1:
-        swap_cost = _loss(predict(cls_late.roll(1, dims=0)), targets) - _loss(own, targets)
+        swapped = read.predict(read.cls_late.roll(1, dims=0))
+        swap_cost = prediction_loss(swapped, targets) - prediction_loss(own, targets)
     return Probe(_accuracy(own, targets), late_accuracy, swap_cost)
 
 
 def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
     return (logits.argmax(-1) == targets).float().mean().item()
-
-
-def _loss(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    return torch.nn.functional.cross_entropy(logits.float(), targets).item()

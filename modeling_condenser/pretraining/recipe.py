@@ -10,9 +10,11 @@ from .contrast import DEFAULT_TEMPERATURE, Contrast, Similarity
 from .corpus import Source
 from .ict import QUERY_LENGTH, REMOVAL_PROBABILITY
 from .spans import SpanKind
+from .token_budget import check_budget
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict"]
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose batch is the unit of contrast
+_MASKED = ("condenser", "mlm")  # objectives whose batch is only a number of tokens
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "similarity": CONTRASTIVE,
     "temperature": CONTRASTIVE,
@@ -22,6 +24,8 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "span_length": ("cocondenser",),
     "query_length": ("ict",),
     "removal_probability": ("ict",),
+    "tokens_per_batch": _MASKED,
+    "packed": _MASKED,
 }
 
 
@@ -51,8 +55,14 @@ class PretrainingRecipe:
             other seeds read the same prepared blocks.
         preprocessing_workers: processes that build blocks.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
-        attn_implementation: attention back-end ("eager", "sdpa", "flash_attention_2", ...); the
+        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
             library's choice by default.
+        packed: whether batches are without padding (`modeling_condenser.packing`): losses and
+            gradients are the same, and padding costs nothing. By default, wherever the encoder can,
+            the corpus is not streamed and no `attn_implementation` is stated.
+        tokens_per_batch: of a device, at most, special ones included; batches hold as many blocks
+            as fit, and `per_device_train_batch_size` is unused. By default that rules, a number of
+            blocks.
         similarity: what vectors are contrasted by; "dot" by default, as published.
         temperature: what similarities are divided by; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (`gradient_cache`); by default
@@ -84,6 +94,8 @@ class PretrainingRecipe:
     preprocessing_workers: int | None = None
     encoder_changes: dict[str, Any] = field(default_factory=dict)
     attn_implementation: str | None = None
+    packed: bool | None = None
+    tokens_per_batch: int | None = None
     similarity: Similarity | None = None
     temperature: float | None = None
     cache_chunk_size: int | None = None
@@ -100,6 +112,23 @@ class PretrainingRecipe:
                     f"{name} is only for objective {' and '.join(objectives)}, but the recipe's is "
                     f"{self.objective}: leave it out."
                 )
+        if self.packed and self.attn_implementation is not None:
+            raise ValueError(
+                f"attn_implementation is {self.attn_implementation}, but packed batches have an "
+                "attention back-end of their own: leave one of the two out."
+            )
+        if self.packed and self.streaming:
+            raise ValueError(
+                "packed is not for a streamed corpus, whose batches are dealt out to the processes "
+                "row by row: leave one of the two out."
+            )
+        if self.tokens_per_batch is not None:
+            if self.streaming:
+                raise ValueError(
+                    "tokens_per_batch is not for a streamed corpus, whose blocks' lengths are not "
+                    "known beforehand: set per_device_train_batch_size instead."
+                )
+            check_budget(self.tokens_per_batch, self.max_length)
         if self.objective not in CONTRASTIVE:
             return
         if self.streaming:

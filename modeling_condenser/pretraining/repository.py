@@ -15,6 +15,7 @@ from modeling_condenser.repository.provenance import (
     read_pretraining,
     write_provenance,
 )
+from modeling_condenser.repository.readiness_log import readiness_entries
 from modeling_condenser.repository.training_log import thin_log
 from modeling_condenser.runs.checkpoints import model_files
 from modeling_condenser.runs.run_folder import describe_machine
@@ -60,7 +61,10 @@ def describe_training(trainer: Trainer, facts: Mapping[str, Any]) -> list[Stage]
         "train_seconds": round(train_seconds(state.log_history), 1),
         "n_parameters": sum(p.numel() for p in model.parameters()),
     }
-    running = dataclasses.replace(stages[-1], run=run, log=thin_log(state.log_history))
+    log = state.log_history
+    running = dataclasses.replace(
+        stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
+    )
     return [*stages[:-1], running]
 
 

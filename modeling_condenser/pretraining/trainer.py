@@ -2,18 +2,22 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import TrainOutput, seed_worker
 
 from modeling_condenser.hub.trainer import WholeTrainer
 
+from .packed_batches import count_tokens, is_packed, unpack
 from .probe import probe
 from .repository import complete_repository, describe_training, link_model
+from .token_budget import TokenBudgetBatches
 
 
 class CondenserTrainer(WholeTrainer):
@@ -22,7 +26,8 @@ class CondenserTrainer(WholeTrainer):
     Beside what the Trainer logs, each log entry holds
 
     - `head_loss` and `late_loss`, nats a masked token, averaged over the steps since the last;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`Probe`);
+    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`Probe`), but
+      under FSDP;
     - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
 
     Checkpoints are sealed with a manifest, and `train()` resumes from the last whole one in
@@ -32,12 +37,31 @@ class CondenserTrainer(WholeTrainer):
     Args:
         *args: as for `Trainer`.
         facts: about the data, for the model card.
+        batches: which blocks share a batch; `per_device_train_batch_size` of them by default, and
+            unused otherwise.
         **kwargs: as for `Trainer`.
+
+    Raises:
+        ValueError: batches are packed, which cannot be divided among the GPUs of one process.
     """
 
-    def __init__(self, *args: Any, facts: Mapping[str, Any] | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        facts: Mapping[str, Any] | None = None,
+        batches: TokenBudgetBatches | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self._facts = dict(facts or {})
+        self.batches = batches
+        is_packing = getattr(self.data_collator, "packed", False)
+        if self.args.n_gpu > 1 and (is_packing or batches is not None):
+            raise ValueError(
+                f"One process sees {self.args.n_gpu} GPUs, but a packed batch or one with a budget "
+                "of tokens is made for one: start a process for each with torchrun or accelerate "
+                "launch, or set packed: false and leave tokens_per_batch out."
+            )
         self._losses: dict[str, torch.Tensor] = {}
         self._n_tokens: torch.Tensor | int = 0  # summed on the device, read when logged
         self._window: tuple[float, int] | None = None  # when the last entry was, and at which step
@@ -78,7 +102,7 @@ class CondenserTrainer(WholeTrainer):
     ) -> torch.Tensor:
         if self._window is None:
             self._window = (time.perf_counter(), self.state.global_step)
-        self._n_tokens = self._n_tokens + inputs["attention_mask"].sum()
+        self._n_tokens = self._n_tokens + count_tokens(inputs)
         if self._is_probe_due():
             batch = self._prepare_inputs(self.choose_probed(inputs))
             with self.accelerator.autocast():
@@ -86,13 +110,47 @@ class CondenserTrainer(WholeTrainer):
             self._probed = (self.state.global_step, measured.logs())
         return super().training_step(model, inputs, num_items_in_batch)
 
+    def leave_out(self, seconds: float) -> None:
+        """Count seconds that something else took, such as measuring, to no training."""
+        if self._window is not None:
+            since, step = self._window
+            self._window = (since + seconds, step)
+
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The part of a batch that is probed: here all of it."""
-        return inputs
+        """The part of a batch that is probed, padded: all of it, or what a packed one has room for.
+
+        Of a packed batch as many blocks are taken as, padded, are no more than twice its tokens.
+        """
+        if not is_packed(inputs):
+            return inputs
+        collator: Any = self.data_collator  # which packed the batch
+        pad_token_id = collator.tokenizer.pad_token_id
+        return unpack(inputs, pad_token_id=pad_token_id, room=2 * inputs["input_ids"].numel())
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The Trainer's loader, with batches of its own where `batches` are given."""
+        if self.batches is None:
+            return super().get_train_dataloader()
+        n_workers = self.args.dataloader_num_workers
+        loader = DataLoader(
+            self.train_dataset,  # type: ignore[arg-type]
+            batch_sampler=self.batches,
+            collate_fn=self.data_collator,
+            num_workers=n_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            worker_init_fn=partial(
+                seed_worker, num_workers=n_workers, rank=self.args.process_index
+            ),
+        )
+        return self.accelerator.prepare(loader)
 
     def _is_probe_due(self) -> bool:
         """Whether the coming step is one that is logged, and not yet probed."""
         step = self.state.global_step
+        if self.is_fsdp_enabled:  # shards are put together for a whole forward pass only
+            return False
         if self._probed is not None and self._probed[0] == step:
             return False
         every = max(int(self.state.logging_steps or self.args.logging_steps), 1)
@@ -154,12 +212,13 @@ class CondenserTrainer(WholeTrainer):
 class _EpochTeller(TrainerCallback):
     """Tells the training data its epoch, which the library does in some distributed setups only."""
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: CondenserTrainer):
         self.trainer = trainer
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        set_epoch = getattr(self.trainer.train_dataset, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(int(state.epoch or 0))
+        for told in (self.trainer.train_dataset, self.trainer.batches):
+            set_epoch = getattr(told, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(int(state.epoch or 0))

@@ -9,10 +9,12 @@ leave punctuation to be told by its characters, which is what gluing "word." tog
 import json
 import unicodedata
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+_SPECIAL, _STARTS, _ENDS, _BARE_MARKER = 1, 2, 4, 8
 _METASPACE = "▁"
 _BYTE_LEVEL_SPACE = "Ġ"
 _CJK_RANGES = (
@@ -50,16 +52,35 @@ class WordStarts:
             (B, T) int64: the word that a token belongs to, counted from 0 in each row; -1 outside
             words.
         """
-        in_word = is_text & ~self.special[ids]
+        marks = self._marks.take(ids)
+        in_word = is_text & (marks & _SPECIAL == 0)
+        begins = marks & _STARTS != 0
+        before = marks[:, :-1]
+        if self.bare_markers.any():
+            begins[:, 1:] &= before & _BARE_MARKER == 0
+        if self.ends.any():
+            begins[:, 1:] |= before & _ENDS != 0
         # The first token after none is a word's first, whatever it looks like.
-        after_none = np.ones_like(in_word)
-        after_none[:, 1:] = ~in_word[:, :-1]
-        after_end = np.zeros_like(in_word)
-        after_end[:, 1:] = self.ends[ids[:, :-1]]
-        after_marker = np.zeros_like(in_word)
-        after_marker[:, 1:] = self.bare_markers[ids[:, :-1]]
-        begins = in_word & ((self.starts[ids] & ~after_marker) | after_none | after_end)
-        return np.where(in_word, np.cumsum(begins, axis=1) - 1, -1)
+        begins[:, :1] = True
+        begins[:, 1:] |= ~in_word[:, :-1]
+        begins &= in_word
+        words = np.cumsum(begins, axis=1)
+        words *= in_word
+        words -= 1
+        return words
+
+    @cached_property
+    def _marks(self) -> np.ndarray:
+        """(V,) uint8: all that is said of a token, so that it is looked up once."""
+        marks = np.zeros(len(self.special), dtype=np.uint8)
+        for mark, has in (
+            (_SPECIAL, self.special),
+            (_STARTS, self.starts),
+            (_ENDS, self.ends),
+            (_BARE_MARKER, self.bare_markers),
+        ):
+            marks[has] |= mark
+        return marks
 
 
 def find_word_starts(tokenizer: PreTrainedTokenizerBase) -> WordStarts:

@@ -9,7 +9,7 @@ That implementation (github.com/luyug/Condenser) writes a folder:
     vocabulary files            of the tokenizer, where it was saved too
 
 The backbones on the Hub (Luyu/condenser, Luyu/co-condenser-wiki, Luyu/co-condenser-marco) have no
-model.pt: they are plain encoders, which `CondenserForPreTraining.from_encoder` opens.
+model.pt: they are plain encoders, which `condenser_from_encoder` opens.
 """
 
 import pickle
@@ -151,7 +151,7 @@ class _Files:
             raise ValueError(
                 f"{folder} has no {HEAD_FILE}, so it holds no Condenser head: it is a plain "
                 "encoder. Use it as such, or start a new head on it with "
-                "CondenserForPreTraining.from_encoder(folder) (condenser pretrain --encoder does)."
+                "condenser_from_encoder(folder) (condenser pretrain --encoder does)."
             )
         return cls(config, backbones[0], head)
 
@@ -237,7 +237,7 @@ def _count_layers(file: Path, extra: Tensors) -> int:
         raise ValueError(
             f"{file} has no Condenser head: none of its {len(extra)} tensors is called c_head.N.*, "
             f"they are called {sorted(extra)[:3]}. If it is another program's file, remove it and "
-            "use the folder as a plain encoder (CondenserForPreTraining.from_encoder)."
+            "use the folder as a plain encoder (condenser_from_encoder)."
         )
     if numbers != list(range(len(numbers))):
         raise ValueError(

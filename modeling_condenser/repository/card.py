@@ -2,7 +2,7 @@
 
 In: a folder with an encoder and its contract, or with a pre-training checkpoint; its provenance and
 its results, where they are there. Out: README.md with metadata for the Hub, and beside it the
-training curves. What a person wrote on an earlier card stays.
+pictures of its training. What a person wrote on an earlier card stays.
 """
 
 import re
@@ -23,6 +23,7 @@ from .card_sections import make_sections
 from .curves import draw_curves, has_curves
 from .markers import find_repository, merge_sections, repository_comment, split_sections
 from .metadata import make_metadata, merge_metadata
+from .readiness_section import draw_pictures
 from .snippets import PLACEHOLDER
 from .training_section import label_stages
 
@@ -37,7 +38,7 @@ _NOTE = (
 
 
 def write_card(folder: Path, *, name: str | None = None, license: str | None = None) -> None:
-    """Write a repository's README.md, and the picture of its training curves.
+    """Write a repository's README.md, and the pictures of its training.
 
     The sections that are made here stand between comments (`markers.py`). On a card that has them
     they are replaced in their places; a card without them, which somebody wrote, is kept as it
@@ -75,10 +76,9 @@ def write_card(folder: Path, *, name: str | None = None, license: str | None = N
     body = merge_sections(text, _sections(facts, name, text, folder), file=folder / CARD_FILE)
     card = f"---\n{yaml_dump(metadata, sort_keys=False).strip()}\n---\n\n{body}"
     ModelCard(card)  # as the Hub's client reads it: raises ValueError
-    picture = _picture(facts)
-    if picture is not None:
-        with whole_file(folder / CURVES_FILE) as file:
-            file.write(picture)
+    for picture, content in _pictures(facts).items():
+        with whole_file(folder / picture) as file:
+            file.write(content)
     with whole_file(folder / CARD_FILE) as file:
         file.write(card.encode())
 
@@ -149,11 +149,12 @@ def _license(metadata: Mapping[str, Any]) -> str | None:
     return str(known or stated) if stated else None
 
 
-def _picture(facts: CardFacts) -> bytes | None:
-    """The curves of all pre-training stages whose logs hold their losses."""
+def _pictures(facts: CardFacts) -> dict[str, bytes]:
+    """The curves of all pre-training stages whose logs hold their losses, and their readiness."""
     runs = {
         label: stage.log
         for label, stage in label_stages(facts.stages).items()
         if has_curves(stage.log)
     }
-    return draw_curves(runs) if runs else None
+    curves = {CURVES_FILE: draw_curves(runs)} if runs else {}
+    return {**curves, **draw_pictures(facts.stages)}

@@ -8,6 +8,7 @@ from .citations import cite
 from .contract import CONTRACT_FILE, EncodingContract
 from .markdown import code, code_block, escape, listed, table
 from .provenance import FINETUNING
+from .readiness_section import readiness_section
 from .results_section import headline, results_section
 from .snippets import (
     PLACEHOLDER,
@@ -31,10 +32,12 @@ def make_sections(facts: CardFacts) -> dict[str, str]:
     """Name of section -> its Markdown, in the card's order."""
     is_checkpoint = facts.contract is None
     use = _checkpoint_use(facts) if facts.contract is None else _encoder_use(facts, facts.contract)
+    readiness = readiness_section(facts.stages)
     return {
         "about": f"# {escape(facts.title)}\n\n{_about(facts)}",
         **use,
         "results": results_section(facts.results, is_checkpoint=is_checkpoint),
+        **({"readiness": readiness} if readiness else {}),
         "training": training_section(facts.stages),
         "revision": _checkpoint_code(facts) if is_checkpoint else _NO_CODE,
         "limits": _limits(facts),

@@ -16,6 +16,7 @@ from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
 from .publishable import publishable
+from .readiness_log import readiness_entries
 from .training_log import thin_log
 
 __all__ = [
@@ -41,12 +42,14 @@ class Stage:
         recipe: what was asked for; local paths are cut to their last part, tokens left out.
         run: what it ran on and how long it took.
         log: entries of the training log that hold losses, at most 200 of them (`thin_log`).
+        readiness: entries that hold readiness, where it was measured (`readiness_log.py`).
     """
 
     name: str
     recipe: dict[str, Any]
     run: dict[str, Any]
     log: Sequence[Mapping[str, float]] = ()
+    readiness: Sequence[Mapping[str, float]] = ()
 
 
 def read_stage(run_folder: Path, name: str) -> Stage | None:
@@ -55,11 +58,13 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
     if not recipe.is_file():
         return None
     settings = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {}
+    entries = _read_json(log, [])
     return Stage(
         name,
         publishable(settings, near=run_folder),
         publishable(_read_json(run, {}), near=run_folder),
-        thin_log(_read_json(log, [])),
+        thin_log(entries),
+        readiness_entries(entries),
     )
 
 
@@ -80,7 +85,8 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; none if they are not known."""
     stages = _read_json(folder / PROVENANCE_FILE, [])
-    return [Stage(**{**stage, "log": tuple(stage.get("log", ()))}) for stage in stages]
+    listed = ("log", "readiness")
+    return [Stage(**{**stage, **{k: tuple(stage.get(k, ())) for k in listed}}) for stage in stages]
 
 
 def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:

@@ -25,15 +25,24 @@ def thin_log(
     Returns:
         Their numbers under the known names, and nothing else.
     """
-    told = [entry for entry in entries if any(name in entry for name in LOSSES)]
-    if len(told) > at_most:
-        last = len(told) - 1
-        told = [told[round(i * last / (at_most - 1))] for i in range(at_most)]
+    told = spread(
+        [entry for entry in entries if any(name in entry for name in LOSSES)], at_most=at_most
+    )
     return tuple(
-        {name: entry[name] for name in _KEPT if _is_number(entry.get(name))} for entry in told
+        {name: entry[name] for name in _KEPT if is_number(entry.get(name))} for entry in told
     )
 
 
-def _is_number(value: object) -> bool:
+def spread(
+    entries: Sequence[Mapping[str, Any]], *, at_most: int = MOST_ENTRIES
+) -> Sequence[Mapping[str, Any]]:
+    """So many of the entries, as evenly spaced as can be, the first and the last too."""
+    if len(entries) <= at_most:
+        return entries
+    last = len(entries) - 1
+    return [entries[round(i * last / (at_most - 1))] for i in range(at_most)]
+
+
+def is_number(value: object) -> bool:
     """Whether JSON holds it as a number."""
     return isinstance(value, int | float) and math.isfinite(value)

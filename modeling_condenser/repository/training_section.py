@@ -168,7 +168,8 @@ def _local(name: Any) -> str:
 
 
 def _batch(recipe: Mapping[str, Any]) -> str:
-    size = recipe.get("per_device_train_batch_size")
+    budget = recipe.get("tokens_per_batch")
+    size = f"{budget} tokens" if budget else recipe.get("per_device_train_batch_size")
     steps = recipe.get("gradient_accumulation_steps", 1)
     if size is None:
         return ""

@@ -30,7 +30,7 @@ _FREE = frozenset(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
     "dataloader_pin_memory disable_tqdm hub_always_push hub_model_id hub_private_repo hub_revision "
     "hub_strategy log_level logging_dir logging_first_step logging_steps preprocessing_workers "
-    "push_to_hub report_to resume_from_checkpoint run_name save_steps save_strategy "
+    "push_to_hub readiness report_to resume_from_checkpoint run_name save_steps save_strategy "
     "save_total_limit".split()
 )
 _UNSTATED = frozenset({"output_dir", "hub_token"})  # where it lies, and what is secret

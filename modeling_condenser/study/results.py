@@ -27,12 +27,14 @@ class StudyResults:
             group is the one that the study is about.
         control: the arm that the others are compared with.
         facts: recipe, machine, versions, counts and time.
+        readiness: of start and arms, as Markdown; empty where it was not measured.
     """
 
     bm25: SystemResult
     groups: Mapping[str, ArmResults]
     control: str
     facts: Mapping[str, Any]
+    readiness: str = ""
 
     @cached_property
     def comparisons(self) -> dict[str, ArmComparisons]:
@@ -148,4 +150,5 @@ class StudyResults:
                 "facts": dict(self.facts),
             },
         )
-        (folder / "results.md").write_text(f"{self.table()}\n\n{self.verdict()}\n")
+        parts = [self.table(), self.verdict(), self.readiness]
+        (folder / "results.md").write_text("\n\n".join(filter(None, parts)) + "\n")

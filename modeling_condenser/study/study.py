@@ -13,6 +13,8 @@ import numpy as np
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
+from modeling_condenser.analysis.settings import Measuring, read_wanted
+from modeling_condenser.analysis.while_training import pretrain_and_measure
 from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
@@ -20,7 +22,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.measures.measures import Evaluation
-from modeling_condenser.pretraining.pretrain import PretrainingRecipe, pretrain
+from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
 from modeling_condenser.pretraining.recipe import CONTRASTIVE
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
@@ -29,6 +31,7 @@ from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
+    MODEL_FOLDER,
     RUN_FILE,
     claim_run_folder,
     describe_machine,
@@ -36,6 +39,7 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
+from .readiness import READINESS_FOLDER, ReadinessOfArms, measure_arms, write_readiness
 from .results import StudyResults
 from .starting_encoder import make_starting_encoder
 
@@ -44,11 +48,14 @@ logger = logging.getLogger(__name__)
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
-_RESERVED = frozenset({BM25, "collection", "start"})  # folders of the study itself
+_RESERVED = frozenset(
+    {BM25, "collection", "start", READINESS_FOLDER}
+)  # folders of the study itself
 # What decides how many tokens an arm sees, and which.
 _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
-    "num_train_epochs per_device_train_batch_size seed short_block_probability".split()
+    "num_train_epochs per_device_train_batch_size seed short_block_probability "
+    "tokens_per_batch".split()
 )
 # What a contrastive arm may set for itself, because its batch is part of its loss; the tokens that
 # it saw are counted and stated.
@@ -96,7 +103,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
 
     Returns:
         The table of results, also written to the study's folder as results.json and results.md,
-        beside curves.png and the folders of all stages.
+        beside curves.png, attention_entropy.png and the folders of all stages.
 
     Raises:
         ValueError: a setting does not fit.
@@ -114,6 +121,8 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     tokens = study.count_tokens()
     unlabelled = {arm: study.measure_unlabelled(arm, trained[arm], collection) for arm in trained}
     finetuned = {arm: study.measure_finetuned(arm, trained[arm], collection) for arm in trained}
+    logger.info("Measuring readiness of start and arms")
+    readiness = study.measure_readiness(encoder, collection)
     logger.info("Searching with BM25")
     bm25 = evaluate_system(BM25, collection, out / BM25, split=recipe.split)
     results = StudyResults(
@@ -128,6 +137,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
             "n_queries": len(bm25.evaluation.per_query["MRR@10"]),
             "recipe": dict(settings),
         },
+        readiness=write_readiness(readiness, out),
     )
     results.write(out)
     logs = {arm: read_log(out / arm / "pretrain") for arm in recipe.arms}
@@ -161,6 +171,10 @@ def _check_stages(recipe: StudyRecipe) -> None:
     starts = [] if recipe.encoder is not None else [recipe.start]
     arms = [{**recipe.pretraining, **changes} for changes in recipe.arms.values()]
     for settings in (*starts, *arms):
+        settings = dict(settings)
+        if settings.get(READINESS) is not None:
+            read_wanted(settings[READINESS])
+        settings.pop(READINESS, None)
         fill({**given, "corpus": "", **settings}, PretrainingRecipe, TrainingArguments)
     fill(
         {**given, "collection": "", **recipe.finetuning},
@@ -221,7 +235,7 @@ class _Study:
 
     def _pretrain(self, settings: dict[str, Any], folder: Path, collection: Path) -> Path:
         corpus = str(collection / CORPUS_FILE)
-        return pretrain({"corpus": corpus, **settings, "output_dir": str(folder)})
+        return pretrain_and_measure({"corpus": corpus, **settings, "output_dir": str(folder)})
 
     @property
     def labels(self) -> str:
@@ -256,6 +270,23 @@ class _Study:
 
     def _finetuned(self, arm: str, seed: int) -> Path:
         return self.out / arm / f"finetuned-{seed}"
+
+    def measure_readiness(self, encoder: str, collection: Path) -> ReadinessOfArms:
+        """Measure the start, each arm as pre-trained, and its first seed as fine-tuned."""
+        seed = self.recipe.finetuning_seeds[0]
+        return measure_arms(
+            encoder,
+            {
+                arm: (
+                    self.out / arm / "pretrain" / MODEL_FOLDER,
+                    self._finetuned(arm, seed) / MODEL_FOLDER,
+                )
+                for arm in self.recipe.arms
+            },
+            collection,
+            split=self.recipe.split,
+            max_length=int(self.recipe.pretraining.get("max_length", Measuring.max_length)),
+        )
 
     def finish(self, results: StudyResults, collection: Path) -> None:
         """Put results on the cards of the first seed's retrievers, and say what to search with."""

@@ -22,6 +22,8 @@ from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
+    condenser_from_encoder,
+    masked_lm_from_encoder,
 )
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
@@ -37,7 +39,7 @@ SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orch
 def checkpoint(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pre-training checkpoint with noisy weights and its tokenizer."""
     set_seed(0)
-    model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=1)
+    model = condenser_from_encoder(str(folder), n_head_layers=1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "pooler" not in name:
@@ -61,7 +63,7 @@ def tokenized(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_backbone_and_lm_head_are_the_encoders_own(folder: Path, backbone: Backbone) -> None:
     plain = AutoModelForMaskedLM.from_pretrained(folder).eval()
-    model = CondenserForPreTraining.from_encoder(str(folder)).eval()
+    model = condenser_from_encoder(str(folder)).eval()
     batch = tokenized(folder)
     with torch.no_grad():
         expected = plain(**batch, output_hidden_states=True)
@@ -111,7 +113,7 @@ def test_a_new_lm_head_is_drawn_as_the_encoders_own_class_draws_it(backbone: Bac
 
 def test_saving_and_opening_keeps_every_weight_and_every_tie(folder: Path, tmp_path: Path) -> None:
     set_seed(1)
-    model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
+    model = condenser_from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
     model.save_pretrained(tmp_path)
     assert [file.name for file in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
     opened, info = CondenserForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
@@ -130,7 +132,7 @@ def test_saving_and_opening_keeps_every_weight_and_every_tie(folder: Path, tmp_p
 def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(
     folder: Path, tmp_path: Path
 ) -> None:
-    CondenserForMaskedLM.from_encoder(str(folder)).save_pretrained(tmp_path)
+    masked_lm_from_encoder(str(folder)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no Condenser head.*new_head=True"):
         CondenserForPreTraining.from_pretrained(tmp_path)
     model = CondenserForPreTraining.from_pretrained(tmp_path, new_head=True)
@@ -227,7 +229,7 @@ def check_new_lm_head(plain, encoder, folder: Path, caplog: pytest.LogCaptureFix
     library = logging.getLogger("transformers")
     library.addHandler(caplog.handler)
     try:
-        model = CondenserForPreTraining.from_encoder(str(folder))
+        model = condenser_from_encoder(str(folder))
     finally:
         library.removeHandler(caplog.handler)
     assert "has no LM head, so a new one is started, tied to its embeddings" in caplog.text
@@ -275,7 +277,7 @@ def test_every_checkpoint_opens_where_this_package_is_unknown(
     for backbone in BACKBONES.values():
         folder = backbone.save(tmp_path / "encoder" / backbone.title, texts)
         set_seed(0)
-        model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=2, skip_from=1)
+        model = condenser_from_encoder(str(folder), n_head_layers=2, skip_from=1)
         saved = tmp_path / backbone.title.replace("-", "_")
         model.eval().save_pretrained(saved)
         AutoTokenizer.from_pretrained(folder).save_pretrained(saved)

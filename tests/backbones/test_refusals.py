@@ -15,7 +15,11 @@ from transformers import (
     ViTConfig,
 )
 
-from modeling_condenser import CondenserConfig, CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser import (
+    CondenserConfig,
+    condenser_from_encoder,
+    masked_lm_from_encoder,
+)
 from tests.backbones.encoders import BACKBONES
 
 LOCAL = ["sliding_attention"] * 4
@@ -59,23 +63,21 @@ def test_an_encoder_that_does_not_fit_is_refused_with_the_reason(
     with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
         CondenserConfig(encoder_config=config)
     config.save_pretrained(tmp_path)  # without weights, which nobody asks for
-    for model_class in (CondenserForPreTraining, CondenserForMaskedLM):
+    for start in (condenser_from_encoder, masked_lm_from_encoder):
         with pytest.raises(ValueError, match=message):
-            model_class.from_encoder(str(tmp_path))
+            start(str(tmp_path))
 
 
 def test_the_remedy_of_a_refusal_works(tmp_path: Path) -> None:
     DebertaV2ForMaskedLM(BACKBONES["DeBERTa-v3"].config(legacy=False)).save_pretrained(tmp_path)
-    model = CondenserForPreTraining.from_encoder(str(tmp_path), config_changes={"legacy": True})
+    model = condenser_from_encoder(str(tmp_path), config_changes={"legacy": True})
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def test_a_change_of_what_an_encoder_does_not_have_is_refused(tmp_path: Path) -> None:
     BACKBONES["DistilBERT"].config().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="'hidden_dropout_prob', which .* distilbert .*not have"):
-        CondenserForPreTraining.from_encoder(
-            str(tmp_path), config_changes={"hidden_dropout_prob": 0.0}
-        )
+        condenser_from_encoder(str(tmp_path), config_changes={"hidden_dropout_prob": 0.0})
 
 
 @pytest.mark.parametrize("title", BACKBONES)

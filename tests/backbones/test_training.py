@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
-from modeling_condenser import CondenserForPreTraining
+from modeling_condenser import CondenserForPreTraining, condenser_from_encoder
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.pretraining.pretrain import check_fit, pretrain
@@ -17,7 +17,7 @@ from tests.backbones.encoders import BACKBONES, POSITIONS, Backbone
 def train(folder: Path, texts: list[str], n_steps: int) -> list[tuple[float, float]]:
     """Losses of the Condenser head and of the late output on a batch, before and after."""
     set_seed(0)
-    model = CondenserForPreTraining.from_encoder(str(folder), n_head_layers=1)
+    model = condenser_from_encoder(str(folder), n_head_layers=1)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     collator = CondenserDataCollator(tokenizer, max_length=64)
     blocks = tokenizer([text for text in texts if text][:16], add_special_tokens=False)
@@ -58,7 +58,7 @@ def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone: Backbone)
 
 def test_a_tokenizer_of_another_convention_is_refused(folder: Path, texts: list[str]) -> None:
     """RoBERTa and its kin pad with 1 and count positions from behind it; BERT's pads with 0."""
-    model = CondenserForPreTraining.from_encoder(str(folder))
+    model = condenser_from_encoder(str(folder))
     own = AutoTokenizer.from_pretrained(folder)
     check_fit(own, model, 64)
     with pytest.raises(ValueError, match="max_length is 65, but the encoder has positions for 64"):

@@ -7,7 +7,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
 
-from modeling_condenser import CondenserDataCollator, CondenserForPreTraining
+from modeling_condenser import CondenserDataCollator, condenser_from_encoder
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.hub import trainer as module
 from modeling_condenser.hub.errors import HubError
@@ -220,7 +220,7 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     documents = Dataset.from_dict({"text": list(texts)[:40]})
     blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
     trainer = CondenserTrainer(
-        model=CondenserForPreTraining.from_encoder(str(bert_folder)),
+        model=condenser_from_encoder(str(bert_folder)),
         args=TrainingArguments(
             str(tmp_path / "run"),
             max_steps=2,

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
-from modeling_condenser import CondenserDataCollator, CondenserForPreTraining
+from modeling_condenser import CondenserDataCollator, condenser_from_encoder
 from modeling_condenser.pretraining.blocks import BlockBuilder
 from modeling_condenser.pretraining.contrast import Contrast
 from modeling_condenser.pretraining.contrastive_trainer import ContrastiveTrainer
@@ -43,7 +43,7 @@ def make_trainer(
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     changes = None if dropout else NO_DROPOUT
     set_seed(1)
-    model = CondenserForPreTraining.from_encoder(str(encoder), config_changes=changes)
+    model = condenser_from_encoder(str(encoder), config_changes=changes)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.pretraining.counter_random import random_keys, uniforms
+from modeling_condenser.pretraining.counter_random import (
+    permutations,
+    random_keys,
+    uniforms,
+    uniforms_at,
+)
 
 SIXTY_FOUR_BITS = 2**64
 
@@ -127,3 +132,25 @@ def test_keys_of_a_run_are_distinct_and_not_negative() -> None:
     keys = np.concatenate([random_keys(0, epoch, np.arange(100_000)) for epoch in range(3)])
     assert len(np.unique(keys)) == len(keys)
     assert keys.min() >= 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 127, 2048, 2049, 5000])
+def test_a_permutation_is_the_order_of_the_draws(n: int) -> None:
+    keys = random_keys(5, np.arange(40))
+    orders = permutations(keys, n, stream=2)
+    assert orders.dtype == np.int64 and orders.shape == (40, n)
+    for key, order in zip(keys.tolist(), orders.tolist(), strict=True):
+        generator = splitmix64(nth(key, 2))
+        draws = [next(generator) >> 11 for _ in range(n)]
+        assert order == sorted(range(n), key=draws.__getitem__)
+
+
+def test_some_draws_are_those_among_all() -> None:
+    keys = random_keys(6, np.arange(30))
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(0, 30, size=500), rng.integers(0, 1000, size=500)
+    for stream in (0, 3):
+        every = uniforms(keys, 1000, stream=stream)
+        some = uniforms_at(keys, rows, columns, stream=stream)
+        assert some.tolist() == every[rows, columns].tolist()
+    assert uniforms_at(keys, rows[:0], columns[:0]).shape == (0,)

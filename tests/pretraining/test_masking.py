@@ -106,6 +106,18 @@ def test_rows_without_words_have_none_chosen() -> None:
     assert not choose_words(np.full((1, 4), -1), np.array([1]), np.array([0])).any()
 
 
+def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit() -> None:
+    """Words are looked at some at a time: here most rows must be followed to their end."""
+    rng = np.random.default_rng(7)
+    lengths = [rng.permutation([5] * 69 + [1] * 4 + [2] * 2) for _ in range(30)]
+    words = np.stack([np.repeat(np.arange(75), row) for row in lengths])
+    keys = random_keys(8, np.arange(30))
+    chosen = choose_words(words, np.full(30, 4), keys)
+    for row, key, got in zip(words.tolist(), keys, chosen, strict=True):
+        assert got.tolist() == choose_naively(row, 4, order_of(row, key))
+        assert sum(got) == 4
+
+
 def test_words_of_one_length_are_chosen_equally_often() -> None:
     words = np.tile(np.arange(20), (20_000, 1))
     chosen = choose_words(words, np.full(20_000, 3), random_keys(9, np.arange(20_000)))

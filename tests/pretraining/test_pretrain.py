@@ -6,7 +6,7 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
-from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser import CondenserForPreTraining, masked_lm_from_encoder
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
 
 
@@ -73,7 +73,7 @@ def test_a_continued_checkpoint_is_built_with_the_changes_of_its_encoder(setting
 
 
 def test_a_headless_checkpoint_needs_new_head(settings, tmp_path, bert_folder):
-    CondenserForMaskedLM.from_encoder(str(bert_folder)).save_pretrained(tmp_path / "mlm")
+    masked_lm_from_encoder(str(bert_folder)).save_pretrained(tmp_path / "mlm")
     AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "mlm")
     changed = {**settings, "encoder": str(tmp_path / "mlm")}
     with pytest.raises(ValueError, match="no Condenser head"):

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, TrainingArguments, set_seed
+from transformers import AutoTokenizer, TrainerCallback, TrainingArguments, set_seed
 
 from modeling_condenser import (
     CondenserDataCollator,
-    CondenserForMaskedLM,
-    CondenserForPreTraining,
     CondenserTrainer,
+    condenser_from_encoder,
+    masked_lm_from_encoder,
 )
 from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.probe import probe
@@ -22,11 +22,11 @@ def blocks(texts, bert_folder):
     return build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
 
 
-def make_trainer(folder, bert_folder, blocks, *, model_class=CondenserForPreTraining, **settings):
+def make_trainer(folder, bert_folder, blocks, *, start=condenser_from_encoder, **settings):
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     set_seed(3)
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = model_class.from_encoder(str(bert_folder), config_changes=no_dropout)
+    model = start(str(bert_folder), config_changes=no_dropout)
     arguments = TrainingArguments(
         **{
             "output_dir": str(folder),
@@ -102,7 +102,7 @@ def test_the_logged_losses_are_means_over_the_steps_since_the_last_entry(
 
 
 def test_plain_mlm_logs_its_one_loss_and_no_swap_cost(tmp_path, bert_folder, blocks):
-    trainer = make_trainer(tmp_path, bert_folder, blocks, model_class=CondenserForMaskedLM)
+    trainer = make_trainer(tmp_path, bert_folder, blocks, start=masked_lm_from_encoder)
     trainer.train()
     for entry in steps_of(trainer):
         assert entry["late_loss"] == pytest.approx(entry["loss"], rel=1e-5)
@@ -114,7 +114,7 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
     """Swap cost and accuracies against the model's own logits, with CLS exchanged by hand."""
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     set_seed(0)
-    model = CondenserForPreTraining.from_encoder(str(bert_folder), skip_from=1)
+    model = condenser_from_encoder(str(bert_folder), skip_from=1)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:  # so that the vectors of different blocks differ
@@ -130,9 +130,9 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
     masked = labels != -100
     with torch.no_grad():
         output = model(**batch)
-        late, early, _ = model.encode(**batch)
+        late, early, encoded = model.encode(**batch)
         exchanged = late[[5, 0, 1, 2, 3, 4], :1]
-        swapped = model.lm_head(model.run_head(exchanged, early, batch["attention_mask"]))
+        swapped = model.lm_head(model.run_head(exchanged, early, encoded.layer_call))
 
     def loss(logits):
         return torch.nn.functional.cross_entropy(logits[masked], labels[masked]).item()
@@ -162,8 +162,22 @@ def test_probing_changes_neither_weights_nor_random_states(tmp_path, bert_folder
 
 def test_a_batch_of_one_block_has_no_swap_cost(bert_folder, blocks):
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    model = CondenserForPreTraining.from_encoder(str(bert_folder))
+    model = condenser_from_encoder(str(bert_folder))
     collator = CondenserDataCollator(tokenizer, max_length=32)
     measured = probe(model, collator(KeyedBlocks(blocks, seed=0).__getitems__([0])))
     assert measured.swap_cost is None
     assert "swap_cost" not in measured.logs()
+
+
+def test_seconds_that_are_left_out_count_to_no_training(tmp_path, bert_folder, blocks):
+    trainer = make_trainer(tmp_path, bert_folder, blocks)
+
+    class Measurer(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            trainer.leave_out(1000)
+
+    trainer.add_callback(Measurer())
+    trainer.train()
+    seconds = [entry["seconds"] for entry in trainer.state.log_history if "seconds" in entry]
+    assert len(seconds) == 3
+    assert all(-1000 < measured < -900 for measured in seconds)

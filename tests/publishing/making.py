@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 
-from modeling_condenser import CondenserForPreTraining
+from modeling_condenser import condenser_from_encoder
 from modeling_condenser.pretraining.pretrain import save_model
 from modeling_condenser.repository.provenance import read_pretraining
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, record_run
@@ -36,7 +36,7 @@ def make_run(encoder: Path, folder: Path) -> Path:
         {"encoder": str(encoder), "corpus": "owner/corpus", "max_length": 64, "output_dir": "x"},
     )
     torch.manual_seed(0)
-    model = CondenserForPreTraining.from_encoder(
+    model = condenser_from_encoder(
         str(encoder),
         n_head_layers=1,
         config_changes={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},

@@ -132,8 +132,34 @@ def test_a_study_writes_what_it_found(finished: Recorded) -> None:
     assert written["facts"]["tokens_seen"] == seen and seen["mlm"] == seen["condenser"] > 0
     assert results.verdict().startswith("Tokens of pre-training from the common start: mlm 0.00 ")
     text = (folder / "results.md").read_text()
-    assert text == f"{results.table()}\n\n{results.verdict()}\n"
+    assert text.startswith(f"{results.table()}\n\n{results.verdict()}\n\n## Readiness\n")
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_readiness_of_start_and_arms_is_measured_and_drawn_as_in_figure_2(
+    finished: Recorded, collection: Path
+) -> None:
+    folder = finished.folder
+    written = json.loads((folder / "readiness" / "readiness.json").read_text())
+    models = {model["label"]: model for model in written["models"]}
+    arms = [f"{arm}, {s}" for arm in ("mlm", "condenser") for s in ("pre-trained", "fine-tuned")]
+    assert list(models) == ["start", *arms]
+    has_head = [label for label, model in models.items() if model["condensing"]]
+    assert has_head == ["condenser, pre-trained"]
+    assert written["measured_on"]["collection"]["queries"] == 20
+    # 60 passages are all there are, so zero-shot is what the retriever reaches on the collection.
+    retriever = folder / "condenser" / "finetuned-0"
+    metrics = json.loads((retriever / "evaluation" / "metrics.json").read_text())["evaluation"]
+    assert models["condenser, fine-tuned"]["zero_shot"]["R@100"] == metrics["means"]["R@100"]
+    text = (folder / "results.md").read_text()
+    before, after = (
+        models[f"condenser, {stage}"]["entropy"]["layers"]
+        for stage in ("pre-trained", "fine-tuned")
+    )
+    change = sum(abs(a - b) for a, b in zip(after, before, strict=True)) / len(after)
+    assert re.search(rf"mean over layers: mlm \d\.\d+, condenser {change:.3f}\.", text)
+    assert "](attention_entropy.png)" in text
+    assert (folder / "attention_entropy.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_both_arms_start_alike_and_see_the_same_batches(finished: Recorded) -> None:
@@ -218,7 +244,7 @@ def test_a_killed_study_goes_on_where_it_stopped(
 ) -> None:
     settings = make_settings(collection, tmp_path / "study")
     trained: list[str] = []
-    pretrain, train = study.pretrain, CondenserTrainer.train
+    pretrain, train = study.pretrain_and_measure, CondenserTrainer.train
 
     def killed(given: dict[str, Any]) -> Path:
         if "condenser" in given["output_dir"].rpartition("study")[2]:
@@ -230,11 +256,11 @@ def test_a_killed_study_goes_on_where_it_stopped(
         return train(self, *args, **kwargs)
 
     monkeypatch.setattr(CondenserTrainer, "train", recorded)
-    monkeypatch.setattr(study, "pretrain", killed)
+    monkeypatch.setattr(study, "pretrain_and_measure", killed)
     with pytest.raises(KeyboardInterrupt):
         run_study(settings)
     assert trained == ["start/pretrain", "mlm/pretrain"]
-    monkeypatch.setattr(study, "pretrain", pretrain)
+    monkeypatch.setattr(study, "pretrain_and_measure", pretrain)
     results = run_study(settings)
     assert trained == ["start/pretrain", "mlm/pretrain", "condenser/pretrain"]
     # And the interruption changed nothing.

@@ -1,0 +1,115 @@
+"""Padded batches as packed ones, and back.
+
+A packed batch is one row of all blocks, end to end, without padding between them. Its fields are
+named as transformers names them for flash attention (`FlashAttentionKwargs`), so that attention
+back-ends keep to the blocks: `cu_seq_lens_q` and `cu_seq_lens_k` say where they begin and end.
+
+Kernels are built anew for every length of the row (bfloat16 on a CPU, `torch.compile`), so it is
+rounded up: the filler is one more block, of padding tokens, at the end. It has no labels, and no
+other block attends to it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from .masking import IGNORE_INDEX
+
+PACK_MULTIPLE = 64
+
+
+def is_packed(batch: Mapping[str, Any]) -> bool:
+    """Whether a batch is a packed one."""
+    return "cu_seq_lens_q" in batch
+
+
+def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, Any]:
+    """Put the blocks of a padded batch end to end.
+
+    Args:
+        batch: `input_ids`, `attention_mask` and `labels`, each (B, T); padding stands at the right.
+        pad_token_id: what the filler is made of.
+
+    Returns:
+        `input_ids`, `labels` and `position_ids` (1, N) int64, positions counted from 0 in each
+        block; `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32, or (B + 2,) with a
+        filler: where each block begins, then N; `max_length_q` and `max_length_k`, the longest
+        block's length as an int. N is a multiple of `PACK_MULTIPLE`.
+    """
+    is_token = batch["attention_mask"]
+    places = is_token.reshape(-1).nonzero().squeeze(1)  # (tokens,)
+    lengths = is_token.sum(dim=1)
+    n_filler = -len(places) % PACK_MULTIPLE
+    columns = torch.arange(is_token.shape[1]).expand_as(is_token)
+    positions = columns.reshape(-1).index_select(0, places)
+    if n_filler:
+        lengths = F.pad(lengths, (0, 1), value=n_filler)
+        positions = torch.cat([positions, torch.arange(n_filler)])
+
+    def flatten(name: str, fill: int) -> torch.Tensor:
+        tokens = batch[name].reshape(-1).index_select(0, places)
+        return F.pad(tokens, (0, n_filler), value=fill)[None]
+
+    boundaries = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    longest = int(lengths.max())
+    return {
+        "input_ids": flatten("input_ids", pad_token_id),
+        "labels": flatten("labels", IGNORE_INDEX),
+        "position_ids": positions[None],
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
+
+
+def unpack(
+    packed: Mapping[str, Any], *, pad_token_id: int, room: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Put the blocks of a packed batch below each other.
+
+    Args:
+        packed: as `pack` makes it, on any device.
+        pad_token_id: what padding is made of.
+        room: only as many blocks, from the first, as fit into so many places, B * T; all when not
+            given.
+
+    Returns:
+        `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T the longest block's length.
+    """
+    ids, labels = packed["input_ids"][0], packed["labels"][0]
+    boundaries = packed["cu_seq_lens_q"].long()
+    lengths = boundaries.diff()
+    if _has_filler(packed):
+        lengths = lengths[:-1]
+    longest = int(lengths.max())
+    if room is not None:
+        lengths = lengths[: room // longest]
+    n_tokens = int(lengths.sum())
+    position = torch.arange(longest, device=ids.device)
+    is_token = position < lengths[:, None]  # (B, T)
+    padded_ids = ids.new_full(is_token.shape, pad_token_id)
+    padded_labels = labels.new_full(is_token.shape, IGNORE_INDEX)
+    padded_ids[is_token] = ids[:n_tokens]
+    padded_labels[is_token] = labels[:n_tokens]
+    return {
+        "input_ids": padded_ids,
+        "attention_mask": is_token.long(),
+        "labels": padded_labels,
+    }
+
+
+def count_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Tokens of text in a batch, packed or padded, with special ones: a scalar on its device."""
+    if not is_packed(batch):
+        return batch["attention_mask"].sum()
+    boundaries = batch["cu_seq_lens_q"].long()
+    return torch.where(_has_filler(batch), boundaries[-2], boundaries[-1])
+
+
+def _has_filler(packed: Mapping[str, Any]) -> torch.Tensor:
+    """Whether the last block is filler: a block of text begins with CLS, as the first one does."""
+    ids = packed["input_ids"][0]
+    return ids.index_select(0, packed["cu_seq_lens_q"][-2:-1].long())[0] != ids[0]

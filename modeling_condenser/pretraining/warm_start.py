@@ -1,0 +1,155 @@
+"""An encoder in, a Condenser that starts from it out (Gao & Callan 2021, section 3.4).
+
+Backbone and LM head are the encoder's; the Condenser head is new. A checkpoint of a Condenser is an
+encoder too: its backbone and LM head are taken, and its head, if any, is left behind.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers.utils import logging
+
+from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
+from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.modeling_condenser import (
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
+    refuse_incomplete,
+    take_lm_head,
+)
+
+logger = logging.get_logger(__name__)
+
+
+def condenser_from_encoder(
+    name_or_path: str,
+    *,
+    n_head_layers: int = 2,
+    skip_from: int | None = None,
+    late_mlm: bool = True,
+    config_changes: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> CondenserForPreTraining:
+    """Warm-start backbone and LM head from an encoder, with a new Condenser head.
+
+    The head's weights are drawn from torch's generator: call `transformers.set_seed` first.
+
+    Args:
+        name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint.
+        n_head_layers: layers of the Condenser head.
+        skip_from: backbone layer whose tokens the head reads; half of the layers by default.
+        late_mlm: whether to train the backbone's late output with MLM too, eq. (10).
+        config_changes: attributes of the encoder's configuration to set before it is loaded, such
+            as dropout probabilities.
+        **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
+
+    Raises:
+        ValueError: the encoder is of no supported kind, its weights are incomplete, or
+            `n_head_layers` or `skip_from` is out of range.
+    """
+    parts = _load_parts(name_or_path, config_changes or {}, **kwargs)
+    config = CondenserConfig(
+        encoder_config=parts.encoder.config,
+        n_head_layers=n_head_layers,
+        skip_from=skip_from,
+        late_mlm=late_mlm,
+    )
+    return parts.put_into(CondenserForPreTraining(config))
+
+
+def masked_lm_from_encoder(
+    name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
+) -> CondenserForMaskedLM:
+    """Warm-start backbone and LM head from an encoder, for plain MLM.
+
+    Args:
+        name_or_path: as for `condenser_from_encoder`.
+        config_changes: as there.
+        **kwargs: as there.
+
+    Raises:
+        ValueError: the encoder is of no supported kind, or its weights are incomplete.
+    """
+    parts = _load_parts(name_or_path, config_changes or {}, **kwargs)
+    return parts.put_into(
+        CondenserForMaskedLM(CondenserConfig(encoder_config=parts.encoder.config))
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A loaded encoder, and its LM head where its checkpoint has one."""
+
+    encoder: Any
+    lm_head: nn.Module | None
+
+    def put_into(self, model: Any) -> Any:
+        """Copy the weights into a new model, which is returned."""
+        model.condenser.encoder.load_state_dict(self.encoder.state_dict())
+        if self.lm_head is not None:
+            model.lm_head.load_state_dict(self.lm_head.state_dict())
+        model.tie_weights()
+        return model
+
+
+def _load_parts(name_or_path: str, config_changes: dict, **kwargs: Any) -> _Parts:
+    """Load backbone and LM head from an encoder or from a Condenser checkpoint."""
+    config = AutoConfig.from_pretrained(name_or_path, **kwargs)
+    if config.model_type == CondenserConfig.model_type:
+        _change(config.encoder_config, config_changes)
+        with quiet_loading():
+            model, info = CondenserForMaskedLM.from_pretrained(
+                name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
+            )
+        refuse_incomplete(name_or_path, set(info["missing_keys"]), set())
+        return _Parts(model.condenser.encoder, model.lm_head)
+
+    _change(config, config_changes)
+    check_encoder(config)
+    with quiet_loading():
+        encoder, info = AutoModel.from_pretrained(
+            name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
+        )
+    missing = set(info["missing_keys"])
+    pooler_missing = {key for key in missing if key.startswith("pooler.")}
+    refuse_incomplete(name_or_path, missing - pooler_missing, set())
+    if pooler_missing:
+        _make_pooler_plain(encoder.pooler)
+    return _Parts(encoder, _load_lm_head(name_or_path, config, **kwargs))
+
+
+def _change(config: Any, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if not hasattr(config, name):  # the library would keep it, and nothing would read it
+            raise ValueError(
+                f"config_changes names {name!r}, which the configuration of a {config.model_type} "
+                "encoder does not have: look up what it is called there (dropout is "
+                "hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in ModernBERT)."
+            )
+        setattr(config, name, value)
+
+
+def _load_lm_head(name_or_path: str, config: Any, **kwargs: Any) -> nn.Module | None:
+    with quiet_loading():
+        masked_lm, info = AutoModelForMaskedLM.from_pretrained(
+            name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
+        )
+    of_encoder = f"{masked_lm.base_model_prefix}."
+    if any(not key.startswith(of_encoder) for key in info["missing_keys"]):
+        logger.warning(
+            f"{name_or_path} has no LM head, so a new one is started, tied to its embeddings. "
+            "An encoder saved with its masked-LM head is the better start."
+        )
+        return None
+    return take_lm_head(masked_lm)[0]
+
+
+def _make_pooler_plain(pooler: nn.Module) -> None:
+    """Make a pooler that no checkpoint has trained the identity: tanh(CLS), not random noise."""
+    [linear] = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(linear.in_features))
+        linear.bias.zero_()

@@ -1,0 +1,136 @@
+"""Readiness in logs and provenance, on cards and in pictures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
+from modeling_condenser.repository.readiness_curves import draw_entropies, draw_readiness
+from modeling_condenser.repository.readiness_log import (
+    layer_entropies,
+    readiness_entries,
+    titled_measures,
+)
+from modeling_condenser.repository.readiness_section import (
+    draw_pictures,
+    readiness_section,
+    readiness_table,
+)
+
+
+def entry(step: int, **measures: float) -> dict[str, float]:
+    named = {f"readiness/{name.replace('__', '@')}": value for name, value in measures.items()}
+    return {"step": step, "num_input_tokens_seen": 1000 * step, "epoch": 0.5, **named}
+
+
+ENTRIES = (
+    entry(0, swap_cost=0.0, entropy=1.5, entropy_layer_1=2.0, entropy_layer_2=1.0),
+    entry(10, swap_cost=0.25, entropy=1.25, entropy_layer_1=2.0, entropy_layer_2=0.5),
+    entry(20, swap_cost=0.5, entropy=1.0, entropy_layer_1=1.75, entropy_layer_2=0.25),
+)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    saved: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
+        saved.append(self)
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return saved
+
+
+def test_a_logs_readiness_is_kept_apart_from_its_losses() -> None:
+    log = [ENTRIES[0], {"step": 5, "loss": 2.0}, {**ENTRIES[1], "readiness/note": "text"}]
+    kept = readiness_entries(log)
+    assert [e["step"] for e in kept] == [0, 10]
+    assert "epoch" not in kept[0] and "readiness/note" not in kept[1]
+    assert kept[1]["readiness/swap_cost"] == 0.25
+    many = readiness_entries([entry(i, swap_cost=0.0) for i in range(1000)])
+    assert len(many) == 200 and (many[0]["step"], many[-1]["step"]) == (0, 999)
+    assert readiness_entries([{"step": 1, "loss": 1.0}]) == ()
+
+
+def test_layers_are_in_their_order_beyond_the_ninth() -> None:
+    layers = {f"entropy_layer_{k}": k / 10 for k in (10, 2, 1, 11, 3)}
+    assert layer_entropies(entry(0, entropy=9.0, **layers)) == [0.1, 0.2, 0.3, 1.0, 1.1]
+
+
+def test_measures_have_titles_in_a_fixed_order_and_layers_none() -> None:
+    given = [entry(0, few_shot_MRR__10=0.2, zero_shot_MRR__10=0.1, sample=7.0), *ENTRIES[1:2]]
+    assert list(titled_measures(given).values()) == [
+        "rise when the late CLS is another text's",
+        "CLS attention entropy, mean over layers",
+        "MRR@10 without fine-tuning",
+        "MRR@10 after fine-tuning",
+    ]
+
+
+def test_provenance_keeps_readiness_and_reads_what_was_written_without(tmp_path: Path) -> None:
+    stage = Stage("Pre-training", {}, {}, readiness=ENTRIES)
+    write_provenance(tmp_path, [stage])
+    assert read_provenance(tmp_path) == [stage]
+    (tmp_path / "provenance.json").write_text(
+        '[{"name": "Pre-training", "recipe": {}, "run": {}, "log": []}]'
+    )
+    assert read_provenance(tmp_path) == [Stage("Pre-training", {}, {})]
+
+
+def test_the_section_shows_both_ends_of_each_stage() -> None:
+    stages = [
+        Stage("Pre-training", {}, {}, readiness=ENTRIES),
+        Stage("Pre-training", {}, {}, readiness=ENTRIES[:1]),
+        Stage("Fine-tuning", {}, {}),
+    ]
+    section = readiness_section(stages)
+    assert section is not None
+    assert "### Pre-training: measured 3 times" in section
+    assert "### Pre-training 2: measured 1 time" in section
+    lines = section.splitlines()
+    assert "| rise when the late CLS is another text's | 0.0000 | 0.5000 | +0.5000 |" in lines
+    assert "| rise when the late CLS is another text's | 0.0000 |" in lines
+    assert readiness_section([Stage("Fine-tuning", {}, {})]) is None
+
+
+def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
+    with_head, without = entry(0, swap_cost=0.5, entropy=1.0), entry(0, entropy=1.5)
+    rows = readiness_table({"a": with_head, "b": without}).splitlines()[2:]
+    assert rows == [
+        "| rise when the late CLS is another text's | 0.5000 |  |  |",
+        "| CLS attention entropy, mean over layers | 1.0000 | 1.5000 | +0.5000 |",
+    ]
+
+
+def test_pictures_show_what_was_measured(figures: list[Figure]) -> None:
+    stage = Stage("Pre-training", {}, {}, readiness=ENTRIES)
+    assert list(draw_pictures([stage])) == ["readiness.png", "attention_entropy.png"]
+    course, entropies = figures
+    [swaps] = course.axes[0].lines
+    assert swaps.get_xydata().tolist() == [[0.0, 0.0], [0.01, 0.25], [0.02, 0.5]]
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in entropies.axes[0].lines}
+    assert drawn == {"start": [2.0, 1.0], "step 20": [1.75, 0.25]}
+    assert draw_pictures([Stage("Pre-training", {}, {}, readiness=ENTRIES[:1])]).keys() == {
+        "attention_entropy.png"
+    }
+
+
+def test_without_counted_tokens_the_course_is_over_steps(figures: list[Figure]) -> None:
+    bare = [{k: v for k, v in e.items() if k != "num_input_tokens_seen"} for e in ENTRIES]
+    draw_readiness({"run": bare})
+    assert figures[0].axes[0].get_xlabel() == "steps"
+    assert figures[0].axes[0].lines[0].get_xdata().tolist() == [0, 10, 20]
+
+
+def test_one_label_looks_alike_in_all_panels(figures: list[Figure]) -> None:
+    panels = {"a": {"before": [1.0, 2.0], "after": [1.0, 1.0]}, "b": {"after": [0.5, 0.5]}}
+    first = draw_entropies(panels, even=3.0)
+    assert first == draw_entropies(panels, even=3.0)
+    left, right = figures[0].axes
+    assert left.lines[1].get_color() == right.lines[0].get_color() != left.lines[0].get_color()
+    assert right.lines[-1].get_ydata() == [3.0, 3.0]
+    assert (left.get_title(), right.get_title()) == ("a", "b")

@@ -1,0 +1,199 @@
+"""Packed batches against padded ones: the same losses and gradients, for all that can be packed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from modeling_condenser import (
+    CondenserConfig,
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
+    packing,
+)
+from modeling_condenser.packing import ReadRows, use_packing, why_not_packed
+from tests.backbones.encoders import BACKBONES
+
+PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
+# ALBERT calls one layer again and again; ModernBERT projects keys and queries at once.
+COMPUTE_ALL_ROWS = ("ALBERT", "ModernBERT")
+PACKING = [name for name in BACKBONES if name not in PADDED_ONLY]
+
+
+@pytest.fixture(params=PACKING)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    config = CondenserConfig(encoder_config=BACKBONES[name].config(positions=40), **settings)
+    return model_class(config).double().eval()
+
+
+def pack(batch: dict[str, torch.Tensor], *, filler: int = 0) -> dict[str, Any]:
+    """The blocks of a padded batch end to end, and behind them one of padding alone."""
+    is_token = batch["attention_mask"].bool()
+    lengths = [int(n) for n in is_token.sum(1)] + [filler] * (filler > 0)
+    ends = torch.tensor([0, *lengths]).cumsum(0).int()
+
+    def row(name: str, padding: int) -> torch.Tensor:
+        return torch.cat([batch[name][is_token], torch.full((filler,), padding)])[None]
+
+    return {
+        "input_ids": row("input_ids", 0),
+        "labels": row("labels", -100),
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+    }
+
+
+def losses_and_gradients(model: Any, batch: dict[str, Any]) -> tuple[list[float], dict]:
+    model.zero_grad()
+    output = model(**batch)
+    output.loss.backward()
+    losses = [loss.item() for loss in (output.head_loss, output.late_loss) if loss is not None]
+    return losses, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
+    assert found[0] == pytest.approx(expected[0], rel=tolerance)
+    assert found[1].keys() == expected[1].keys()
+    largest = max(gradient.abs().max() for gradient in expected[1].values())
+    for name, gradient in expected[1].items():
+        difference = (found[1][name] - gradient).abs().max() / largest
+        assert difference < tolerance, name
+
+
+@pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
+def test_a_packed_batch_has_the_losses_and_gradients_of_the_padded_one(
+    name: str, model_class: Any
+) -> None:
+    """In blocks of up to 40 tokens, wider than ModernBERT's local attention."""
+    model = make_model(name, model_class)
+    batch = BACKBONES[name].batch(6, 40)
+    expected = losses_and_gradients(model, batch)
+    use_packing(model)
+    assert (model.choose_rows is None) == (name in COMPUTE_ALL_ROWS)
+    assert_same(losses_and_gradients(model, pack(batch)), expected)
+    assert_same(losses_and_gradients(model, pack(batch, filler=7)), expected)
+    assert_same(losses_and_gradients(model, batch), expected)  # still takes padded ones
+    use_packing(model, narrow=False)
+    assert model.choose_rows is None
+    assert_same(losses_and_gradients(model, pack(batch)), expected)
+
+
+def test_a_packed_batch_gives_the_late_vectors_of_the_padded_one(name: str) -> None:
+    model = make_model(name)
+    batch = BACKBONES[name].batch(6, 40)
+    is_token = batch["attention_mask"].bool()
+    expected, _, _ = model.encode(batch["input_ids"], batch["attention_mask"])
+    use_packing(model)
+    packed = pack(batch)
+    del packed["labels"]
+    found, _, _ = model.encode(**packed)
+    torch.testing.assert_close(found[0], expected[is_token], rtol=0, atol=1e-10)
+
+
+def test_accelerators_give_the_losses_and_gradients_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They attend in one padded call, which a CPU can do, too."""
+    model = make_model(name)
+    batch = BACKBONES[name].batch(6, 40)
+    expected = losses_and_gradients(model, batch)
+    use_packing(model)
+    monkeypatch.setattr(packing, "_attend_blocks", packing._attend_padded)
+    assert_same(losses_and_gradients(model, pack(batch, filler=7)), expected)
+
+
+def test_a_block_sees_nothing_of_its_neighbours(name: str) -> None:
+    model = make_model(name)
+    use_packing(model)
+    packed = pack(BACKBONES[name].batch(3, 12))
+    before = model.encode(**{k: v for k, v in packed.items() if k != "labels"})[0]
+    start, end = packed["cu_seq_lens_q"][1:3].tolist()
+    packed["input_ids"][0, start:end] = 5
+    after = model.encode(**{k: v for k, v in packed.items() if k != "labels"})[0]
+    changed = (before != after).any(dim=-1)[0]
+    assert changed[start:end].all()
+    assert not changed[:start].any() and not changed[end:].any()
+
+
+def test_gradient_checkpointing_changes_nothing(name: str) -> None:
+    if name == "ALBERT":
+        pytest.skip("ALBERT has no gradient checkpointing in transformers")
+    model = make_model(name).train()  # without dropout
+    batch = BACKBONES[name].batch(6, 40)
+    expected = losses_and_gradients(model, batch)
+    use_packing(model)
+    model.gradient_checkpointing_enable()
+    assert_same(losses_and_gradients(model, pack(batch)), expected)
+
+
+def test_the_head_without_a_skip_reads_all_of_the_last_layer() -> None:
+    model = make_model("BERT", skip_from=4)
+    batch = BACKBONES["BERT"].batch(6, 40)
+    expected = losses_and_gradients(model, batch)
+    use_packing(model)
+    assert model.choose_rows is None
+    assert_same(losses_and_gradients(model, pack(batch)), expected)
+
+
+@pytest.mark.parametrize("late_mlm", [True, False])
+def test_the_last_layers_compute_only_cls_and_masked_tokens(late_mlm: bool) -> None:
+    model = make_model("BERT", late_mlm=late_mlm)
+    batch = pack(BACKBONES["BERT"].batch(64, 40))
+    use_packing(model)
+    seen: list[int] = []
+    for layer in (*model.condenser.layers, *model.head):
+        layer.intermediate.register_forward_hook(
+            lambda module, given, output: seen.append(output.shape[1])
+        )
+    model(**batch)
+    n_read = int((batch["labels"] != -100).sum()) + 64
+    n_rounded = -(-n_read // 64) * 64
+    n_all = batch["input_ids"].shape[1]
+    assert n_rounded < n_all / 2
+    assert seen == [n_all, n_all, n_all, n_rounded, n_all, n_rounded]
+    seen.clear()
+    model(**batch, output_hidden_states=True)  # which asks for all of them
+    assert seen == [n_all] * 6
+
+
+def test_the_rows_that_are_read_hold_every_cls_and_masked_token() -> None:
+    labels = torch.full((1, 300), -100)
+    labels[0, [3, 4, 120, 299]] = 7
+    starts = torch.tensor([0, 100, 130, 300], dtype=torch.int32)
+    read = ReadRows.of(labels, starts)
+    assert len(read.columns) == 64
+    assert {0, 3, 4, 100, 120, 130, 299} <= set(read.columns.tolist())
+    assert read.columns.tolist() == sorted(set(read.columns.tolist()))
+    bounds = read.starts.tolist()
+    assert read.columns[bounds[:-1]].tolist() == [0, 100, 130]
+    assert bounds[-1] == 64
+
+
+@pytest.mark.parametrize("name", PADDED_ONLY)
+def test_an_encoder_with_attention_of_its_own_is_refused(name: str) -> None:
+    model = make_model(name)
+    assert "padded batches only" in (why_not_packed(model.condenser.encoder) or "")
+    with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
+        use_packing(model)
+
+
+def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
+    model = make_model("RoBERTa").float()
+    use_packing(model)
+    model.save_pretrained(tmp_path)
+    assert "packed" not in (tmp_path / "config.json").read_text()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == "condenser"
+    opened = AutoModel.from_pretrained(tmp_path)
+    assert opened.encoder.config._attn_implementation == "sdpa"
