@@ -26,7 +26,7 @@ def run(words: list[str]) -> None:
     from modeling_condenser.retrieval.systems import parse_system
 
     pooling = [f"pooling={arguments.pooling}"] if arguments.pooling else []
-    system = parse_system(",".join([arguments.model, *pooling]))
+    system = parse_system(",".join([arguments.model, *pooling])).in_dtype(arguments.dtype)
     passages = load_passages(arguments.collection)
     settings = {
         "shard_size": arguments.shard_size,
@@ -63,6 +63,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
         "--n_processes", type=int, help="default: one a GPU or core, once that pays"
     )
     parser.add_argument("--devices", help="such as cuda:0,cuda:1 or cpu")
+    parser.add_argument(
+        "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
+    )
     parser.add_argument("--n_threads", type=int, help="a process on a CPU uses (default: 1)")
     parser.add_argument("--shard_size", type=int, help="passages in a shard, 256 to 8192 by itself")
     parser.add_argument("--table", type=Path, help="folder for the same as parquet, with the texts")

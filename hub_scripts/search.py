@@ -47,6 +47,9 @@ def run(words: list[str]) -> None:
     parser.add_argument("query", nargs="?", help="by default, lines of the standard input")
     parser.add_argument("-k", type=int, default=5, help="passages to show (default: 5)")
     parser.add_argument("--embeddings", type=Path, help="the collection's, by this model")
+    parser.add_argument(
+        "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
+    )
     parser.add_argument("--index", metavar="FACTORY", help="search approximately, by faiss's name")
     parser.add_argument("--search_parameters", help="of the index, such as nprobe=16")
     arguments = parser.parse_intermixed_args(words)
@@ -104,7 +107,7 @@ def _open(arguments: argparse.Namespace) -> "tuple[Searcher, Dataset]":
     from modeling_condenser.retrieval.dense import EXACT, SearchSettings, open_dense
     from modeling_condenser.retrieval.systems import parse_system
 
-    system = parse_system(arguments.model)
+    system = parse_system(arguments.model).in_dtype(arguments.dtype)
     if system.is_stored:
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
     if system.is_lexical and (arguments.index or arguments.embeddings):

@@ -1,29 +1,19 @@
-"""Batches without padding: attention within each block of a packed batch, exactly as if padded.
+"""Batches without padding: an encoder that takes all blocks of a batch end to end, in one row.
 
-A packed batch is one row of all blocks, end to end; `cu_seq_lens_q` and `cu_seq_lens_k` say where
-each begins and the last ends, as transformers has it for flash attention. All that an encoder does
-to tokens one by one then has no padding to spend time on, and attention goes block by block.
-
-The back-end is called "packed". Batches that are padded it passes on to "sdpa", so that a model can
-be trained with it and probed, evaluated and exported as any other.
+All that an encoder does to tokens one by one then has no padding to spend time on; attention keeps
+to the blocks (`packed_attention.py`). Losses and gradients are those of padded batches, which the
+model takes as before, so that it can be probed, evaluated and exported as any other.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
 
 from .modeling_condenser import IGNORE_INDEX, ROW_MULTIPLE, CondenserForMaskedLM
-
-PACKED = "packed"
-# What the projections of keys and values are called in the attention of different encoders.
-_KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
+from .packed_attention import PACKED, keys_and_values
 
 
 def why_not_packed(encoder: Any) -> str | None:
@@ -69,7 +59,7 @@ def can_narrow(model: CondenserForMaskedLM) -> bool:
     """
     layers, config = model.condenser.layers, model.config
     return (
-        any(_key_and_value(module) for module in layers[-1].modules())
+        any(keys_and_values(module) for module in layers[-1].modules())
         and len(layers) == config.num_hidden_layers
         and model.condenser.global_layer is layers[-1]
         and config.skip_from < config.num_hidden_layers
@@ -107,186 +97,6 @@ class ReadRows:
         return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
 
 
-def attend(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    cu_seq_lens_q: torch.Tensor | None = None,
-    cu_seq_lens_k: torch.Tensor | None = None,
-    max_length_q: int = 0,
-    max_length_k: int = 0,
-    kv_states: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Scaled dot-product attention within blocks, as an attention back-end of transformers.
-
-    Args:
-        module: the attention that calls.
-        query: (1, heads, R, D); `key` and `value` likewise, of all N rows, or of the R rows.
-        key: see `query`.
-        value: see `query`.
-        attention_mask: of a padded batch.
-        dropout: share of attention weights to drop.
-        scaling: of the dot products.
-        sliding_window: how far a token sees, where attention is local; 1 is itself alone.
-        cu_seq_lens_q: (B + 1,) where blocks begin and end among the queries; None if padded.
-        cu_seq_lens_k: (B + 1,) the same among the keys.
-        max_length_q: queries of the longest block, or more.
-        max_length_k: keys of the longest block, or more.
-        kv_states: (1, N, H) hidden states of all rows, where queries are of some rows only.
-        **kwargs: what other back-ends read.
-
-    Returns:
-        (1, R, heads, D), and no weights.
-    """
-    if cu_seq_lens_q is None or cu_seq_lens_k is None:
-        if attention_mask is None and sliding_window is not None:
-            attention_mask = _window(query.shape[2], sliding_window, query.device)
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-        )
-    if kv_states is not None:
-        key, value = _project(module, kv_states, head_width=query.shape[-1])
-    attend_within = _attend_blocks if query.device.type == "cpu" else _attend_padded
-    blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
-    output = attend_within(query, key, value, blocks, dropout=dropout, scale=scaling)
-    return output.transpose(1, 2).contiguous(), None
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Which queries and keys belong together.
-
-    Attributes:
-        query_starts: (B + 1,) where blocks begin and end among the queries.
-        key_starts: (B + 1,) the same among the keys.
-        most_queries: of a block, or more.
-        most_keys: of a block, or more.
-        window: how far a token sees, if not to the ends of its block.
-    """
-
-    query_starts: torch.Tensor
-    key_starts: torch.Tensor
-    most_queries: int
-    most_keys: int
-    window: int | None
-
-
-@torch.compiler.disable  # a graph would be of one number of blocks and of their lengths
-def _attend_blocks(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    blocks: _Blocks,
-    *,
-    dropout: float,
-    scale: float | None,
-) -> torch.Tensor:
-    """Attention block by block, (1, heads, R, D): no work is lost, where calls cost little."""
-    spans = zip(
-        pairwise(blocks.query_starts.tolist()), pairwise(blocks.key_starts.tolist()), strict=True
-    )
-    outputs = [
-        F.scaled_dot_product_attention(
-            query[:, :, q_start:q_end],
-            key[:, :, k_start:k_end],
-            value[:, :, k_start:k_end],
-            attn_mask=_window(k_end - k_start, blocks.window, query.device),
-            dropout_p=dropout,
-            scale=scale,
-        )
-        for (q_start, q_end), (k_start, k_end) in spans
-    ]
-    return torch.cat(outputs, dim=2)
-
-
-def _attend_padded(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    blocks: _Blocks,
-    *,
-    dropout: float,
-    scale: float | None,
-) -> torch.Tensor:
-    """Attention of all blocks in one call, (1, heads, R, D), padded for that call alone."""
-    query_places = _places(blocks.query_starts, query.shape[2], blocks.most_queries)
-    key_places = _places(blocks.key_starts, key.shape[2], blocks.most_keys)
-    n_blocks = len(blocks.key_starts) - 1
-
-    def pad(rows: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
-        _, heads, _, size = rows.shape
-        padded = rows.new_zeros(n_blocks * width, heads, size)
-        padded = padded.index_copy(0, places, rows[0].transpose(0, 1))
-        return padded.view(n_blocks, width, heads, size).transpose(1, 2)
-
-    position = torch.arange(blocks.most_keys, device=query.device)
-    mask = (position < blocks.key_starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
-    near = _window(blocks.most_keys, blocks.window, query.device)
-    output = F.scaled_dot_product_attention(
-        pad(query, query_places, blocks.most_queries),
-        pad(key, key_places, blocks.most_keys),
-        pad(value, key_places, blocks.most_keys),
-        # Rows of padding see themselves, so that none sees nothing.
-        attn_mask=mask if near is None else mask & near | near.new_ones(len(near)).diag(),
-        dropout_p=dropout,
-        scale=scale,
-    )
-    return output.transpose(1, 2).flatten(0, 1)[query_places].transpose(0, 1)[None]
-
-
-def _places(starts: torch.Tensor, n_rows: int, width: int) -> torch.Tensor:
-    """(rows,) where each row of a packed batch lies in the padded one, its blocks end to end."""
-    block = torch.arange(len(starts) - 1, device=starts.device)
-    of_row = block.repeat_interleave(starts.diff(), output_size=n_rows)
-    row = torch.arange(n_rows, device=starts.device)
-    return of_row * width + row - starts[:-1].long()[of_row]
-
-
-def _mask(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
-    """The mask of "sdpa" for a padded batch, and none for a packed one."""
-    if attention_mask is None:
-        return None
-    return sdpa_mask(attention_mask=attention_mask, **kwargs)
-
-
-AttentionInterface.register(PACKED, attend)
-AttentionMaskInterface.register(PACKED, _mask)
-
-
-def _window(length: int, width: int | None, device: torch.device) -> torch.Tensor | None:
-    """(T, T) which tokens see which, if they do not all see all."""
-    if width is None or length <= width:
-        return None
-    position = torch.arange(length, device=device)
-    return (position[:, None] - position[None, :]).abs() < width
-
-
-def _project(
-    module: nn.Module, states: torch.Tensor, *, head_width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, each (1, heads, N, D), of hidden states (1, N, H)."""
-    projections = _key_and_value(module)
-    assert projections is not None  # by can_narrow
-    shape = (*states.shape[:-1], -1, head_width)
-    key, value = (project(states).view(shape).transpose(1, 2) for project in projections)
-    return key, value
-
-
-def _key_and_value(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
-    for key, value in _KEYS_AND_VALUES:
-        found = getattr(module, key, None), getattr(module, value, None)
-        if all(isinstance(part, nn.Linear) for part in found):
-            return found  # type: ignore[return-value]
-    return None
-
-
 def _position_offset(encoder: PreTrainedModel) -> int:
     """What an encoder adds to positions that count from 0: RoBERTa's begin behind padding's."""
     for module in encoder.modules():
@@ -308,4 +118,4 @@ class _OffsetPositions:
         return args, {**kwargs, "position_ids": kwargs["position_ids"] + self.offset}
 
 
-__all__ = ["PACKED", "ReadRows", "attend", "can_narrow", "use_packing", "why_not_packed"]
+__all__ = ["ReadRows", "can_narrow", "use_packing", "why_not_packed"]

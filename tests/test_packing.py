@@ -12,7 +12,7 @@ from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
-    packing,
+    packed_attention,
 )
 from modeling_condenser.packing import ReadRows, use_packing, why_not_packed
 from tests.backbones.encoders import BACKBONES
@@ -109,7 +109,7 @@ def test_accelerators_give_the_losses_and_gradients_too(
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
     use_packing(model)
-    monkeypatch.setattr(packing, "_attend_blocks", packing._attend_padded)
+    monkeypatch.setattr(packed_attention, "_attend_blocks", packed_attention._attend_padded)
     assert_same(losses_and_gradients(model, pack(batch, filler=7)), expected)
 
 

@@ -28,6 +28,7 @@ from .crew import Crew, assemble_crew, stopped_at_the_end
 from .embeddings import Embeddings
 from .estimate import EncodingEstimate, estimate_encoding, refuse_full_disk
 from .passage_ids import ID_ORDER_FILE, IDS_FILE, IDS_RECORD_FILE, find_ids_damage, write_ids
+from .precision import FLOAT32
 from .ranks import Ranks, join_ranks
 from .record import RECORD_FILE, record_encoding
 from .shard_workers import (
@@ -207,13 +208,18 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
             f"{folder} holds embeddings of something else: {'; '.join(differences)}. Choose "
             "another folder, or remove this one to encode anew."
         )
-    if there.computation != manifest.computation:
+    if _computation(there) != _computation(manifest):
         logger.warning(
             "%s was begun with %s and goes on with %s: the last bits of its vectors can differ.",
             folder,
-            _in_words(there.computation),
-            _in_words(manifest.computation),
+            _in_words(_computation(there)),
+            _in_words(_computation(manifest)),
         )
+
+
+def _computation(manifest: Manifest) -> dict[str, object]:
+    """How a folder's vectors are computed; before dtype could be chosen, none was noted."""
+    return {**manifest.computation, "dtype": manifest.computation.get("dtype", FLOAT32)}
 
 
 def _differences(there: Manifest, now: Manifest) -> list[str]:
@@ -222,6 +228,9 @@ def _differences(there: Manifest, now: Manifest) -> list[str]:
         before, after = there.contract.get(name), now.contract.get(name)
         if before != after:
             found.append(f"the contract's {name} is {before!r} there and {after!r} now")
+    before, after = (_computation(manifest)["dtype"] for manifest in (there, now))
+    if before != after:
+        found.append(f"the vectors are of {before} weights there and of {after} ones now")
     if there.dimension != now.dimension:
         found.append(f"vectors have {there.dimension} numbers there and {now.dimension} now")
     elif there.retriever != now.retriever and not found:
@@ -239,7 +248,7 @@ def _differences(there: Manifest, now: Manifest) -> list[str]:
 
 
 def _in_words(computation: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in computation.items())
+    return ", ".join(f"{name} {value}" for name, value in sorted(computation.items()))
 
 
 def _open_finished(folder: Path, progress: bool) -> Embeddings | None:

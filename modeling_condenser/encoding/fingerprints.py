@@ -13,6 +13,7 @@ from pathlib import Path
 from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract
 
 from .model_files import MODULES_CONFIG_FILE, MODULES_FILE, encoding_files
+from .precision import FLOAT32, Dtype
 
 # Who saved a file, and where from, does not change a vector.
 _VERSION_FIELDS = {"__version__", "transformers_version", "_name_or_path", "name_or_path"}
@@ -26,8 +27,10 @@ def fingerprint_files(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint_retriever(folder: Path, contract: EncodingContract) -> str:
-    """Identify how a retriever encodes: weights, tokenizer, modules and contract.
+def fingerprint_retriever(
+    folder: Path, contract: EncodingContract, *, dtype: Dtype = FLOAT32
+) -> str:
+    """Identify how a retriever encodes: weights, tokenizer, modules, contract and precision.
 
     The same model gives the same fingerprint from another path, with another card, or saved by
     another version of the libraries.
@@ -35,8 +38,11 @@ def fingerprint_retriever(folder: Path, contract: EncodingContract) -> str:
     Args:
         folder: of the model.
         contract: as it is used, with what overrides the folder's own.
+        dtype: of the weights.
     """
     digest = hashlib.sha256(json.dumps(asdict(contract), sort_keys=True).encode())
+    if dtype != FLOAT32:  # whose fingerprints are older than the choice
+        digest.update(dtype.encode())
     for file in retriever_files(folder):
         digest.update(file.relative_to(folder).as_posix().encode())
         digest.update(_digest_json(file) if file.suffix == ".json" else _digest(file))

@@ -8,6 +8,7 @@ being read and tokenized. Only the output grows with the number of texts.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -23,9 +24,19 @@ from tqdm.auto import tqdm
 from modeling_condenser.hub.model_folder import find_model_folder
 from modeling_condenser.repository.contract import Pooling, Similarity
 
+from .cls_layer import ClsLayer
 from .fingerprints import fingerprint_retriever
 from .opening import check_length, open_model
-from .token_batches import TokenizedTexts, pad_batch, plan_batches, tokenize_texts
+from .precision import (
+    FLOAT32,
+    LENGTH_MULTIPLE,
+    Dtype,
+    check_dtype,
+    hold_weights,
+    rounded_rows,
+    wants_few_shapes,
+)
+from .token_batches import TokenizedTexts, pad_batch, plan_batches, rounded_up, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -48,6 +59,8 @@ class Retriever:
         passage_prompt: stands before every passage.
         device: such as "cpu" or "cuda:1"; by default an accelerator, where there is one.
         token_budget: tokens of a batch with its padding; by default one that suits the device.
+        dtype: of the weights; with "bfloat16", vectors agree with those of "float32" to about
+            three digits. They are float32 numbers either way.
 
     What is stated goes before what the model's files say. A plain encoder is used with dot
     product, a blank between title and text, no prompts, and the longest texts that tokenizer and
@@ -60,6 +73,7 @@ class Retriever:
         model: its modules.
         dimension: D, numbers in a vector.
         token_budget: tokens of a batch.
+        dtype: of the weights.
 
     Raises:
         FileNotFoundError: there is no such model.
@@ -79,7 +93,9 @@ class Retriever:
         passage_prompt: str | None = None,
         device: str | torch.device | None = None,
         token_budget: int | None = None,
+        dtype: Dtype = FLOAT32,
     ) -> None:
+        check_dtype(dtype)
         named = {
             "pooling": pooling,
             "similarity": similarity,
@@ -89,9 +105,14 @@ class Retriever:
             "query_prompt": query_prompt,
             "passage_prompt": passage_prompt,
         }
-        self.settings = {name: value for name, value in named.items() if value is not None}
-        opened = open_model(find_model_folder(model), self.settings, device=device)
+        stated = {name: value for name, value in named.items() if value is not None}
+        self.settings = stated if dtype == FLOAT32 else {**stated, "dtype": dtype}
+        opened = open_model(find_model_folder(model), stated, device=device)
         self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
+        self.dtype = dtype
+        hold_weights(self.model, dtype)
+        # Not in float32, whose bits are those of the evaluation script that travels with exports.
+        self._cls_layer = None if dtype == FLOAT32 else ClsLayer.of(self.model)
         dimension: Any = self.model.get_embedding_dimension()
         self.dimension: int = dimension
         is_cpu = self.model.device.type == "cpu"
@@ -100,8 +121,8 @@ class Retriever:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies weights, tokenizer, modules and contract, wherever the model lies."""
-        return fingerprint_retriever(self.folder, self.contract)
+        """Identifies weights, tokenizer, modules, contract and dtype, wherever the model lies."""
+        return fingerprint_retriever(self.folder, self.contract, dtype=self.dtype)
 
     def encode_queries(self, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
         """Encode N queries with the query prompt.
@@ -188,7 +209,7 @@ class Retriever:
         extra = self._prompt_features(prompt)
         with tqdm(total=n_texts, desc="encode", unit="text", disable=not progress) as bar:
             for first, window in self._windows(read, n_texts, max_length):
-                found = self._encode_window(window, extra, bar)
+                found = self._encode_window(window, extra, bar, max_length)
                 finite = np.isfinite(found).all(axis=1)
                 if not finite.all():
                     row = first + int(finite.argmin())
@@ -255,14 +276,21 @@ class Retriever:
 
     @torch.inference_mode()
     def _encode_window(
-        self, window: TokenizedTexts, extra: Mapping[str, int], bar: tqdm
+        self, window: TokenizedTexts, extra: Mapping[str, int], bar: tqdm, max_length: int
     ) -> np.ndarray:
+        multiple = LENGTH_MULTIPLE if wants_few_shapes(self.model, self.dtype) else 1
         is_cuda = self.model.device.type == "cuda"
         parts = []
-        for rows in plan_batches(window.lengths, token_budget=self.token_budget):
-            batch = pad_batch(window, rows, tokenizer=self.model.tokenizer)
+        for rows in plan_batches(window.lengths, token_budget=self.token_budget, multiple=multiple):
+            length = min(rounded_up(int(window.lengths[rows].max()), multiple), max_length)
+            filled = rows
+            if multiple > 1:  # the last batch, which is smaller, with copies of its own texts
+                most = self.token_budget // length
+                filled = np.resize(rows, rounded_rows(len(rows), most=most))
+            batch = pad_batch(window, filled, tokenizer=self.model.tokenizer, length=length)
+            part = self._run(batch, extra)[: len(rows)]
             # The copy back does not wait for the batch, so that the next one can be prepared.
-            parts.append((rows, self._run(batch, extra).to("cpu", non_blocking=is_cuda)))
+            parts.append((rows, part.to("cpu", non_blocking=is_cuda)))
             bar.update(len(rows))
         if is_cuda:
             torch.cuda.synchronize(self.model.device)
@@ -280,7 +308,8 @@ class Retriever:
             pinned = column.pin_memory() if is_cuda else column
             features[name] = pinned.to(device, non_blocking=is_cuda)
         try:
-            vectors = self.model(features)["sentence_embedding"].float()  # (B, D)
+            with self._cls_layer.alone() if self._cls_layer else nullcontext():
+                vectors = self.model(features)["sentence_embedding"].float()  # (B, D)
         except torch.OutOfMemoryError as error:
             rows, longest = batch["input_ids"].shape
             raise MemoryError(
@@ -294,7 +323,9 @@ class Retriever:
 
     @property
     def _gives_unit_vectors(self) -> bool:
-        return isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
+        """Whether they need not be normalised, which bfloat16 does to three digits only."""
+        is_normalised = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
+        return is_normalised and self.dtype == FLOAT32
 
 
 def _listed(texts: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from modeling_condenser.runs.whole_files import remove_partials
 
 from .claims import Claims
 from .memory import PeakMemory, peak_accelerator_bytes
+from .precision import FLOAT32
 from .shards import (
     Manifest,
     find_shard_damage,
@@ -206,12 +207,13 @@ def intra_op_threads(n_threads: int, encoder: PassageEncoder) -> Iterator[None]:
 
 
 def describe_computation(work_threads: int, encoder: PassageEncoder) -> dict[str, Any]:
-    """What only the last bits of the vectors depend on."""
+    """What only the last bits of the vectors depend on, and the dtype of the weights."""
     kind = str(encoder.model.device).partition(":")[0]
     return {
         "device": kind,
         "n_threads": work_threads if kind == "cpu" else None,
         "token_budget": getattr(encoder, "token_budget", None),
+        "dtype": getattr(encoder, "dtype", FLOAT32),
     }
 
 

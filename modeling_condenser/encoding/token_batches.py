@@ -93,7 +93,7 @@ def _by_characters(texts: Sequence[str]) -> Iterator[list[str]]:
         yield some
 
 
-def plan_batches(lengths: np.ndarray, *, token_budget: int) -> list[np.ndarray]:
+def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -> list[np.ndarray]:
     """Put texts of like length together.
 
     A batch's shape follows from its longest text, but for the last batch; so there are not many
@@ -103,6 +103,7 @@ def plan_batches(lengths: np.ndarray, *, token_budget: int) -> list[np.ndarray]:
         lengths: tokens of each of N texts, (N,) whole numbers.
         token_budget: the most tokens of a batch with its padding, which is its number of texts
             times its longest text. A single text that is longer has a batch of its own.
+        multiple: what the longest text's length is rounded up to.
 
     Returns:
         The rows of each batch, (B,) int64: the longest texts first, so that a batch that does not
@@ -116,15 +117,24 @@ def plan_batches(lengths: np.ndarray, *, token_budget: int) -> list[np.ndarray]:
     order = np.argsort(-lengths, kind="stable")
     batches, first = [], 0
     while first < len(order):
-        longest = max(int(lengths[order[first]]), 1)
+        longest = rounded_up(max(int(lengths[order[first]]), 1), multiple)
         last = first + max(token_budget // longest, 1)
         batches.append(order[first:last])
         first = last
     return batches
 
 
+def rounded_up(number: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-number // multiple) * multiple
+
+
 def pad_batch(
-    texts: TokenizedTexts, rows: np.ndarray, *, tokenizer: PreTrainedTokenizerBase
+    texts: TokenizedTexts,
+    rows: np.ndarray,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int | None = None,
 ) -> dict[str, torch.Tensor]:
     """Make a batch, padded to its longest text, on the tokenizer's side.
 
@@ -132,13 +142,14 @@ def pad_batch(
         texts: N texts.
         rows: (B,) int64, which of them.
         tokenizer: says what to pad with, and where.
+        length: to pad to, T, if not the longest text's; at least that.
 
     Returns:
         `input_ids`, `attention_mask` and, where the texts have them, `token_type_ids`, each (B, T)
         int64 on the CPU.
     """
     lengths = texts.lengths[rows]  # (B,)
-    longest = int(lengths.max())
+    longest = max(int(lengths.max()), length or 0)
     places = np.arange(longest)
     if tokenizer.padding_side == "left":
         mask = places >= longest - lengths[:, None]  # (B, T)

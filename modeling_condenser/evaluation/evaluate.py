@@ -92,17 +92,17 @@ def evaluate(settings: Mapping[str, Any], *, progress: bool = True) -> Evaluatio
         FileNotFoundError: a system or the collection is missing.
     """
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
-    systems = _parse_systems(recipe)
+    systems = _parse_systems(recipe, search)
     if recipe.task == "retrieval":
         return _evaluate_retrieval(recipe, search, systems, progress=progress)
     return _evaluate_similarity(recipe, recipe.task, systems, progress=progress)
 
 
-def _parse_systems(recipe: EvaluationRecipe) -> list[System]:
+def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[System]:
     """The systems in the order of the tables, the baseline first."""
     words = [*([recipe.baseline] if recipe.baseline else []), *recipe.systems]
     systems: dict[str, System] = {}
-    for system in map(parse_system, words):
+    for system in (parse_system(word).in_dtype(search.dtype) for word in words):
         if systems.setdefault(system.name, system) != system:
             raise ValueError(
                 f"{systems[system.name].model} and {system.model} would both be called "

@@ -68,6 +68,7 @@ def rank(
         ValueError: the folder holds a run of something else.
     """
     search = search or SearchSettings()
+    system = system.in_dtype(search.dtype)
     if depth < 1:
         raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100.")
     stem = "-".join(["run", str(depth), *_index_name(system, search)])

@@ -85,7 +85,7 @@ def mine(settings: Mapping[str, Any], *, progress: bool = True) -> Path:
     started = time.perf_counter()
     collection = load_collection(recipe.collection, split=recipe.split)
     query_ids, positives = _queries(recipe, collection)
-    system = _system(recipe, settings)
+    system = _system(recipe, settings).in_dtype(search.dtype)
     # Before the folder is claimed, so that a wrong name leaves none behind.
     device = search.devices.split(",")[0] if search.devices else None
     teacher = _open_teacher(recipe, device, progress=progress)

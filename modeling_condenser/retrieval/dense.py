@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection
+from modeling_condenser.encoding.precision import FLOAT32, Dtype
 from modeling_condenser.encoding.retriever import Retriever
 
 from .approximate import ApproximateIndex, build_approximate, recall_against_exact
@@ -31,6 +32,8 @@ class SearchSettings:
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
         n_processes: that encode; by default one for each accelerator or core, where it pays.
         devices: they encode on, such as "cuda:0,cuda:1"; by default the first accelerator, or CPU.
+        dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
+            "bfloat16".
         shard_size: passages in a shard of embeddings.
         index_seed: decides which vectors an index is trained on.
         rescore: take so many candidates from an index and order them by exact inner products; 0
@@ -43,6 +46,7 @@ class SearchSettings:
     search_parameters: str | None = None
     n_processes: int | None = None
     devices: str | None = None
+    dtype: Dtype = FLOAT32
     shard_size: int | None = None
     index_seed: int = 0
     rescore: int = 0
@@ -132,6 +136,7 @@ def open_dense(
     """
     settings = settings or SearchSettings()
     devices = settings.devices.split(",") if settings.devices else None
+    system = system.in_dtype(settings.dtype)
     retriever = system.open(device=devices[0] if devices else None)
     if retriever.contract.similarity == "euclidean":
         raise ValueError(

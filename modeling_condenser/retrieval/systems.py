@@ -12,7 +12,7 @@ systems here, so that a name means the same in every command.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from datasets import Dataset
 
 from modeling_condenser.encoding.fingerprints import fingerprint_files
+from modeling_condenser.encoding.precision import FLOAT32, Dtype, check_dtype
 from modeling_condenser.repository.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
@@ -43,6 +44,7 @@ _ENCODER_SETTINGS: dict[str, Any] = {
     "query_prompt": str,
     "passage_prompt": str,
     "token_budget": int,
+    "dtype": get_args(Dtype),
     "name": str,
 }
 
@@ -101,6 +103,16 @@ class System:
         if self.is_stored:
             return fingerprint_files([Path(self.model)])
         return self.open(device="cpu").fingerprint
+
+    def in_dtype(self, dtype: Dtype) -> "System":
+        """The same system with weights of that type, where it has weights and states no type."""
+        check_dtype(dtype)
+        if not self.is_dense or dtype == FLOAT32 or "dtype" in self.settings:
+            return self
+        settings = {**self.settings, "dtype": dtype}
+        is_named = self.name != _default_name(self.model, self.settings)
+        name = self.name if is_named else _default_name(self.model, settings)
+        return replace(self, name=name, settings=settings)
 
     def open(self, *, device: str | None = None) -> "Retriever":
         """Load the encoder of a dense system."""

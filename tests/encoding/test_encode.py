@@ -167,7 +167,12 @@ def test_the_rows_are_the_vectors_of_the_passages(
     np.testing.assert_allclose(alone.vectors(np.arange(N_REAL)), expected, rtol=0, atol=2e-6)
     assert list(alone.passage_ids) == passages["_id"][:]
     assert alone.manifest["contract"]["pooling"] == "mean"
-    assert alone.manifest["computation"] == {"device": "cpu", "n_threads": 1, "token_budget": 2048}
+    assert alone.manifest["computation"] == {
+        "device": "cpu",
+        "n_threads": 1,
+        "token_budget": 2048,
+        "dtype": "float32",
+    }
 
 
 def test_two_processes_give_the_bits_of_one(
@@ -481,7 +486,10 @@ def test_other_threads_than_before_are_warned_of_and_unstated_ones_are_the_folde
     encode_stub(tmp_path)
     assert "last bits" not in caplog.text
     encode_stub(tmp_path, n_threads=3)
-    assert "begun with device cpu, n_threads 2" in caplog.text and "can differ" in caplog.text
+    assert (
+        "begun with device cpu, dtype float32, n_threads 2" in caplog.text
+        and "can differ" in caplog.text
+    )
 
 
 # --- bad input

@@ -76,7 +76,7 @@ CASES = {
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "similarity": "cosine"},
     # The vectors of a model that was never trained hardly differ, so differences are magnified.
     "uncached": {"objective": "cocondenser", "similarity": "dot", "temperature": 0.05},
-    "ict": {"objective": "ict", "cache_chunk_size": 6, "temperature": 0.02},
+    "ict": {"objective": "ict", "cache_chunk_size": 6, "temperature": 0.05},
 }
 
 
