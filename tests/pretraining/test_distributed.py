@@ -76,7 +76,7 @@ CASES = {
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "similarity": "cosine"},
     # The vectors of a model that was never trained hardly differ, so differences are magnified.
     "uncached": {"objective": "cocondenser", "similarity": "dot", "temperature": 0.05},
-    "ict": {"objective": "ict", "cache_chunk_size": 6, "temperature": 0.05},
+    "ict": {"objective": "ict", "cache_chunk_size": 6, "temperature": 0.03},
 }
 
 
@@ -127,7 +127,7 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     gradients, expected = (load_file(f / "gradients.safetensors") for f in (together, alone))
     assert gradients.keys() == expected.keys()
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
-    assert largest > 0.05
+    assert largest > 0.02
     # float32 sums in another order: what is small beside the largest is off by as much as that.
     close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
     for name, gradient in expected.items():
