@@ -234,11 +234,13 @@ def test_the_demo_starts_from_a_given_encoder_with_the_papers_split(
     recipe = yaml.safe_load((ROOT / "configuration/study/from-encoder.yaml").read_text())
     recipe["pretraining"]["max_length"] = recipe["finetuning"]["passage_max_length"] = 64
     recipe["finetuning"]["num_train_epochs"] = 1
+    recipe["arms"]["cocondenser"] |= {"per_device_train_batch_size": 4, "cache_chunk_size": 4}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(recipe))
     words += ["--recipe", str(tmp_path / "small.yaml"), "--output_dir", str(out)]
     assert main([*words, "--steps", "2", "--labels", "8"]) == 0
     printed = capsys.readouterr().out
     assert "| condenser, 8 labels | " in printed
+    assert "| cocondenser, 8 labels | " in printed
     assert f'condenser search {out} "' in printed
     config = json.loads((out / "condenser/pretrain/model/config.json").read_text())
     assert (config["skip_from"], config["n_head_layers"]) == (2, 2)
