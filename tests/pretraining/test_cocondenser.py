@@ -82,7 +82,7 @@ def test_it_learns_to_find_siblings_and_to_fill_masks(settings, tmp_path, write_
         }
     )
     log = log_of(tmp_path / "run")
-    assert log[-1]["contrastive_loss"] < 0.6 * log[0]["contrastive_loss"]
+    assert log[-1]["contrastive_loss"] < 0.8 * log[0]["contrastive_loss"]
     assert log[-1]["contrastive_accuracy"] > log[0]["contrastive_accuracy"] + 0.2
     assert log[-1]["head_loss"] < 0.8 * log[0]["head_loss"]
     assert log[-1]["late_loss"] < 0.8 * log[0]["late_loss"]
