@@ -51,8 +51,8 @@ def attend(
         sliding_window: how far a token sees, where attention is local; 1 is itself alone.
         cu_seq_lens_q: (B + 1,) where blocks begin and end among the queries; None if padded.
         cu_seq_lens_k: (B + 1,) the same among the keys.
-        max_length_q: queries of the longest block, or more.
-        max_length_k: keys of the longest block, or more.
+        max_length_q: queries of the longest block, or more; counted where it is not said.
+        max_length_k: keys of the longest block, likewise.
         kv_states: (1, N, H) hidden states of all rows, where queries are of some rows only.
         **kwargs: what other back-ends read.
 
@@ -68,7 +68,13 @@ def attend(
     if kv_states is not None:
         key, value = project_keys_and_values(module, kv_states, head_width=query.shape[-1])
     attend_within = _attend_blocks if query.device.type == "cpu" else _attend_padded
-    blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
+    blocks = _Blocks(
+        cu_seq_lens_q,
+        cu_seq_lens_k,
+        max_length_q or int(cu_seq_lens_q.diff().max()),
+        max_length_k or int(cu_seq_lens_k.diff().max()),
+        sliding_window,
+    )
     output = attend_within(query, key, value, blocks, dropout=dropout, scale=scaling)
     return output.transpose(1, 2).contiguous(), None
 

@@ -5,8 +5,8 @@ named as transformers names them for flash attention (`FlashAttentionKwargs`), s
 back-ends keep to the blocks: `cu_seq_lens_q` and `cu_seq_lens_k` say where they begin and end.
 
 Kernels are built anew for every length of the row (bfloat16 on a CPU, `torch.compile`), so it is
-rounded up: the filler is one more block, of padding tokens, at the end. It has no labels, and no
-other block attends to it.
+rounded up: the filler is one more block, of padding tokens at position 0, at the end. It has no
+labels, and no other block attends to it.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
 
     Returns:
         `input_ids`, `labels` and `position_ids` (1, N) int64, positions counted from 0 in each
-        block; `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32, or (B + 2,) with a
-        filler: where each block begins, then N; `max_length_q` and `max_length_k`, the longest
-        block's length as an int. N is a multiple of `PACK_MULTIPLE`.
+        block of text; `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32, or (B + 2,)
+        with a filler: where each block begins, then N; `max_length_q` and `max_length_k`, the
+        longest block's length as an int. N is a multiple of `PACK_MULTIPLE`.
     """
     is_token = batch["attention_mask"]
     places = is_token.reshape(-1).nonzero().squeeze(1)  # (tokens,)
@@ -46,7 +46,7 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
     positions = columns.reshape(-1).index_select(0, places)
     if n_filler:
         lengths = F.pad(lengths, (0, 1), value=n_filler)
-        positions = torch.cat([positions, torch.arange(n_filler)])
+        positions = F.pad(positions, (0, n_filler))  # all 0, which every encoder has a place for
 
     def flatten(name: str, fill: int) -> torch.Tensor:
         tokens = batch[name].reshape(-1).index_select(0, places)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.packed_batches import (
     PACK_MULTIPLE,
@@ -14,6 +15,7 @@ from modeling_condenser.pretraining.packed_batches import (
     pack,
     unpack,
 )
+from tests.test_packing import make_model
 
 PAD = 0
 
@@ -40,7 +42,7 @@ def test_blocks_lie_end_to_end_and_the_filler_behind_them() -> None:
     text = [2, 5, 3, 2, 3, 2, 7, 8, 9, 3]
     assert packed["input_ids"].tolist() == [text + [PAD] * 54]
     assert packed["labels"].tolist() == [[10 * i for i in text] + [-100] * 54]
-    positions = [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, *range(54)]
+    positions = [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, *[0] * 54]
     assert packed["position_ids"].tolist() == [positions]
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
         assert packed[name].tolist() == [0, 3, 5, 10, 64]
@@ -50,6 +52,15 @@ def test_blocks_lie_end_to_end_and_the_filler_behind_them() -> None:
     assert packed["max_length_q"] == packed["max_length_k"] == 54  # the filler's
     assert "attention_mask" not in packed
     assert count_tokens(packed).item() == 10
+
+
+def test_an_encoder_of_fewer_positions_than_the_filler_has_tokens_takes_the_batch() -> None:
+    model = make_model("BERT")  # of 40 positions
+    padded = {**batch_of([2, 5, 3], [2, 7, 8, 9, 3]), "labels": torch.full((2, 5), -100)}
+    padded["labels"][1, 2] = 8
+    expected = model(**padded).loss
+    use_packing(model)
+    assert model(**pack(padded, pad_token_id=PAD)).loss.item() == pytest.approx(expected.item())
 
 
 def test_a_row_that_is_a_multiple_already_has_no_filler() -> None:
