@@ -35,7 +35,6 @@ from tokenizers import (  # noqa: E402
     normalizers,
     pre_tokenizers,
     processors,
-    trainers,
 )
 from transformers import (  # noqa: E402
     BertConfig,
@@ -48,6 +47,7 @@ from transformers import (  # noqa: E402
 )
 
 from tests.publishing.making import make_collection, make_run  # noqa: E402
+from tests.vocabularies import byte_pairs, unigrams, word_pieces  # noqa: E402
 
 # The fixture `loopback_hub`: a Hub on this machine, for the real clients.
 pytest_plugins = ["tests.hub.loopback_hub"]
@@ -56,6 +56,7 @@ torch.set_num_threads(min(2, torch.get_num_threads()))
 
 VOCABULARY_SIZE = 500
 MAX_TOKENS = 64
+_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 _WORDS = {
     kind: words.split()
@@ -104,15 +105,13 @@ def _sentence(rng: random.Random) -> str:
 @pytest.fixture(scope="session")
 def wordpiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
     """As of bert-base-uncased: lower case, no accents, `##` before pieces that continue."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = word_pieces(texts, special, size=VOCABULARY_SIZE, normalizer=normalizer)
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=VOCABULARY_SIZE, special_tokens=special, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -124,16 +123,8 @@ def wordpiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
 @pytest.fixture(scope="session")
 def byte_level_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
     """As of roberta-base: byte-level BPE, `Ġ` before tokens that follow a blank."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = byte_pairs(texts, _SPECIAL, size=VOCABULARY_SIZE)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), add_prefix_space=False
     )
@@ -143,19 +134,13 @@ def byte_level_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
 @pytest.fixture(scope="session")
 def sentencepiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
     """As of xlm-roberta-base: Unigram, `▁` before tokens that follow a blank."""
-    tokenizer = Tokenizer(models.Unigram())
+    pieces = unigrams(texts, _SPECIAL, size=VOCABULARY_SIZE)
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=_SPECIAL.index("<unk>")))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        unk_token="<unk>",
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>",
         pair="<s> $A </s> </s> $B </s>",

@@ -4,14 +4,13 @@ A new architecture is added here, by hand in `by_hand.py`, and by its model type
 `SUPPORTED_ENCODERS`; the tests of this folder then prove it.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
     AlbertTokenizer,
@@ -33,6 +32,8 @@ from transformers import (
     XLMRobertaConfig,
     set_seed,
 )
+
+from tests.vocabularies import byte_pairs, unigrams, word_pieces
 
 LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 4, 2, 16, 60, 32
 
@@ -125,24 +126,8 @@ _SIZE = 400
 
 
 def _word_pieces(texts: Sequence[str], special: list[str]) -> dict[str, int]:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = BertTokenizerFast().backend_tokenizer.normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=_SIZE, special_tokens=special, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer.get_vocab()
-
-
-def _unigrams(texts: Sequence[str], special: list[str], unknown: str) -> list[tuple[str, float]]:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=_SIZE, special_tokens=special, unk_token=unknown, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+    normalizer = BertTokenizerFast().backend_tokenizer.normalizer
+    return word_pieces(texts, special, size=_SIZE, normalizer=normalizer)
 
 
 def _bert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
@@ -159,18 +144,17 @@ def _mpnet_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
 def _albert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     lowered = [text.lower() for text in texts]
-    return AlbertTokenizer(vocab=_unigrams(lowered, special, "<unk>"))
+    return AlbertTokenizer(vocab=unigrams(lowered, special, size=_SIZE))
 
 
 def _deberta_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-    return DebertaV2Tokenizer(vocab=_unigrams(texts, special, "[UNK]"), unk_id=3)
+    return DebertaV2Tokenizer(vocab=unigrams(texts, special, size=_SIZE), unk_id=3)
 
 
 def _sentencepiece_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    vocabulary = _unigrams(texts, special, "<unk>")
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=3))
+    tokenizer = Tokenizer(models.Unigram(unigrams(texts, special, size=_SIZE), unk_id=3))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
@@ -178,29 +162,21 @@ def _sentencepiece_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     return _framed(tokenizer, *special)
 
 
-def _byte_pairs(texts: Sequence[str], special: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+def _byte_pairs(texts: Sequence[str], special: list[str]) -> PreTrainedTokenizerBase:
+    tokenizer = byte_pairs(texts, special, size=_SIZE)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=_SIZE,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    return _framed(tokenizer, *special)
 
 
 def _roberta_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    return _framed(_byte_pairs(texts, special), *special)
+    return _byte_pairs(texts, special)
 
 
 def _modernbert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     """Byte-level BPE between BERT's special tokens, with runs of blanks as tokens of their own."""
     special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
-    tokenizer = _framed(_byte_pairs(texts, special), *special)
+    tokenizer = _byte_pairs(texts, special)
     tokenizer.add_tokens(["  ", "   "])
     return tokenizer
 
