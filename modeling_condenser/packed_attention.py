@@ -20,6 +20,9 @@ PACKED = "packed"
 # What the projections of keys and values are called in the attention of different encoders.
 _KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
 
+# Tokens times width. Measured on two cores: 5,600 padded is 1.13 times as fast, 8,800 0.93 times.
+_LARGE_BLOCK = 7_000
+
 
 def attend(
     module: nn.Module,
@@ -67,7 +70,6 @@ def attend(
         )
     if kv_states is not None:
         key, value = project_keys_and_values(module, kv_states, head_width=query.shape[-1])
-    attend_within = _attend_blocks if query.device.type == "cpu" else _attend_padded
     blocks = _Blocks(
         cu_seq_lens_q,
         cu_seq_lens_k,
@@ -75,6 +77,7 @@ def attend(
         max_length_k or int(cu_seq_lens_k.diff().max()),
         sliding_window,
     )
+    attend_within = _attend_blocks if _pays_a_call_each(key, blocks) else _attend_padded
     output = attend_within(query, key, value, blocks, dropout=dropout, scale=scaling)
     return output.transpose(1, 2).contiguous(), None
 
@@ -96,6 +99,12 @@ class _Blocks:
     most_queries: int
     most_keys: int
     window: int | None
+
+
+def _pays_a_call_each(key: torch.Tensor, blocks: _Blocks) -> bool:
+    """Whether blocks are so large that one by one they cost less than padded, in one call."""
+    n_blocks = len(blocks.key_starts) - 1
+    return key.device.type == "cpu" and key.numel() >= n_blocks * _LARGE_BLOCK
 
 
 @torch.compiler.disable  # a graph would be of one number of blocks and of their lengths

@@ -1,6 +1,7 @@
 """Packed batches against padded ones: the same losses and gradients, for all that can be packed."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ PACKING = [name for name in BACKBONES if name not in PADDED_ONLY]
 @pytest.fixture(params=PACKING)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(params=[0, math.inf], ids=["block by block", "in one call"])
+def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for large blocks on a CPU, and as for small ones there and all on accelerators."""
+    monkeypatch.setattr(packed_attention, "_LARGE_BLOCK", request.param)
 
 
 def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
@@ -71,6 +78,7 @@ def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
         assert difference < tolerance, name
 
 
+@pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
 def test_a_packed_batch_has_the_losses_and_gradients_of_the_padded_one(
     name: str, model_class: Any
@@ -89,6 +97,7 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_the_padded_one(
     assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
+@pytest.mark.usefixtures("attention")
 def test_a_packed_batch_gives_the_late_vectors_of_the_padded_one(name: str) -> None:
     model = make_model(name)
     batch = BACKBONES[name].batch(6, 40)
@@ -101,21 +110,39 @@ def test_a_packed_batch_gives_the_late_vectors_of_the_padded_one(name: str) -> N
     torch.testing.assert_close(found[0], expected[is_token], rtol=0, atol=1e-10)
 
 
-def test_accelerators_give_the_losses_and_gradients_too(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They attend in one padded call, which a CPU can do, too."""
+def test_lengths_that_are_not_said_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "_LARGE_BLOCK", math.inf)  # in one call
     model = make_model(name)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
     use_packing(model)
-    monkeypatch.setattr(packed_attention, "_attend_blocks", packed_attention._attend_padded)
-    packed = pack(batch, filler=7)
-    assert_same(losses_and_gradients(model, packed), expected)
+    packed = pack(batch)
     del packed["max_length_q"], packed["max_length_k"]
     assert_same(losses_and_gradients(model, packed), expected)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "width", "way"),
+    [
+        ((400, 500), 16, "_attend_blocks"),
+        ((4, 5), 16, "_attend_padded"),
+        ((4,), 2048, "_attend_blocks"),
+    ],
+)
+def test_large_blocks_are_attended_one_by_one_and_small_ones_in_one_call(
+    lengths: tuple[int, ...], width: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = torch.randn(1, 2, sum(lengths), width // 2)
+    ends = torch.tensor([0, *lengths]).cumsum(0).int()
+    lines = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
+    expected, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
+    for other in {"_attend_blocks", "_attend_padded"} - {way}:
+        monkeypatch.delattr(packed_attention, other)
+    found, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.usefixtures("attention")
 def test_a_block_sees_nothing_of_its_neighbours(name: str) -> None:
     model = make_model(name)
     use_packing(model)

@@ -151,7 +151,7 @@ def test_a_cpu_meets_few_shapes(
             return forward(features, **kwargs)
 
         monkeypatch.setattr(retriever.model, "forward", spy)
-        for n in range(1, 120, 7):
+        for n in range(1, 120, 3):
             retriever.encode_queries(texts[:n])
         return shapes
 
