@@ -18,17 +18,12 @@ from torch import nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from modeling_condenser.packed_attention import keys_and_values, project_keys_and_values
+
 CLS_ONLY = "cls_only"
 # Whose keys and values are projections of the hidden states and nothing more: not rotated, not
-# shared between layers. By what these projections are called.
-_PROJECTIONS = {
-    "bert": ("key", "value"),
-    "camembert": ("key", "value"),
-    "distilbert": ("k_lin", "v_lin"),
-    "electra": ("key", "value"),
-    "roberta": ("key", "value"),
-    "xlm-roberta": ("key", "value"),
-}
+# shared between layers.
+_MODEL_TYPES = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
 
 
 @dataclass(frozen=True)
@@ -54,13 +49,12 @@ class ClsLayer:
         """
         transformer: Any = model[0]
         encoder: Any = transformer.model
-        names = _PROJECTIONS.get(encoder.config.model_type)
-        if names is None or not _reads_cls_only(model):
+        if encoder.config.model_type not in _MODEL_TYPES or not _reads_cls_only(model):
             return None
         lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
         if len(lists) != 1 or encoder.config._attn_implementation != "sdpa":
             return None
-        found = [m for m in lists[0][-1].modules() if all(hasattr(m, name) for name in names)]
+        found: list[Any] = [m for m in lists[0][-1].modules() if keys_and_values(m) is not None]
         if len(found) != 1 or getattr(found[0], "is_causal", False):
             return None
         config: Any = copy.copy(found[0].config)
@@ -130,9 +124,7 @@ def _attend_from_cls(
     Returns:
         (B, 1, heads, D), and no weights.
     """
-    shape = (*kv_states.shape[:-1], -1, query.shape[-1])
-    names = next(pair for pair in _PROJECTIONS.values() if hasattr(module, pair[0]))
-    key, value = (getattr(module, n)(kv_states).view(shape).transpose(1, 2) for n in names)
+    key, value = project_keys_and_values(module, kv_states, head_width=query.shape[-1])
     if attention_mask is not None:
         attention_mask = attention_mask[:, :, :1]  # (B, 1, 1, T)
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
