@@ -8,11 +8,7 @@ Each measurement runs in a fresh process. What the caller holds would count othe
 allocation that a library keeps for itself would hide what the step needs.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from modeling_condenser.repository.contract import Pooling
+from modeling_condenser.runs.child_process import call_apart
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -30,9 +27,6 @@ Device = Literal["cpu", "cuda"]
 
 N_STEPS = 30
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
-_CHILD = "from modeling_condenser.evaluation.cost import _run_child; _run_child()"
-_ROOT = Path(__file__).parents[2]  # where the package lies, if it is not installed
-_ERRORS = {error.__name__: error for error in (ValueError, FileNotFoundError)}
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -120,32 +114,8 @@ def measure_cost(
         "n_steps": n_steps,
         "device": chosen,
     }
-    answer = _ask_child(request)
+    answer = call_apart(_measure_here, request, failed=f"the cost of {model} could not be measured")
     return EncodingCost(**{**answer, "quartiles": tuple(answer["quartiles"])})
-
-
-def _ask_child(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Have a fresh process measure; what went wrong there is raised here."""
-    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    process = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )
-    failed = f"the cost of {request['model']} could not be measured: "
-    if process.returncode != 0:
-        hint = ", which is what happens when memory runs out" if process.returncode == -9 else ""
-        end = process.stderr[-300:].strip()
-        raise RuntimeError(f"{failed}the process ended with {process.returncode}{hint}. {end}")
-    answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    if "error" in answer:
-        kind = _ERRORS.get(answer["error"])
-        if kind is not None:
-            raise kind(answer["message"])
-        raise RuntimeError(f"{failed}{answer['error']}: {answer['message']}")
-    return answer
 
 
 def _choose_device(device: Device | None) -> Device:
@@ -171,15 +141,6 @@ def _spell_out(retriever: "Retriever | str | Path") -> tuple[str, dict[str, Any]
     return str(retriever.folder), stated
 
 
-def _run_child() -> None:
-    """Measure what the request on stdin asks for; the answer is the last line of stdout."""
-    try:
-        answer = asdict(_measure_here(**json.load(sys.stdin)))
-    except Exception as error:  # of whatever kind: the caller raises it again
-        answer = {"error": type(error).__name__, "message": str(error)}
-    sys.stdout.write(f"\n{json.dumps(answer)}\n")
-
-
 def _measure_here(
     *,
     model: str,
@@ -188,7 +149,8 @@ def _measure_here(
     length: int,
     n_steps: int,
     device: Device,
-) -> EncodingCost:
+) -> dict[str, Any]:
+    """The fields of an `EncodingCost`."""
     import torch
 
     from modeling_condenser.encoding.opening import check_length
@@ -214,7 +176,7 @@ def _measure_here(
     else:
         memory = None if process_memory is None or before is None else process_memory - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
-    return EncodingCost(
+    cost = EncodingCost(
         device=device,
         hardware=_hardware(device),
         seconds_per_step=float(median),
@@ -228,6 +190,7 @@ def _measure_here(
         n_steps=n_steps,
         n_threads=torch.get_num_threads(),
     )
+    return asdict(cost)
 
 
 def _random_batch(encoder: Any, *, batch_size: int, length: int) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Calls in a process of their own: what comes back, and what went wrong there."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from modeling_condenser.runs.child_process import call_apart
+
+
+def _describe(*, number: int, error: str | None = None) -> dict[str, object]:
+    """What a test asks of the child, found there by its name."""
+    sys.stdout.write("words that are no answer\n")
+    if error == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if error is not None:
+        raise {"ValueError": ValueError, "KeyError": KeyError}[error]("seven")
+    return {"twice": 2 * number, "process": os.getpid(), "mark": os.environ.get("MARK")}
+
+
+def test_the_answer_is_another_processs_own() -> None:
+    environment = {**os.environ, "MARK": "here"}
+    answer = call_apart(_describe, {"number": 4}, failed="it failed", environment=environment)
+    assert (answer["twice"], answer["mark"]) == (8, "here")
+    assert answer["process"] != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        ("ValueError", ValueError, "^seven$"),
+        ("KeyError", RuntimeError, "^it failed: KeyError: 'seven'$"),
+        ("killed", RuntimeError, "^it failed: the process ended with -9, .*memory runs out"),
+    ],
+)
+def test_what_went_wrong_there_is_raised_here(error: str, kind: type, words: str) -> None:
+    with pytest.raises(kind, match=words):
+        call_apart(_describe, {"number": 4, "error": error}, failed="it failed")
