@@ -8,38 +8,27 @@ A SYSTEM is bm25 (bm25,preset=msmarco-passage), an export, any sentence-transfor
 encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
 """
 
-import argparse
-
-from hub_scripts.recipe_command import separate
+from hub_scripts.recipe_command import read_words_and_settings
 
 
 def run(words: list[str]) -> None:
-    import dataclasses
     import json
 
     from modeling_condenser.mining.mine import mine
     from modeling_condenser.mining.negatives import EXAMPLES_FILE
     from modeling_condenser.mining.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
-    from modeling_condenser.runs.recipe import parse_changes, read_recipe
     from modeling_condenser.runs.run_folder import RUN_FILE
 
-    fields = [f.name for cls in (MiningRecipe, SearchSettings) for f in dataclasses.fields(cls)]
-    parser = argparse.ArgumentParser(
-        prog="condenser mine",
-        usage="condenser mine SYSTEM COLLECTION OUT [--recipe RECIPE] [--field value ...]",
-        description=f"{__doc__}\nFields, each of which --field value sets: {', '.join(fields)}."
-        f"\n\n{MiningRecipe.__doc__}\n\n{SearchSettings.__doc__}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    named = {
+        "system": ("SYSTEM", "what finds the candidates"),
+        "collection": ("COLLECTION", "folder or Hub name"),
+        "output_dir": ("OUT", "folder for the negatives"),
+    }
+    settings = read_words_and_settings(
+        "mine", words, named, MiningRecipe, SearchSettings, description=__doc__
     )
-    parser.add_argument("system", metavar="SYSTEM", help="what finds the candidates")
-    parser.add_argument("collection", metavar="COLLECTION", help="folder or Hub name")
-    parser.add_argument("output_dir", metavar="OUT", help="folder for the negatives")
-    named, changes = separate(words)
-    arguments = parser.parse_args(named)
-    changed = parse_changes(changes)
-    recipe = changed.pop("recipe", None)
-    file = mine({**(read_recipe(recipe) if recipe else {}), **changed, **vars(arguments)})
+    file = mine(settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())
     print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")
     print(
@@ -50,7 +39,7 @@ def run(words: list[str]) -> None:
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
     examples = file.with_name(EXAMPLES_FILE)
-    data = f"--collection {arguments.collection} --negatives {file}"
+    data = f"--collection {settings['collection']} --negatives {file}"
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
         data = f"--format negatives --data {examples}"

@@ -45,7 +45,54 @@ def read_settings(
     return read_recipe(recipe.recipe, changes)
 
 
-def separate(words: list[str]) -> tuple[list[str], list[str]]:
+def read_words_and_settings(
+    command: str,
+    words: list[str],
+    named: Mapping[str, tuple[str, str]],
+    *classes: type,
+    description: str | None,
+) -> dict[str, Any]:
+    """Parse `WORD ... [--recipe RECIPE] [--field value ...]`; prints the help and exits on --help.
+
+    Args:
+        command: its name.
+        words: what stands behind it.
+        named: field that is a word of its own -> what the usage calls it, and what it is. One
+            called "MODEL ..." is one or more words.
+        *classes: dataclasses of all fields.
+        description: what the command does.
+
+    Returns:
+        The fields that were set. What the line says overrides the recipe.
+    """
+    import dataclasses
+
+    from modeling_condenser.runs.recipe import parse_changes, read_recipe
+
+    fields = [f.name for cls in classes for f in dataclasses.fields(cls) if f.name not in named]
+    usage = " ".join(metavar for metavar, _ in named.values())
+    parser = argparse.ArgumentParser(
+        prog=f"condenser {command}",
+        usage=f"condenser {command} {usage} [--recipe RECIPE] [--field value ...]",
+        description="\n\n".join(
+            [
+                f"{description}\nFields, each of which --field value sets: {', '.join(fields)}.",
+                *(str(cls.__doc__) for cls in classes),
+            ]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, (metavar, what) in named.items():
+        word = metavar.removesuffix(" ...")
+        parser.add_argument(name, metavar=word, nargs="+" if word != metavar else None, help=what)
+    plain, changes = _separate(words)
+    arguments = vars(parser.parse_args(plain))
+    settings = parse_changes(changes)
+    recipe = settings.pop("recipe", None)
+    return {**(read_recipe(recipe) if recipe else {}), **settings, **arguments}
+
+
+def _separate(words: list[str]) -> tuple[list[str], list[str]]:
     """Tell what a command is about from the changes to its settings, wherever they stand.
 
     Args:
