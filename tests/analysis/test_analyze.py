@@ -5,7 +5,6 @@ import re
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 from transformers import AutoModel, set_seed
 
 from hub_scripts.main import main
@@ -62,19 +61,6 @@ def retriever(export, collection, tmp_path_factory):
             "output_dir": str(tmp_path_factory.mktemp("runs") / "retriever"),
         }
     )
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    saved = []
-    save = Figure.savefig
-
-    def keep(self, *args, **kwargs):
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
 
 
 def drawn_lines(axes):

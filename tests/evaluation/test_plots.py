@@ -20,20 +20,6 @@ from modeling_condenser.measures.breakdown import break_down
 from tests.evaluation.making import make_cost
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
-
-
 def texts(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.texts]
 

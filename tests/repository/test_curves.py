@@ -1,27 +1,12 @@
 """Training curves of runs."""
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
 from modeling_condenser.repository.curves import plot_curves
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
 
 
 def make_log(**measures: list[float]) -> list[dict[str, float]]:

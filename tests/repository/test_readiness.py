@@ -1,9 +1,7 @@
 """Readiness in logs and provenance, on cards and in pictures."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 from matplotlib.figure import Figure
 
 from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
@@ -30,19 +28,6 @@ ENTRIES = (
     entry(10, swap_cost=0.25, entropy=1.25, entropy_layer_1=2.0, entropy_layer_2=0.5),
     entry(20, swap_cost=0.5, entropy=1.0, entropy_layer_1=1.75, entropy_layer_2=0.25),
 )
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(self)
-        save(self, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
 
 
 def test_a_logs_readiness_is_kept_apart_from_its_losses() -> None:
