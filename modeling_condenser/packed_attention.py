@@ -70,15 +70,8 @@ def attend(
         )
     if kv_states is not None:
         key, value = project_keys_and_values(module, kv_states, head_width=query.shape[-1])
-    blocks = _Blocks(
-        cu_seq_lens_q,
-        cu_seq_lens_k,
-        max_length_q or int(cu_seq_lens_q.diff().max()),
-        max_length_k or int(cu_seq_lens_k.diff().max()),
-        sliding_window,
-    )
-    attend_within = _attend_blocks if _pays_a_call_each(key, blocks) else _attend_padded
-    output = attend_within(query, key, value, blocks, dropout=dropout, scale=scaling)
+    blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
+    output = _attend_within(query, key, value, blocks, dropout=dropout, scale=scaling)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -89,8 +82,8 @@ class _Blocks:
     Attributes:
         query_starts: (B + 1,) where blocks begin and end among the queries.
         key_starts: (B + 1,) the same among the keys.
-        most_queries: of a block, or more.
-        most_keys: of a block, or more.
+        most_queries: of a block, or more; 0 where it is to be counted.
+        most_keys: of a block, likewise.
         window: how far a token sees, if not to the ends of its block.
     """
 
@@ -101,13 +94,23 @@ class _Blocks:
     window: int | None
 
 
-def _pays_a_call_each(key: torch.Tensor, blocks: _Blocks) -> bool:
-    """Whether blocks are so large that one by one they cost less than padded, in one call."""
-    n_blocks = len(blocks.key_starts) - 1
-    return key.device.type == "cpu" and key.numel() >= n_blocks * _LARGE_BLOCK
-
-
 @torch.compiler.disable  # a graph would be of one number of blocks and of their lengths
+def _attend_within(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    blocks: _Blocks,
+    *,
+    dropout: float,
+    scale: float | None,
+) -> torch.Tensor:
+    """Attention in the cheaper way, (1, heads, R, D)."""
+    n_blocks = len(blocks.key_starts) - 1
+    pays_a_call_each = key.device.type == "cpu" and key.numel() >= n_blocks * _LARGE_BLOCK
+    attend = _attend_blocks if pays_a_call_each else _attend_padded
+    return attend(query, key, value, blocks, dropout=dropout, scale=scale)
+
+
 def _attend_blocks(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -145,8 +148,10 @@ def _attend_padded(
     scale: float | None,
 ) -> torch.Tensor:
     """Attention of all blocks in one call, (1, heads, R, D), padded for that call alone."""
-    query_places = _places(blocks.query_starts, query.shape[2], blocks.most_queries)
-    key_places = _places(blocks.key_starts, key.shape[2], blocks.most_keys)
+    most_queries = blocks.most_queries or int(blocks.query_starts.diff().max())
+    most_keys = blocks.most_keys or int(blocks.key_starts.diff().max())
+    query_places = _places(blocks.query_starts, query.shape[2], most_queries)
+    key_places = _places(blocks.key_starts, key.shape[2], most_keys)
     n_blocks = len(blocks.key_starts) - 1
 
     def pad(rows: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
@@ -155,13 +160,13 @@ def _attend_padded(
         padded = padded.index_copy(0, places, rows[0].transpose(0, 1))
         return padded.view(n_blocks, width, heads, size).transpose(1, 2)
 
-    position = torch.arange(blocks.most_keys, device=query.device)
+    position = torch.arange(most_keys, device=query.device)
     mask = (position < blocks.key_starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
-    near = _window(blocks.most_keys, blocks.window, query.device)
+    near = _window(most_keys, blocks.window, query.device)
     output = F.scaled_dot_product_attention(
-        pad(query, query_places, blocks.most_queries),
-        pad(key, key_places, blocks.most_keys),
-        pad(value, key_places, blocks.most_keys),
+        pad(query, query_places, most_queries),
+        pad(key, key_places, most_keys),
+        pad(value, key_places, most_keys),
         # Rows of padding see themselves, so that none sees nothing.
         attn_mask=mask if near is None else mask & near | near.new_ones(len(near)).diag(),
         dropout_p=dropout,
