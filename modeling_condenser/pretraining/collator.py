@@ -58,6 +58,8 @@ class CondenserDataCollator:
         self.mlm_probability = mlm_probability
         self.seed = seed
         self.packed = packed
+        # Tokenizers look these up anew each time they are asked.
+        self._mask_token_id, self._pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = find_word_starts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
         if max_length <= self.n_special:
@@ -90,7 +92,7 @@ class CondenserDataCollator:
             ids,
             chosen,
             keys,
-            mask_token_id=self.tokenizer.mask_token_id,
+            mask_token_id=self._mask_token_id,
             ordinary_ids=self._ordinary_ids,
         )
         batch = {
@@ -98,7 +100,7 @@ class CondenserDataCollator:
             "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
             "labels": torch.from_numpy(np.where(chosen, ids, IGNORE_INDEX)),
         }
-        return pack(batch, pad_token_id=self.tokenizer.pad_token_id) if self.packed else batch
+        return pack(batch, pad_token_id=self._pad_token_id) if self.packed else batch
 
     @property
     def n_special(self) -> int:
@@ -147,7 +149,7 @@ class CondenserDataCollator:
         end = (n_prefix + lengths)[:, None]
         is_text = (position >= n_prefix) & (position < end)
         is_token = position < end + n_suffix
-        ids = np.full((len(blocks), width), self.tokenizer.pad_token_id, dtype=np.int64)
+        ids = np.full((len(blocks), width), self._pad_token_id, dtype=np.int64)
         ids[:, :n_prefix] = self._prefix
         ids[is_text] = np.concatenate(blocks)
         ids[np.arange(len(blocks))[:, None], end + np.arange(n_suffix)] = self._suffix

@@ -12,6 +12,7 @@ labels, and no other block attends to it.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -39,11 +40,10 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
         longest block's length as an int. N is a multiple of `PACK_MULTIPLE`.
     """
     is_token = batch["attention_mask"]
-    places = is_token.reshape(-1).nonzero().squeeze(1)  # (tokens,)
+    places = torch.from_numpy(np.flatnonzero(is_token.numpy()))  # (tokens,), faster than torch's
     lengths = is_token.sum(dim=1)
     n_filler = -len(places) % PACK_MULTIPLE
-    columns = torch.arange(is_token.shape[1]).expand_as(is_token)
-    positions = columns.reshape(-1).index_select(0, places)
+    positions = places % is_token.shape[1]
     if n_filler:
         lengths = F.pad(lengths, (0, 1), value=n_filler)
         positions = F.pad(positions, (0, n_filler))  # all 0, which every encoder has a place for
