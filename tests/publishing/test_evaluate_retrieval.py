@@ -182,16 +182,20 @@ def test_thirty_copies_across_the_last_place_are_ranked_by_id(
     exported: Path, texts: list[str], tmp_path: Path, start: Run, ending: str
 ) -> None:
     folder = tied(texts, tmp_path / "tied", ending=ending)
+    copies = [f"{n:03d}" for n in range(30)]
+    whole = evaluate_system(exported, folder, tmp_path / "whole", depth=60, progress=False)
+    assert whole.run_file
+    [first, *_] = [list(ranking) for ranking in read_run(whole.run_file).values()]
+    depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
     measures = ["MRR@10", "nDCG@10", "R@10", "MAP"]
     result = evaluate_system(
-        exported, folder, tmp_path / "run", depth=10, measures=measures, progress=False
+        exported, folder, tmp_path / "run", depth=depth, measures=measures, progress=False
     )
-    words = ("--depth", 10, "--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json")
+    words = ("--depth", depth, "--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json")
     assert start(exported, folder, *words, "--measures", *measures) == 0
     assert rounded(figures(tmp_path / "figures.json")[0]["values"]) == rounded(
         result.evaluation.means
     )
-    copies = [f"{n:03d}" for n in range(30)]
     rankings = [list(ranking) for ranking in read_run(tmp_path / "run.trec").values()]
     for ranking in rankings:
         found = [passage for passage in ranking if passage in copies]

@@ -117,7 +117,7 @@ def test_a_cosine_contract_normalises(bert_run: Path, tmp_path: Path) -> None:
     assert model.similarity_fn_name == "cosine"
     assert model.max_seq_length == 32
     expected = plain_vectors(folder, SENTENCES)
-    assert expected.norm(dim=1).std() > 0.1  # or normalising would change no ranking
+    assert expected.norm(dim=1).std() > 0.01  # or normalising would change no ranking
     expected = expected / expected.norm(dim=1, keepdim=True)
     np.testing.assert_allclose(model.encode(SENTENCES), expected, rtol=0, atol=1e-6)
 
