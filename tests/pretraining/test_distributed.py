@@ -130,7 +130,7 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
     assert largest > 0.01
     # float32 sums in another order: what is small beside the largest is off by as much as that.
-    close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
+    close = {"rtol": 1e-5, "atol": 3e-5 * max(1.0, largest)}
     for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, msg=name, **close)
 
