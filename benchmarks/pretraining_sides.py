@@ -24,6 +24,7 @@ from benchmarks.naive_baseline import LoopCollator, dense_losses
 from benchmarks.pretraining_flops import synchronize
 from benchmarks.pretraining_text import Batches
 from modeling_condenser import CondenserDataCollator, condenser_from_encoder, masked_lm_from_encoder
+from modeling_condenser.dropout import use_cheap_dropout
 from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.packed_batches import pack
 
@@ -33,10 +34,11 @@ SWITCHES = {
     "narrow": "the last layers for CLS and masked tokens alone; needs packed",
     "bf16": "bfloat16 where that is exact enough (autocast)",
     "fused": "AdamW in one kernel",
+    "dropout": "hidden units dropped by 16 random bits each (on a CPU)",
     "compile": "torch.compile",
     "checkpointing": "activations computed again instead of kept",
 }
-USUAL = ("packed", "narrow", "bf16", "fused")
+USUAL = ("packed", "narrow", "bf16", "fused", "dropout")
 
 Batch = dict[str, Any]
 LossOf = Callable[[Any, Batch], torch.Tensor]
@@ -126,6 +128,8 @@ def _open_ours(arguments: argparse.Namespace, batches: Batches, switches: set[st
     is_packed = "packed" in switches
     if is_packed:
         use_packing(model, narrow="narrow" in switches)
+    if "dropout" in switches:
+        use_cheap_dropout(model)
     if "checkpointing" in switches:
         model.gradient_checkpointing_enable()
     if "compile" in switches:

@@ -310,15 +310,19 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
         Returns:
             [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output,
-            with the `layer_call` that `run_head` repeats.
+            with the `layer_call` that `run_head` repeats; without `hidden_states` unless they were
+            asked for.
         """
-        # All of them: what a single index means differs between versions of the library. They are
-        # kept for the backward pass anyway.
+        # All of them: what a single index means differs between versions of the library.
+        is_asked_for = kwargs.get("output_hidden_states")
         kwargs["output_hidden_states"] = True
         with _recorded_calls(self.condenser.global_layer, read) as calls:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call = calls[-1]
-        return output.last_hidden_state, output.hidden_states[self.config.skip_from], output
+        early = output.hidden_states[self.config.skip_from]
+        if not is_asked_for:
+            output.hidden_states = None  # freed, as the head and the losses need memory next
+        return output.last_hidden_state, early, output
 
     def run_head(
         self,
@@ -387,7 +391,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             late_loss=late_loss,
             head_logits=head_logits,
             logits=logits,
-            hidden_states=output.hidden_states if kwargs.get("output_hidden_states") else None,
+            hidden_states=output.hidden_states,
             attentions=output.attentions,
         )
 

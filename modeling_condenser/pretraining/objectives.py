@@ -6,6 +6,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
+from modeling_condenser.dropout import use_cheap_dropout
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.packing import use_packing, why_not_packed
 
@@ -28,6 +29,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
             recipe wants packed batches, and the encoder cannot take them.
     """
     model: Any = _open_padded(recipe)
+    use_cheap_dropout(model)
     if packs(recipe, model):
         use_packing(model)
     return model
