@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
@@ -33,6 +34,7 @@ from transformers.utils import ModelOutput, can_return_tuple, logging
 from .configuration_condenser import GLOBAL_ATTENTION, CondenserConfig, check_encoder
 
 IGNORE_INDEX = -100
+_WIDENED_AT_ONCE = 2**22  # logits
 ROW_MULTIPLE = 64  # what counts of chosen rows are rounded up to, so that kernels meet few shapes
 # Which class each Auto class opens a checkpoint with.
 AUTO_MAP = {
@@ -310,19 +312,14 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
         Returns:
             [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output,
-            with the `layer_call` that `run_head` repeats; without `hidden_states` unless they were
-            asked for.
+            with the `layer_call` that `run_head` repeats.
         """
         # All of them: what a single index means differs between versions of the library.
-        is_asked_for = kwargs.get("output_hidden_states")
         kwargs["output_hidden_states"] = True
         with _recorded_calls(self.condenser.global_layer, read) as calls:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call = calls[-1]
-        early = output.hidden_states[self.config.skip_from]
-        if not is_asked_for:
-            output.hidden_states = None  # freed, as the head and the losses need memory next
-        return output.last_hidden_state, early, output
+        return output.last_hidden_state, output.hidden_states[self.config.skip_from], output
 
     def run_head(
         self,
@@ -370,6 +367,8 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         late, early, output = self.encode(
             input_ids, attention_mask, read=read, **kwargs
         )  # eqs. (6), (7)
+        if not kwargs.get("output_hidden_states"):
+            output.hidden_states = None  # freed: head and losses need memory next
         if read is not None:
             starts = read.starts
         cls_late = late[:, :1] if starts is None else late[:, starts[:-1].long()]
@@ -471,12 +470,52 @@ class _MaskedPositions:
         have no part in the loss.
         """
         hidden = torch.cat([output.flatten(0, 1)[self.index] for output in outputs])
-        logits = lm_head(hidden)  # (outputs * M, V)
-        if logits.dtype in (torch.bfloat16, torch.float16):
-            logits = logits.float()  # a sum of exponentials needs the precision
-        targets = self.targets.repeat(len(outputs))
-        losses = F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE_INDEX)
+        losses = _cross_entropy(lm_head(hidden), self.targets.repeat(len(outputs)))
         return list(losses.view(len(outputs), -1).sum(dim=1) / self.n_items)
+
+
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy (M,) of logits (M, V), 0 where the target is -100; in float32 at least."""
+    if torch.compiler.is_compiling():  # which fuses it, and would make a graph for each M
+        return F.cross_entropy(_widen(logits), targets, reduction="none", ignore_index=IGNORE_INDEX)
+    return _CrossEntropy.apply(logits, targets)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Keeps the logits as they came, and widens a few rows at a time.
+
+    torch's own keeps the logarithms of all probabilities in float32, and makes two more tensors of
+    that size in its backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        ctx.n_rows = max(_WIDENED_AT_ONCE // logits.shape[1], 1)
+        norms = torch.cat([_widen(rows).logsumexp(dim=1) for rows in logits.split(ctx.n_rows)])
+        is_counted = targets != IGNORE_INDEX
+        targets = targets.where(is_counted, 0)[:, None]
+        ctx.save_for_backward(logits, targets, norms, is_counted)
+        return (norms - logits.gather(1, targets).squeeze(1)).where(is_counted, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        logits, targets, norms, is_counted = ctx.saved_tensors
+        gradient = gradient.where(is_counted, 0)
+        of_logits = torch.empty_like(logits)
+        parts = (logits, targets, norms[:, None], gradient[:, None], of_logits)
+        for rows, target, norm, factor, out in zip(
+            *(p.split(ctx.n_rows) for p in parts), strict=True
+        ):
+            probabilities = (_widen(rows) - norm).exp_()
+            probabilities.scatter_add_(1, target, -torch.ones_like(norm))
+            out.copy_(probabilities.mul_(factor))
+        return of_logits, None
+
+
+def _widen(logits: torch.Tensor) -> torch.Tensor:
+    """In float32 at least: a sum of exponentials needs the precision."""
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 class _GivenHiddenStates(nn.Module):

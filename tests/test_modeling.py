@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from torch.nn import functional as F
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -20,6 +21,7 @@ from modeling_condenser import (
     CondenserModel,
     condenser_from_encoder,
     masked_lm_from_encoder,
+    modeling_condenser,
 )
 from tests.naive_condenser import naive_loss
 
@@ -365,3 +367,24 @@ def test_a_hundred_steps_lower_both_losses():
     last = model(**batch)
     assert last.head_loss < first.head_loss / 2
     assert last.late_loss < first.late_loss / 2
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 10**6])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_losses_in_parts_are_those_of_torch(
+    at_once: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modeling_condenser, "_WIDENED_AT_ONCE", at_once)
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(9, 20)).to(dtype).requires_grad_()
+    targets = torch.randint(0, 20, (9,))
+    targets[[2, 8]] = -100
+    factors = torch.rand(9, dtype=torch.promote_types(dtype, torch.float32))
+    found = modeling_condenser._cross_entropy(logits, targets)
+    (found * factors).sum().backward()
+    plain = logits.detach().to(factors.dtype).requires_grad_()
+    expected = F.cross_entropy(plain, targets, reduction="none")
+    (expected * factors).sum().backward()
+    assert found.dtype == factors.dtype
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(logits.grad, plain.grad.to(dtype))
