@@ -102,11 +102,39 @@ class _Blocks:
 
 @torch.compiler.disable  # a graph would be of one number of blocks and of their lengths
 def _attend_within(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention in the cheaper way, (1, heads, R, D)."""
+    """Attention in the cheapest way, (1, heads, R, D)."""
+    return _choose_way(rows, blocks)(rows, blocks, attention)
+
+
+def _choose_way(rows: _Rows, blocks: _Blocks) -> Callable:
     _, key, _ = rows
+    if key.device.type == "cuda" and blocks.window is None:
+        return _attend_nested
     n_blocks = len(blocks.key_starts) - 1
     pays_a_call_each = key.device.type == "cpu" and key.numel() >= n_blocks * _LARGE_BLOCK
-    return (_attend_blocks if pays_a_call_each else _attend_padded)(rows, blocks, attention)
+    return _attend_blocks if pays_a_call_each else _attend_padded
+
+
+def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
+    """Attention by a kernel that reads where blocks begin, (1, heads, R, D): flash on CUDA.
+
+    torch chooses it for nested tensors; it is the one that drops weights, too.
+    """
+    query, key, value = rows
+    query_starts, key_starts = blocks.query_starts.long(), blocks.key_starts.long()
+
+    def nest(packed: torch.Tensor, starts: torch.Tensor, most: int) -> torch.Tensor:
+        known: Any = {"min_seqlen": 1, "max_seqlen": most} if most else {}  # else counted
+        rows = packed[0].transpose(0, 1).contiguous()  # (N, heads, D)
+        return torch.nested.nested_tensor_from_jagged(rows, starts, **known).transpose(1, 2)
+
+    output = attention(
+        nest(query, query_starts, blocks.most_queries),
+        nest(key, key_starts, blocks.most_keys),
+        nest(value, key_starts, blocks.most_keys),
+        None,
+    )
+    return output.transpose(1, 2).values().transpose(0, 1)[None]
 
 
 def _attend_blocks(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:

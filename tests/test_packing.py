@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,16 +24,27 @@ PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
 COMPUTE_ALL_ROWS = ("ALBERT", "ModernBERT")
 PACKING = [name for name in BACKBONES if name not in PADDED_ONLY]
 
+# Which torch says where nested tensors meet no kernel of their own, as on a CPU.
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
 
 @pytest.fixture(params=PACKING)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=[0, math.inf], ids=["block by block", "in one call"])
+@pytest.fixture(params=["_attend_blocks", "_attend_padded", "_attend_nested"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for large blocks on a CPU, and as for small ones there and all on accelerators."""
-    monkeypatch.setattr(packed_attention, "_LARGE_BLOCK", request.param)
+    """As for large blocks on a CPU, for small ones there, and for all on CUDA.
+
+    Nested tensors are attended by another kernel here, but by the same call.
+    """
+
+    def choose(rows: Any, blocks: Any) -> Any:
+        has_no_kernel = request.param == "_attend_nested" and blocks.window is not None
+        return getattr(packed_attention, "_attend_padded" if has_no_kernel else request.param)
+
+    monkeypatch.setattr(packed_attention, "_choose_way", choose)
 
 
 def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
@@ -140,6 +152,20 @@ def test_large_blocks_are_attended_one_by_one_and_small_ones_in_one_call(
         monkeypatch.delattr(packed_attention, other)
     found, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("device", "window", "way"),
+    [("cuda", None, "nested"), ("cuda", 64, "padded"), ("xpu", None, "padded")],
+)
+def test_accelerators_attend_to_all_blocks_at_once(
+    device: str, window: int | None, way: str
+) -> None:
+    key = SimpleNamespace(device=torch.device(device), numel=lambda: 10**9)
+    starts = torch.tensor([0, 3, 7])
+    blocks = packed_attention._Blocks(starts, starts, 4, 4, window)
+    chosen = packed_attention._choose_way((None, key, None), blocks)
+    assert chosen is getattr(packed_attention, f"_attend_{way}")
 
 
 @pytest.mark.usefixtures("attention")
