@@ -182,7 +182,14 @@ def _peak_memory(device: torch.device) -> float:
     """GiB that this process (or the device for it) has held at most."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    try:
+        # Not `ru_maxrss`, which begins with the peak of the process that started this one.
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**30 if sys.platform == "darwin" else 2**20)
+    [peak] = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+    return peak / 2**20
 
 
 def _profile(arguments: argparse.Namespace) -> str:
