@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import set_seed
 
+from modeling_condenser.dropout import Dropout
 from modeling_condenser.packing import PACKED
 from modeling_condenser.pretraining import objectives
 from modeling_condenser.pretraining import trainer as trainer_module
@@ -77,6 +78,17 @@ def test_batches_are_packed_by_default_and_padded_where_a_back_end_is_stated(
     ):
         model = open_model(PretrainingRecipe(str(bert_folder), "", **changes))
         assert model.condenser.encoder.config._attn_implementation != PACKED, changes
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"packed": False}, {"objective": "mlm"}, {"objective": "ict"}]
+)
+def test_every_model_that_is_trained_drops_cheaply(
+    changes: dict[str, Any], bert_folder: Path
+) -> None:
+    model = open_model(PretrainingRecipe(str(bert_folder), "", **changes))
+    kinds = {type(module) for module in model.modules()}
+    assert Dropout in kinds and torch.nn.Dropout not in kinds
 
 
 def test_an_encoder_that_cannot_be_packed_is_padded_or_refused(
