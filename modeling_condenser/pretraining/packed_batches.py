@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from .masking import IGNORE_INDEX
 
@@ -39,25 +38,27 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
         with a filler: where each block begins, then N; `max_length_q` and `max_length_k`, the
         longest block's length as an int. N is a multiple of `PACK_MULTIPLE`.
     """
-    is_token = batch["attention_mask"]
-    places = torch.from_numpy(np.flatnonzero(is_token.numpy()))  # (tokens,), faster than torch's
-    lengths = is_token.sum(dim=1)
-    n_filler = -len(places) % PACK_MULTIPLE
-    positions = places % is_token.shape[1]
-    if n_filler:
-        lengths = F.pad(lengths, (0, 1), value=n_filler)
-        positions = F.pad(positions, (0, n_filler))  # all 0, which every encoder has a place for
+    is_token = batch["attention_mask"].numpy()  # which is faster than torch at so little
+    lengths = is_token.sum(axis=1)
+    places = np.flatnonzero(is_token)
+    n_tokens = len(places)
+    n_filler = -n_tokens % PACK_MULTIPLE
+    starts = np.zeros(len(lengths) + 1 + (n_filler > 0), dtype=np.int32)
+    np.cumsum(lengths, out=starts[1 : len(lengths) + 1])
+    starts[-1] = n_tokens + n_filler
 
-    def flatten(name: str, fill: int) -> torch.Tensor:
-        tokens = batch[name].reshape(-1).index_select(0, places)
-        return F.pad(tokens, (0, n_filler), value=fill)[None]
+    def lay_out(values: np.ndarray, fill: int) -> torch.Tensor:
+        row = np.full((1, n_tokens + n_filler), fill, dtype=np.int64)
+        row[0, :n_tokens] = values
+        return torch.from_numpy(row)
 
-    boundaries = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    longest = int(lengths.max())
+    boundaries = torch.from_numpy(starts)
+    longest = max(int(lengths.max()), n_filler)
     return {
-        "input_ids": flatten("input_ids", pad_token_id),
-        "labels": flatten("labels", IGNORE_INDEX),
-        "position_ids": positions[None],
+        "input_ids": lay_out(batch["input_ids"].numpy().reshape(-1)[places], pad_token_id),
+        "labels": lay_out(batch["labels"].numpy().reshape(-1)[places], IGNORE_INDEX),
+        # The filler's are all 0, which every encoder has a place for.
+        "position_ids": lay_out(np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths), 0),
         "cu_seq_lens_q": boundaries,
         "cu_seq_lens_k": boundaries,
         "max_length_q": longest,
