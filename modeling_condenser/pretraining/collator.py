@@ -83,10 +83,11 @@ class CondenserDataCollator:
         """
         keys = self._keys(examples)
         blocks = [np.asarray(example["input_ids"]) for example in examples]
-        ids, is_text, is_token = self.frame(self._windows(blocks, keys))
+        windows = self._windows(blocks, keys)
+        ids, is_text, is_token = self.frame(windows)
 
         words = self.word_starts.number_words(ids, is_text)
-        budget = masking_budget(is_text.sum(axis=1), self.mlm_probability)
+        budget = masking_budget(_lengths(windows), self.mlm_probability)
         chosen = choose_words(words, budget, keys)
         masked = replace_tokens(
             ids,
@@ -97,10 +98,12 @@ class CondenserDataCollator:
         )
         batch = {
             "input_ids": torch.from_numpy(masked),
-            "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
+            "attention_mask": torch.from_numpy(is_token),
             "labels": torch.from_numpy(np.where(chosen, ids, IGNORE_INDEX)),
         }
-        return pack(batch, pad_token_id=self._pad_token_id) if self.packed else batch
+        if self.packed:
+            return pack(batch, pad_token_id=self._pad_token_id)
+        return {**batch, "attention_mask": batch["attention_mask"].long()}
 
     @property
     def n_special(self) -> int:
@@ -109,21 +112,25 @@ class CondenserDataCollator:
 
     def _keys(self, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(B,) the examples' own keys, or fresh ones."""
-        if all("mask_key" in example for example in examples):
+        try:
             return np.array([example["mask_key"] for example in examples], dtype=np.int64)
+        except KeyError:
+            return self._fresh_keys(len(examples))
+
+    def _fresh_keys(self, n: int) -> np.ndarray:
         if self._generator is None:
             worker = torch.utils.data.get_worker_info()
             # A worker lives for an epoch, and the loader seeds it anew for each.
             self._generator = np.random.default_rng([self.seed, worker.seed if worker else 0])
-        return self._generator.integers(0, 2**63 - 1, size=len(examples))
+        return self._generator.integers(0, 2**63 - 1, size=n)
 
     def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
         """Cut over-long blocks to a random window that fits beside the special tokens."""
         room = self.max_length - self.n_special
-        excess = np.array([len(block) for block in blocks]) - room
-        cut = np.flatnonzero(excess > 0)
-        if len(cut) == 0:
+        if max(map(len, blocks)) <= room:
             return blocks
+        excess = _lengths(blocks) - room
+        cut = np.flatnonzero(excess > 0)
         where = uniforms_at(keys, cut, np.zeros_like(cut), stream=WINDOW_STREAM)
         starts = (where * (excess[cut] + 1)).astype(np.int64)
         windows = list(blocks)
@@ -140,20 +147,26 @@ class CondenserDataCollator:
         Returns:
             Ids, whether a position is text, and whether it is a token at all; each (B, T).
         """
-        lengths = np.array([len(block) for block in blocks])
+        lengths = _lengths(blocks)
         n_prefix, n_suffix = len(self._prefix), len(self._suffix)
         longest = int(lengths.max()) + n_prefix + n_suffix
         width = min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max(longest, self.max_length))
 
         position = np.arange(width)[None, :]
         end = (n_prefix + lengths)[:, None]
-        is_text = (position >= n_prefix) & (position < end)
+        is_text = position < end
+        is_text[:, :n_prefix] = False
         is_token = position < end + n_suffix
         ids = np.full((len(blocks), width), self._pad_token_id, dtype=np.int64)
         ids[:, :n_prefix] = self._prefix
         ids[is_text] = np.concatenate(blocks)
         ids[np.arange(len(blocks))[:, None], end + np.arange(n_suffix)] = self._suffix
         return ids, is_text, is_token
+
+
+def _lengths(blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """(B,) tokens of each block."""
+    return np.array(list(map(len, blocks)))
 
 
 def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:

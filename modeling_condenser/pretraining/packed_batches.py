@@ -29,7 +29,8 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
     """Put the blocks of a padded batch end to end.
 
     Args:
-        batch: `input_ids`, `attention_mask` and `labels`, each (B, T); padding stands at the right.
+        batch: `input_ids`, `attention_mask` (bool or int64) and `labels`, each (B, T); padding
+            stands at the right.
         pad_token_id: what the filler is made of.
 
     Returns:
@@ -38,25 +39,26 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
         with a filler: where each block begins, then N; `max_length_q` and `max_length_k`, the
         longest block's length as an int. N is a multiple of `PACK_MULTIPLE`.
     """
-    is_token = batch["attention_mask"].numpy()  # which is faster than torch at so little
+    # numpy is faster than torch at so little.
+    is_token = batch["attention_mask"].numpy().astype(bool, copy=False)
     lengths = is_token.sum(axis=1)
-    places = np.flatnonzero(is_token)
-    n_tokens = len(places)
+    n_tokens = int(lengths.sum())
     n_filler = -n_tokens % PACK_MULTIPLE
     starts = np.zeros(len(lengths) + 1 + (n_filler > 0), dtype=np.int32)
     np.cumsum(lengths, out=starts[1 : len(lengths) + 1])
     starts[-1] = n_tokens + n_filler
 
     def lay_out(values: np.ndarray, fill: int) -> torch.Tensor:
-        row = np.full((1, n_tokens + n_filler), fill, dtype=np.int64)
+        row = np.empty((1, n_tokens + n_filler), dtype=np.int64)
         row[0, :n_tokens] = values
+        row[0, n_tokens:] = fill
         return torch.from_numpy(row)
 
     boundaries = torch.from_numpy(starts)
     longest = max(int(lengths.max()), n_filler)
     return {
-        "input_ids": lay_out(batch["input_ids"].numpy().reshape(-1)[places], pad_token_id),
-        "labels": lay_out(batch["labels"].numpy().reshape(-1)[places], IGNORE_INDEX),
+        "input_ids": lay_out(batch["input_ids"].numpy()[is_token], pad_token_id),
+        "labels": lay_out(batch["labels"].numpy()[is_token], IGNORE_INDEX),
         # The filler's are all 0, which every encoder has a place for.
         "position_ids": lay_out(np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths), 0),
         "cu_seq_lens_q": boundaries,

@@ -56,9 +56,9 @@ class WordStarts:
         in_word = is_text & (marks & _SPECIAL == 0)
         begins = marks & _STARTS != 0
         before = marks[:, :-1]
-        if self.bare_markers.any():
+        if self._all_marks & _BARE_MARKER:
             begins[:, 1:] &= before & _BARE_MARKER == 0
-        if self.ends.any():
+        if self._all_marks & _ENDS:
             begins[:, 1:] |= before & _ENDS != 0
         # The first token after none is a word's first, whatever it looks like.
         begins[:, :1] = True
@@ -68,6 +68,11 @@ class WordStarts:
         words *= in_word
         words -= 1
         return words
+
+    @cached_property
+    def _all_marks(self) -> int:
+        """The marks that any token has."""
+        return int(np.bitwise_or.reduce(self._marks))
 
     @cached_property
     def _marks(self) -> np.ndarray:
