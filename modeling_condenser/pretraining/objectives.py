@@ -41,7 +41,7 @@ def packs(recipe: PretrainingRecipe, model: Any) -> bool:
     Raises:
         ValueError: it says so, but the model's encoder cannot take packed batches.
     """
-    if recipe.objective in CONTRASTIVE or recipe.streaming or recipe.packed is False:
+    if recipe.objective in CONTRASTIVE or recipe.packed is False:
         return False
     if recipe.packed is None and recipe.attn_implementation is not None:
         return False
@@ -89,13 +89,31 @@ def _freeze_lm_head(model: CondenserForMaskedLM) -> None:
             parameter.requires_grad_(False)
 
 
+def _let_each_process_read(arguments: TrainingArguments) -> None:
+    """Have each process take its batches from a stream that all of them read alike.
+
+    By default the first process reads, and deals out rows of a batch that is put together from all
+    batches: these would need one width, and a packed batch has no rows.
+
+    Raises:
+        ValueError: the arguments state the default.
+    """
+    if arguments.accelerator_config.dispatch_batches:
+        raise ValueError(
+            "accelerator_config states dispatch_batches: true, but batches of a streamed corpus "
+            "differ in width and cannot be dealt out row by row: leave it out."
+        )
+    arguments.accelerator_config.dispatch_batches = False
+
+
 @dataclass(frozen=True)
 class Examples:
     """How a recipe's text becomes batches; checked, before anything is built.
 
     Attributes:
         recipe: that says it.
-        arguments: of the Trainer; a streamed corpus takes over its workers.
+        arguments: of the Trainer; a streamed corpus takes over its workers, and how batches reach
+            the processes.
         blocks: cuts documents into blocks, of which spans and passages are kinds.
         collator: makes batches.
     """
@@ -119,6 +137,8 @@ class Examples:
         """
         if recipe.objective in CONTRASTIVE:
             check_batch(arguments, recipe.cache_chunk_size)
+        if recipe.streaming:
+            _let_each_process_read(arguments)
         collator: Any = CondenserDataCollator(
             tokenizer,
             max_length=recipe.max_length,

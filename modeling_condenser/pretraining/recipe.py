@@ -47,7 +47,8 @@ class PretrainingRecipe:
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
         late_mlm: whether the late output is trained with MLM too; true by default.
         new_head: accept a Condenser checkpoint without a head, and start a new one.
-        streaming: read the corpus as needed instead of preparing it on disk; needs `max_steps`.
+        streaming: read the corpus as needed instead of preparing it on disk; needs `max_steps`. Of
+            several processes each reads and tokenizes all of it, and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
@@ -58,8 +59,8 @@ class PretrainingRecipe:
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
             library's choice by default.
         packed: whether batches are without padding (`modeling_condenser.packing`): losses and
-            gradients are the same, and padding costs nothing. By default, wherever the encoder can,
-            the corpus is not streamed and no `attn_implementation` is stated.
+            gradients are the same, and padding costs nothing. By default, wherever the encoder can
+            and no `attn_implementation` is stated.
         tokens_per_batch: of a device, at most, special ones included; batches hold as many blocks
             as fit, and `per_device_train_batch_size` is unused. By default that rules, a number of
             blocks.
@@ -116,11 +117,6 @@ class PretrainingRecipe:
             raise ValueError(
                 f"attn_implementation is {self.attn_implementation}, but packed batches have an "
                 "attention back-end of their own: leave one of the two out."
-            )
-        if self.packed and self.streaming:
-            raise ValueError(
-                "packed is not for a streamed corpus, whose batches are dealt out to the processes "
-                "row by row: leave one of the two out."
             )
         if self.tokens_per_batch is not None:
             if self.streaming:

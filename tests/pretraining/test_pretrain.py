@@ -98,6 +98,10 @@ def test_a_headless_checkpoint_needs_new_head(settings, tmp_path, bert_folder):
         ({"skip_from": "two"}, "skip_from is 'two', of type str; expected int"),
         ({"objective": "clm"}, "objective is 'clm'"),
         ({"streaming": True, "max_steps": -1}, "set max_steps"),
+        (
+            {"streaming": True, "accelerator_config": {"dispatch_batches": True}},
+            "dispatch_batches: true, but batches of a streamed corpus differ in width",
+        ),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(
