@@ -58,6 +58,7 @@ class CondenserForPreTrainingOutput(ModelOutput):
         logits: (B, T, V) late predictions of the backbone; likewise.
         hidden_states: the backbone's, each (B, T, H), where asked for.
         attentions: the backbone's, each (B, heads, T, T), where asked for.
+        cls_late: (B, H) the blocks' dense vectors, which are the late CLS.
     """
 
     loss: torch.Tensor | None = None
@@ -67,6 +68,7 @@ class CondenserForPreTrainingOutput(ModelOutput):
     logits: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
+    cls_late: torch.Tensor | None = None
 
 
 class CondenserPreTrainedModel(PreTrainedModel):
@@ -214,6 +216,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        vectors_only: bool = False,
         **kwargs: Any,
     ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the backbone's late output.
@@ -225,11 +228,17 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             num_items_in_batch: masked tokens of the whole batch that one optimiser step sees,
                 across micro-batches and devices; those of this call when not given. Each loss is
                 divided by it.
+            vectors_only: return `cls_late` alone, bit by bit as it is with everything else, dropout
+                included, if the random state is the same; `labels` are to be given all the same.
             **kwargs: for the encoder; `cu_seq_lens_q` and its kin of a packed batch among them.
         """
         read = self._rows_to_read(labels, kwargs)
         with _recorded_calls(self.condenser.global_layer, read):
             late = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        starts = kwargs.get("cu_seq_lens_q") if read is None else read.starts
+        cls_late = _cls_of(late.last_hidden_state, starts).flatten(0, 1)  # (B, H)
+        if vectors_only:
+            return CondenserForPreTrainingOutput(cls_late=cls_late)
         loss = late_loss = logits = None
         if labels is None:
             logits = self.lm_head(late.last_hidden_state)  # (B, T, V)
@@ -244,6 +253,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             logits=logits,
             hidden_states=late.hidden_states if kwargs.get("output_hidden_states") else None,
             attentions=late.attentions,
+            cls_late=cls_late,
         )
 
 
@@ -356,22 +366,22 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        vectors_only: bool = False,
         **kwargs: Any,
     ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the Condenser head, and from the backbone's late output.
 
         Arguments are those of `CondenserForMaskedLM.forward`; CLS is at position 0 of each block.
         """
-        starts = kwargs.get("cu_seq_lens_q")
         read = self._rows_to_read(labels, kwargs)
         late, early, output = self.encode(
             input_ids, attention_mask, read=read, **kwargs
         )  # eqs. (6), (7)
         if not kwargs.get("output_hidden_states"):
             output.hidden_states = None  # freed: head and losses need memory next
-        if read is not None:
-            starts = read.starts
-        cls_late = late[:, :1] if starts is None else late[:, starts[:-1].long()]
+        cls_late = _cls_of(late, kwargs.get("cu_seq_lens_q") if read is None else read.starts)
+        if vectors_only:
+            return CondenserForPreTrainingOutput(cls_late=cls_late.flatten(0, 1))
         cd = self.run_head(cls_late, early, output.layer_call, read=read)  # eq. (8)
 
         loss = head_loss = late_loss = head_logits = logits = None
@@ -392,7 +402,13 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,
+            cls_late=cls_late.flatten(0, 1),
         )
+
+
+def _cls_of(late: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
+    """The CLS vectors of a late output, (B, 1, H); (1, B, H) of a packed batch's."""
+    return late[:, :1] if starts is None else late[:, starts[:-1].long()]
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,26 @@ def test_a_packed_batch_gives_the_late_vectors_of_the_padded_one(name: str) -> N
     torch.testing.assert_close(found[0], expected[is_token], rtol=0, atol=1e-10)
 
 
+@pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
+def test_the_blocks_dense_vectors_are_the_late_cls_alone_or_with_the_losses(
+    name: str, model_class: Any
+) -> None:
+    model = make_model(name, model_class)
+    batch = BACKBONES[name].batch(6, 40)
+    late = model.condenser(batch["input_ids"], attention_mask=batch["attention_mask"])
+    expected = late.last_hidden_state[:, 0]
+    use_packing(model)
+    for inputs in (batch, pack(batch), pack(batch, filler=7)):
+        for vectors_only in (True, False):
+            output = model(**inputs, vectors_only=vectors_only)
+            n_blocks = len(output.cls_late) - (len(output.cls_late) > 6)  # filler's, if any
+            assert n_blocks == 6
+            torch.testing.assert_close(output.cls_late[:6], expected, rtol=0, atol=1e-10)
+            assert (output.loss is None) == vectors_only
+            assert len(output) == 1 or not vectors_only
+
+
 def test_lengths_that_are_not_said_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_attention, "_LARGE_BLOCK", math.inf)  # in one call
     model = make_model(name)

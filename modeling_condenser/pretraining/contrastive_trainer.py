@@ -8,10 +8,9 @@ import torch
 from accelerate.utils import DistributedType
 from transformers import TrainingArguments
 
-from modeling_condenser.modeling_condenser import IGNORE_INDEX
-
 from .contrast import Contrast, Contrasted
 from .gradient_cache import Chunk, put_back, split_batch
+from .packed_batches import is_packed, unpack
 from .trainer import CondenserTrainer
 
 _SEEDS = 2**62  # seeds to draw a step's dropout from
@@ -20,11 +19,12 @@ _SEEDS = 2**62  # seeds to draw a step's dropout from
 class ContrastiveTrainer(CondenserTrainer):
     """Trains with the model's own losses plus `weight` times a contrast of the batch.
 
-    Batches hold paired texts, two rows each, side by side (`SpanPairs`, `ClozePairs`). Log entries
-    hold `contrastive_loss` and `contrastive_accuracy` too, over the batch of all processes.
+    Batches hold paired texts, two rows or packed blocks each, side by side (`SpanPairs`,
+    `ClozePairs`). Log entries hold `contrastive_loss` and `contrastive_accuracy` too, over the
+    batch of all processes.
 
     With a `cache_chunk_size` a step needs the memory of one chunk, whatever the batch
-    (`gradient_cache`), at the cost of a second forward pass of the backbone and the head.
+    (`gradient_cache`), at the cost of a second forward pass of the backbone.
 
     Args:
         *args: as for `Trainer`.
@@ -65,6 +65,8 @@ class ContrastiveTrainer(CondenserTrainer):
 
         A partner's vector says much about a text, so the swap cost is measured without partners.
         """
+        if is_packed(inputs):
+            inputs = unpack(inputs, pad_token_id=self.pad_token_id)
         return {name: value[: self.cache_chunk_size : 2] for name, value in inputs.items()}
 
     def compute_loss(
@@ -84,7 +86,8 @@ class ContrastiveTrainer(CondenserTrainer):
                 "evaluate the exported encoder with `condenser evaluate`."
             )
         seed = int(torch.randint(_SEEDS, ()))
-        chunks = split_batch(inputs, self.cache_chunk_size, seed=seed)
+        filler = {"pad_token_id": self.pad_token_id} if is_packed(inputs) else {}
+        chunks = split_batch(inputs, self.cache_chunk_size, seed=seed, **filler)
         if len(chunks) == 1:
             loss = self._loss_at_once(model, chunks[0], num_items_in_batch)
         else:
@@ -130,24 +133,20 @@ class ContrastiveTrainer(CondenserTrainer):
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's own loss of a chunk, and its vectors (C, H), with their graph."""
-        inputs = {**chunk.inputs, "output_hidden_states": True}
         with chunk.replaying():
             loss, outputs = super().compute_loss(
-                model, inputs, return_outputs=True, num_items_in_batch=num_items
+                model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
             )
-        return loss, _late_vectors(outputs)
+        return loss, _vectors(outputs, chunk)
 
     @torch.no_grad()
     def _encode(self, model: torch.nn.Module, chunk: Chunk) -> torch.Tensor:
         """The vectors of a chunk (C, H), without a graph.
 
-        Through the wrapped model, because FSDP gathers its weights there; without labels to
-        predict, so that nothing is projected to the vocabulary.
+        Through the wrapped model, because FSDP gathers its weights there.
         """
-        labels = torch.full_like(chunk.inputs["labels"], IGNORE_INDEX)
-        inputs = {**chunk.inputs, "labels": labels, "output_hidden_states": True}
         with chunk.replaying():
-            return _late_vectors(model(**inputs))
+            return _vectors(model(**chunk.inputs, vectors_only=True), chunk)
 
     def _contrast_batch(self, vectors: torch.Tensor) -> Contrasted:
         """Contrast the vectors of all processes, with a graph to this one's (S, H)."""
@@ -165,9 +164,9 @@ class ContrastiveTrainer(CondenserTrainer):
         return contrasted
 
 
-def _late_vectors(outputs: Any) -> torch.Tensor:
-    """(B, H) late CLS vectors: what the exported encoder gives."""
-    return outputs["hidden_states"][-1][:, 0].float()
+def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
+    """(C, H) a chunk's vectors, without that of a packed batch's filler, which stands behind."""
+    return outputs["cls_late"][: len(chunk.rows)].float()
 
 
 def _with_value(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

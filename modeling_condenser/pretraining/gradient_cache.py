@@ -13,12 +13,14 @@ random states outside are left as they were, so they do not depend on the chunks
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from .collator import PAD_MULTIPLE
 from .counter_random import random_keys
+from .packed_batches import block_lengths, is_packed, take_blocks
 
 _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and restored
 
@@ -29,12 +31,12 @@ class Chunk:
 
     Attributes:
         rows: (C,) int64, which they are.
-        inputs: the model's, each (C, T), cut to the longest of these rows.
+        inputs: the model's, each (C, T), cut to the longest of these rows; or a packed batch.
         seed: of their dropout.
     """
 
     rows: torch.Tensor
-    inputs: dict[str, torch.Tensor]
+    inputs: dict[str, Any]
     seed: int
 
     @contextmanager
@@ -49,40 +51,44 @@ class Chunk:
 
 
 def split_batch(
-    inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, seed: int
+    inputs: Mapping[str, Any], chunk_size: int | None, *, seed: int, pad_token_id: int = 0
 ) -> list[Chunk]:
     """Split a batch into chunks, its longest texts first, so that few positions are padding.
 
     Args:
-        inputs: the model's, each (S, T), `attention_mask` among them.
+        inputs: the model's, each (S, T), `attention_mask` among them; or a packed batch of S texts.
         chunk_size: texts in a chunk; None for all in one, in their order.
         seed: decides the dropout of all chunks.
+        pad_token_id: what the filler of packed chunks is made of.
     """
-    mask = inputs["attention_mask"]
-    n_rows, width = mask.shape
-    positions = torch.arange(1, width + 1, device=mask.device)
-    lengths = (mask * positions).amax(dim=1)  # (S,)
-    size = chunk_size or n_rows
-    rows = torch.arange(n_rows, device=mask.device)
-    if size < n_rows:
-        rows = lengths.argsort(descending=True, stable=True)
-    parts = rows.split(size)
-    longest = torch.stack([lengths[part].max() for part in parts]).tolist()
+    lengths = block_lengths(inputs) if is_packed(inputs) else _row_lengths(inputs)  # (S,)
+    rows = torch.arange(len(lengths), device=lengths.device)
+    if chunk_size is None or chunk_size >= len(lengths):
+        parts, batches = [rows], [dict(inputs)]
+    else:
+        parts = lengths.argsort(descending=True, stable=True).split(chunk_size)
+        if is_packed(inputs):
+            batches = [take_blocks(inputs, part, pad_token_id=pad_token_id) for part in parts]
+        else:
+            longest = torch.stack([lengths[part].max() for part in parts]).tolist()
+            batches = [
+                _take_rows(inputs, part, length)
+                for part, length in zip(parts, longest, strict=True)
+            ]
     seeds = random_keys(seed, np.arange(len(parts))).tolist()
-    return [
-        Chunk(part, _take(inputs, part, _padded(length, width)), chunk_seed)
-        for part, length, chunk_seed in zip(parts, longest, seeds, strict=True)
-    ]
+    return [Chunk(*chunk) for chunk in zip(parts, batches, seeds, strict=True)]
 
 
-def _padded(length: int, width: int) -> int:
-    """The width for texts of a length: a multiple, so that kernels meet few shapes."""
-    return min(-(-length // PAD_MULTIPLE) * PAD_MULTIPLE, width)
+def _row_lengths(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    mask = inputs["attention_mask"]
+    return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(dim=1)
 
 
-def _take(
-    inputs: Mapping[str, torch.Tensor], rows: torch.Tensor, width: int
+def _take_rows(
+    inputs: Mapping[str, torch.Tensor], rows: torch.Tensor, longest: int
 ) -> dict[str, torch.Tensor]:
+    """Rows of a padded batch, cut to a multiple of a width, so that kernels meet few shapes."""
+    width = -(-longest // PAD_MULTIPLE) * PAD_MULTIPLE
     return {name: value[rows, :width] for name, value in inputs.items()}
 
 

@@ -21,6 +21,7 @@ from .blocks import BlockBuilder
 from .collator import CondenserDataCollator, special_frame
 from .counter_random import uniforms
 from .masking import IGNORE_INDEX
+from .packed_batches import pack
 from .spans import CutText, KeyedCutTexts
 
 REMOVAL_PROBABILITY = 0.9
@@ -89,10 +90,10 @@ class ClozePairs(KeyedCutTexts):
 
 
 class ClozeCollator:
-    """Pads queries and contexts without masking, a query beside its context.
+    """Pads or packs queries and contexts without masking, a query beside its context.
 
     Args:
-        collator: whose tokenizer and special tokens are used.
+        collator: whose tokenizer and special tokens are used, and which says whether to pack.
         query_length: longest query in tokens, with special tokens.
 
     Raises:
@@ -107,18 +108,23 @@ class ClozeCollator:
                 f"tokens and within max_length, {collator.max_length}."
             )
         self.collator = collator
+        self.tokenizer = collator.tokenizer
         self.query_room = query_length - n_special
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make a batch of `ClozePairs` examples.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (2N, T) int64; no label is to predict.
+            Packed, what `packed_batches.pack` makes of these.
         """
         texts = [np.asarray(text, dtype=np.int64) for e in examples for text in e["texts"]]
         ids, _, is_token = self.collator.frame(texts)
-        return {
+        batch = {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
             "labels": torch.full(ids.shape, IGNORE_INDEX, dtype=torch.int64),
         }
+        if not self.collator.packed:
+            return batch
+        return pack(batch, pad_token_id=self.tokenizer.pad_token_id)

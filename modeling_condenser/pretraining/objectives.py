@@ -41,7 +41,7 @@ def packs(recipe: PretrainingRecipe, model: Any) -> bool:
     Raises:
         ValueError: it says so, but the model's encoder cannot take packed batches.
     """
-    if recipe.objective in CONTRASTIVE or recipe.packed is False:
+    if recipe.packed is False:
         return False
     if recipe.packed is None and recipe.attn_implementation is not None:
         return False
@@ -98,12 +98,13 @@ def _let_each_process_read(arguments: TrainingArguments) -> None:
     Raises:
         ValueError: the arguments state the default.
     """
-    if arguments.accelerator_config.dispatch_batches:
+    config: Any = arguments.accelerator_config
+    if config.dispatch_batches:
         raise ValueError(
             "accelerator_config states dispatch_batches: true, but batches of a streamed corpus "
             "differ in width and cannot be dealt out row by row: leave it out."
         )
-    arguments.accelerator_config.dispatch_batches = False
+    config.dispatch_batches = False
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,10 @@ class Examples:
         recipe: PretrainingRecipe,
         arguments: TrainingArguments,
         tokenizer: PreTrainedTokenizerBase,
+        *,
+        packed: bool = False,
     ) -> "Examples":
-        """Check recipe, arguments and tokenizer.
+        """Check recipe, arguments and tokenizer; `packed` is what `packs` says of the model.
 
         Raises:
             ValueError: they do not fit together.
@@ -144,6 +147,7 @@ class Examples:
             max_length=recipe.max_length,
             mlm_probability=recipe.mlm_probability,
             seed=arguments.seed,
+            packed=packed,
         )
         if recipe.objective == "cocondenser":
             collator = SpanPairCollator(collator)
@@ -215,9 +219,9 @@ def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
             `train_dataset` of `Examples`, and what else there is.
     """
     if recipe.objective not in CONTRASTIVE:
-        collator = kwargs["data_collator"]
-        collator.packed = packs(recipe, kwargs["model"])
-        batches = _budget_batches(recipe, kwargs["args"], kwargs["train_dataset"], collator)
+        batches = _budget_batches(
+            recipe, kwargs["args"], kwargs["train_dataset"], kwargs["data_collator"]
+        )
         return CondenserTrainer(batches=batches, **kwargs)
     weight = 1.0 if recipe.contrastive_weight is None else recipe.contrastive_weight
     return ContrastiveTrainer(

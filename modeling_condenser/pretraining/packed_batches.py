@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from .masking import IGNORE_INDEX
 
@@ -83,10 +84,7 @@ def unpack(
         `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T the longest block's length.
     """
     ids, labels = packed["input_ids"][0], packed["labels"][0]
-    boundaries = packed["cu_seq_lens_q"].long()
-    lengths = boundaries.diff()
-    if _has_filler(packed):
-        lengths = lengths[:-1]
+    lengths = block_lengths(packed)
     longest = int(lengths.max())
     if room is not None:
         lengths = lengths[: room // longest]
@@ -101,6 +99,48 @@ def unpack(
         "input_ids": padded_ids,
         "attention_mask": is_token.long(),
         "labels": padded_labels,
+    }
+
+
+def block_lengths(packed: Mapping[str, Any]) -> torch.Tensor:
+    """(B,) int64 tokens of each block of text, on the batch's device."""
+    lengths = packed["cu_seq_lens_q"].long().diff()
+    return lengths[:-1] if _has_filler(packed) else lengths
+
+
+def take_blocks(
+    packed: Mapping[str, Any], blocks: torch.Tensor, *, pad_token_id: int
+) -> dict[str, Any]:
+    """Some blocks of a packed batch, as a packed batch.
+
+    Args:
+        packed: as `pack` makes it, on any device.
+        blocks: (C,) int64 which, in their new order.
+        pad_token_id: what the filler is made of.
+
+    Returns:
+        What `pack` returns of these blocks, on the same device.
+    """
+    boundaries = packed["cu_seq_lens_q"].long()
+    lengths = boundaries.diff()[blocks]
+    n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
+    n_filler = -n_tokens % PACK_MULTIPLE
+    starts = F.pad(lengths.cumsum(0), (1, 0))
+    shifts = (boundaries[blocks] - starts[:-1]).repeat_interleave(lengths, output_size=n_tokens)
+    columns = torch.arange(n_tokens, device=shifts.device) + shifts
+    fill = {"input_ids": pad_token_id, "labels": IGNORE_INDEX, "position_ids": 0}
+    if n_filler:
+        starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
+    longest = max(longest, n_filler)
+    return {
+        **{
+            name: F.pad(packed[name][:, columns], (0, n_filler), value=value)
+            for name, value in fill.items()
+        },
+        "cu_seq_lens_q": starts.int(),
+        "cu_seq_lens_k": starts.int(),
+        "max_length_q": longest,
+        "max_length_k": longest,
     }
 
 

@@ -28,7 +28,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .corpus import load_documents
-from .objectives import Examples, make_trainer, open_model
+from .objectives import Examples, make_trainer, open_model, packs
 from .positions import n_positions
 from .recipe import CONTRASTIVE, PretrainingRecipe
 from .repository import complete_repository, train_seconds
@@ -83,7 +83,7 @@ def pretrain(
     if recipe.attn_implementation is not None:
         model.set_attn_implementation(recipe.attn_implementation)
     check_fit(tokenizer, model, recipe.max_length)
-    examples = Examples.of(recipe, arguments, tokenizer)
+    examples = Examples.of(recipe, arguments, tokenizer, packed=packs(recipe, model))
     # Of several processes the first makes what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
         documents = load_documents(recipe.sources, streaming=recipe.streaming)

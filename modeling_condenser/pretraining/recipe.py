@@ -25,7 +25,6 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "query_length": ("ict",),
     "removal_probability": ("ict",),
     "tokens_per_batch": _MASKED,
-    "packed": _MASKED,
 }
 
 

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
 from datasets import Dataset, Features, List, Value
 
 from .blocks import BlockBuilder, KeyedBlocks, list_bytes
@@ -211,7 +210,7 @@ def _two_of(n: int, draws: np.ndarray) -> tuple[int, int]:
 
 
 class SpanPairCollator:
-    """Masks and pads the spans of N documents as 2N blocks, siblings side by side.
+    """Masks the spans of N documents, and pads or packs them as 2N blocks, siblings side by side.
 
     Args:
         collator: for blocks.
@@ -219,8 +218,9 @@ class SpanPairCollator:
 
     def __init__(self, collator: CondenserDataCollator):
         self.collator = collator
+        self.tokenizer = collator.tokenizer
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Make a batch of `SpanPairs` examples; see `CondenserDataCollator`."""
         return self.collator(
             [

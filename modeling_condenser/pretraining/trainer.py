@@ -123,9 +123,14 @@ class CondenserTrainer(WholeTrainer):
         """
         if not is_packed(inputs):
             return inputs
-        collator: Any = self.data_collator  # which packed the batch
-        pad_token_id = collator.tokenizer.pad_token_id
-        return unpack(inputs, pad_token_id=pad_token_id, room=2 * inputs["input_ids"].numel())
+        room = 2 * inputs["input_ids"].numel()
+        return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
+
+    @property
+    def pad_token_id(self) -> int:
+        """Padding's token, of the collator that packs batches."""
+        collator: Any = self.data_collator
+        return collator.tokenizer.pad_token_id
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own where `batches` are given."""

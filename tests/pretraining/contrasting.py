@@ -8,6 +8,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from modeling_condenser import CondenserDataCollator, condenser_from_encoder
+from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.blocks import BlockBuilder
 from modeling_condenser.pretraining.contrast import Contrast
 from modeling_condenser.pretraining.contrastive_trainer import ContrastiveTrainer
@@ -36,6 +37,7 @@ def make_trainer(
     pairs: SpanPairs,
     *,
     dropout: bool = True,
+    packed: bool = False,
     contrast: Contrast | None = None,
     **settings: Any,
 ) -> ContrastiveTrainer:
@@ -48,6 +50,8 @@ def make_trainer(
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.copy_(0.2 * torch.randn_like(parameter))
+    if packed:
+        use_packing(model)
     chunk_size = settings.pop("cache_chunk_size", None)
     arguments = TrainingArguments(
         **{
@@ -65,7 +69,9 @@ def make_trainer(
         model=model,
         args=arguments,
         train_dataset=pairs,
-        data_collator=SpanPairCollator(CondenserDataCollator(tokenizer, max_length=32)),
+        data_collator=SpanPairCollator(
+            CondenserDataCollator(tokenizer, max_length=32, packed=packed)
+        ),
         processing_class=tokenizer,
         contrast=contrast or Contrast("cosine", 0.1),
         weight=0.7,
@@ -115,9 +121,9 @@ def naive_step(
     total, vectors = 0.0, []
     for chunk in chunks:
         with chunk.replaying():
-            output = model(**chunk.inputs, num_items_in_batch=n_items, output_hidden_states=True)
+            output = model(**chunk.inputs, num_items_in_batch=n_items)
         total = total + output.loss
-        vectors.append(output.hidden_states[-1][:, 0])
+        vectors.append(output.cls_late[: len(chunk.rows)])
     loss = total + trainer.weight * trainer.contrast(put_back(vectors, chunks)).loss
     loss.backward()
     return loss.item(), gradients(model), torch.get_rng_state()

@@ -85,7 +85,7 @@ CASES = {
         "short_block_probability": 1.0,
     },
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "similarity": "cosine"},
-    "uncached": {"objective": "cocondenser", "similarity": "dot"},
+    "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
     "ict": {"objective": "ict", "cache_chunk_size": 6},
 }
 

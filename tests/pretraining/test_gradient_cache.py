@@ -5,6 +5,7 @@ import torch
 
 from modeling_condenser.pretraining.contrast import Contrast
 from modeling_condenser.pretraining.gradient_cache import put_back, split_batch
+from modeling_condenser.pretraining.packed_batches import pack
 from tests.pretraining.contrasting import (
     N_DOCUMENTS,
     assert_same_gradients,
@@ -23,11 +24,17 @@ def pairs(texts, bert_folder):
 
 @pytest.mark.parametrize("contrast", [Contrast("dot"), Contrast("cosine", 0.05)], ids=str)
 @pytest.mark.parametrize("chunk_size", [2, 4, 8])
+@pytest.mark.parametrize("packed", [False, True])
 def test_with_dropout_the_cached_gradient_is_the_uncached_one(
-    tmp_path, bert_folder, pairs, chunk_size, contrast
+    tmp_path, bert_folder, pairs, chunk_size, contrast, packed
 ):
     trainer = make_trainer(
-        tmp_path, bert_folder, pairs, cache_chunk_size=chunk_size, contrast=contrast
+        tmp_path,
+        bert_folder,
+        pairs,
+        cache_chunk_size=chunk_size,
+        contrast=contrast,
+        packed=packed,
     )
     loss, found, state = step(trainer)
     expected_loss, expected, expected_state = naive_step(trainer, chunk_size)
@@ -38,12 +45,18 @@ def test_with_dropout_the_cached_gradient_is_the_uncached_one(
 
 
 @pytest.mark.parametrize("chunk_size", [2, 4, 12])
-def test_without_dropout_any_chunk_gives_the_gradient_of_the_batch_at_once(
-    tmp_path, bert_folder, pairs, chunk_size
+@pytest.mark.parametrize("packed", [False, True])
+def test_without_dropout_any_chunk_gives_the_gradient_of_the_padded_batch_at_once(
+    tmp_path, bert_folder, pairs, chunk_size, packed
 ):
     whole = make_trainer(tmp_path / "a", bert_folder, pairs, dropout=False)
     parts = make_trainer(
-        tmp_path / "b", bert_folder, pairs, dropout=False, cache_chunk_size=chunk_size
+        tmp_path / "b",
+        bert_folder,
+        pairs,
+        dropout=False,
+        packed=packed,
+        cache_chunk_size=chunk_size,
     )
     expected_loss, expected, state = step(whole)
     loss, found, state_after = step(parts)
@@ -97,6 +110,24 @@ def test_chunks_hold_every_row_once_the_longest_first_and_without_spare_padding(
     assert put_back(vectors, chunks).squeeze(1).tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def test_chunks_of_a_packed_batch_are_packed_chunks_of_its_texts():
+    ids = torch.zeros(5, 40, dtype=torch.long)
+    for row, length in enumerate([3, 30, 17, 8, 9]):
+        ids[row, :length] = torch.arange(length) + 100 * row + 2
+        ids[row, 0] = 2  # CLS
+    mask = (ids != 0).long()
+    padded = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
+    chunks = split_batch(pack(padded, pad_token_id=0), 2, seed=3, pad_token_id=0)
+    expected = split_batch(padded, 2, seed=3)
+    for chunk, rows in zip(chunks, expected, strict=True):
+        assert chunk.rows.equal(rows.rows) and chunk.seed == rows.seed
+        repacked = pack(rows.inputs, pad_token_id=0)
+        assert chunk.inputs.keys() == repacked.keys()
+        for name, value in repacked.items():
+            same = value == chunk.inputs[name]
+            assert same.all() if isinstance(value, torch.Tensor) else same, name
+
+
 def test_a_chunk_replays_its_random_numbers_and_leaves_no_trace():
     chunk = split_batch({"attention_mask": torch.ones(2, 8).long()}, None, seed=4)[0]
     state = torch.get_rng_state()
@@ -139,5 +170,10 @@ def test_the_probe_takes_one_span_of_each_document_of_a_chunk(tmp_path, bert_fol
     batch = one_batch(trainer)
     probed = trainer.choose_probed(batch)
     assert probed["input_ids"].equal(batch["input_ids"][[0, 2, 4, 6]])
+    packing = make_trainer(tmp_path, bert_folder, pairs, cache_chunk_size=8, packed=True)
+    unpacked = packing.choose_probed(one_batch(packing))
+    width = unpacked["input_ids"].shape[1]
+    assert unpacked.keys() == probed.keys()
+    assert all(unpacked[name].equal(rows[:, :width]) for name, rows in probed.items())
     whole = make_trainer(tmp_path, bert_folder, pairs)
     assert len(whole.choose_probed(batch)["labels"]) == N_DOCUMENTS

@@ -44,24 +44,36 @@ def steps_of(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("objective", "streaming"), [("condenser", False), ("mlm", False), ("condenser", True)]
+    "recipe",
+    [
+        {"objective": "condenser"},
+        {"objective": "condenser", "streaming": True},
+        {"objective": "mlm"},
+        {"objective": "cocondenser", "cache_chunk_size": 8},
+        {"objective": "ict"},
+    ],
+    ids=str,
 )
 def test_packed_and_padded_batches_take_the_same_steps(
-    objective: str, streaming: bool, settings: dict, tmp_path: Path
+    recipe: dict[str, Any], settings: dict, tmp_path: Path
 ) -> None:
-    settings |= {"objective": objective, "streaming": streaming}
+    settings |= recipe
     logs = []
     for packed in (True, False):
         changes = {"packed": packed, "output_dir": str(tmp_path / str(packed))}
         pretrain({**settings, **changes})
         logs.append(steps_of(tmp_path / str(packed)))
-    names = {"loss", "late_loss", "grad_norm", "num_input_tokens_seen", "late_accuracy"}
-    if objective == "condenser":
+    names = {"loss", "grad_norm", "num_input_tokens_seen"}
+    if recipe["objective"] != "ict":
+        names |= {"late_loss", "late_accuracy"}
+    if recipe["objective"] in ("condenser", "cocondenser"):
         names |= {"head_loss", "head_accuracy"}
+    if recipe["objective"] in ("cocondenser", "ict"):
+        names |= {"contrastive_loss", "contrastive_accuracy"}
     for ours, expected in zip(*logs, strict=True):
         for name in names:
             assert ours[name] == pytest.approx(expected[name], rel=1e-4), name
-        if objective == "condenser":
+        if "head_loss" in names:
             assert ours["swap_cost"] == pytest.approx(expected["swap_cost"], abs=1e-5)
     seen = [entry["num_input_tokens_seen"] for entry in logs[0]]
     assert seen == [entry["num_input_tokens_seen"] for entry in logs[1]]
@@ -71,15 +83,17 @@ def test_packed_and_padded_batches_take_the_same_steps(
 def test_batches_are_packed_by_default_and_padded_where_a_back_end_is_stated(
     bert_folder: Path,
 ) -> None:
-    model = open_model(PretrainingRecipe(str(bert_folder), ""))
-    assert model.condenser.encoder.config._attn_implementation == PACKED
-    for changes in (
-        {"packed": False},
-        {"attn_implementation": "eager"},
-        {"objective": "ict"},
+    for changes, is_packed in (
+        ({}, True),
+        ({"objective": "cocondenser"}, True),
+        ({"objective": "ict"}, True),
+        ({"streaming": True}, True),
+        ({"packed": False}, False),
+        ({"attn_implementation": "eager"}, False),
     ):
         model = open_model(PretrainingRecipe(str(bert_folder), "", **changes))
-        assert model.condenser.encoder.config._attn_implementation != PACKED, changes
+        back_end = model.condenser.encoder.config._attn_implementation
+        assert (back_end == PACKED) == is_packed, changes
 
 
 @pytest.mark.parametrize(

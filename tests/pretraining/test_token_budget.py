@@ -103,7 +103,6 @@ def test_a_budget_below_the_longest_block_is_refused() -> None:
     [
         ({"streaming": True, "tokens_per_batch": 4096}, "not for a streamed corpus"),
         ({"objective": "cocondenser", "tokens_per_batch": 4096}, "only for objective condenser"),
-        ({"objective": "ict", "packed": True}, "packed is only for objective condenser and mlm"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
     ],
 )
