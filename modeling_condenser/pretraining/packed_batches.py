@@ -55,17 +55,12 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
         row[0, n_tokens:] = fill
         return torch.from_numpy(row)
 
-    boundaries = torch.from_numpy(starts)
-    longest = max(int(lengths.max()), n_filler)
     return {
         "input_ids": lay_out(batch["input_ids"].numpy()[is_token], pad_token_id),
         "labels": lay_out(batch["labels"].numpy()[is_token], IGNORE_INDEX),
         # The filler's are all 0, which every encoder has a place for.
         "position_ids": lay_out(np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths), 0),
-        "cu_seq_lens_q": boundaries,
-        "cu_seq_lens_k": boundaries,
-        "max_length_q": longest,
-        "max_length_k": longest,
+        **_boundaries(torch.from_numpy(starts), max(int(lengths.max()), n_filler)),
     }
 
 
@@ -131,14 +126,18 @@ def take_blocks(
     fill = {"input_ids": pad_token_id, "labels": IGNORE_INDEX, "position_ids": 0}
     if n_filler:
         starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
-    longest = max(longest, n_filler)
+    rows = {
+        name: F.pad(packed[name][:, columns], (0, n_filler), value=value)
+        for name, value in fill.items()
+    }
+    return {**rows, **_boundaries(starts.int(), max(longest, n_filler))}
+
+
+def _boundaries(starts: torch.Tensor, longest: int) -> dict[str, Any]:
+    """Where blocks begin and how long they are, for queries and keys."""
     return {
-        **{
-            name: F.pad(packed[name][:, columns], (0, n_filler), value=value)
-            for name, value in fill.items()
-        },
-        "cu_seq_lens_q": starts.int(),
-        "cu_seq_lens_k": starts.int(),
+        "cu_seq_lens_q": starts,
+        "cu_seq_lens_k": starts,
         "max_length_q": longest,
         "max_length_k": longest,
     }
