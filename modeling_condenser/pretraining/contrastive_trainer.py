@@ -86,8 +86,8 @@ class ContrastiveTrainer(CondenserTrainer):
                 "evaluate the exported encoder with `condenser evaluate`."
             )
         seed = int(torch.randint(_SEEDS, ()))
-        filler = {"pad_token_id": self.pad_token_id} if is_packed(inputs) else {}
-        chunks = split_batch(inputs, self.cache_chunk_size, seed=seed, **filler)
+        pad_token_id = self.pad_token_id if is_packed(inputs) else 0
+        chunks = split_batch(inputs, self.cache_chunk_size, seed=seed, pad_token_id=pad_token_id)
         if len(chunks) == 1:
             loss = self._loss_at_once(model, chunks[0], num_items_in_batch)
         else:

@@ -17,7 +17,7 @@ from .ict import ClozeCollator, ClozePairs, PassageBuilder
 from .recipe import CONTRASTIVE, PretrainingRecipe
 from .spans import SpanBuilder, SpanPairCollator, SpanPairs, build_cut_texts, count_parts
 from .token_budget import TokenBudgetBatches, count_block_tokens
-from .trainer import CondenserTrainer
+from .trainer import CondenserTrainer, check_reading
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 
 
@@ -89,32 +89,13 @@ def _freeze_lm_head(model: CondenserForMaskedLM) -> None:
             parameter.requires_grad_(False)
 
 
-def _let_each_process_read(arguments: TrainingArguments) -> None:
-    """Have each process take its batches from a stream that all of them read alike.
-
-    By default the first process reads, and deals out rows of a batch that is put together from all
-    batches: these would need one width, and a packed batch has no rows.
-
-    Raises:
-        ValueError: the arguments state the default.
-    """
-    config: Any = arguments.accelerator_config
-    if config.dispatch_batches:
-        raise ValueError(
-            "accelerator_config states dispatch_batches: true, but batches of a streamed corpus "
-            "differ in width and cannot be dealt out row by row: leave it out."
-        )
-    config.dispatch_batches = False
-
-
 @dataclass(frozen=True)
 class Examples:
     """How a recipe's text becomes batches; checked, before anything is built.
 
     Attributes:
         recipe: that says it.
-        arguments: of the Trainer; a streamed corpus takes over its workers, and how batches reach
-            the processes.
+        arguments: of the Trainer; a streamed corpus takes over its workers.
         blocks: cuts documents into blocks, of which spans and passages are kinds.
         collator: makes batches.
     """
@@ -141,7 +122,7 @@ class Examples:
         if recipe.objective in CONTRASTIVE:
             check_batch(arguments, recipe.cache_chunk_size)
         if recipe.streaming:
-            _let_each_process_read(arguments)
+            check_reading(arguments)
         collator: Any = CondenserDataCollator(
             tokenizer,
             max_length=recipe.max_length,

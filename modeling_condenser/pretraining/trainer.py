@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput, seed_worker
@@ -32,7 +32,8 @@ class CondenserTrainer(WholeTrainer):
 
     Checkpoints are sealed with a manifest, and `train()` resumes from the last whole one in
     `output_dir` without being told to. With `push_to_hub=True` the repository can be loaded after
-    each push (`WholeTrainer`). Data sets with `set_epoch` are told the epoch.
+    each push (`WholeTrainer`). Data sets with `set_epoch` are told the epoch. A stream is read by
+    each process, which takes its own batches.
 
     Args:
         *args: as for `Trainer`.
@@ -42,7 +43,8 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: as for `Trainer`.
 
     Raises:
-        ValueError: batches are packed, which cannot be divided among the GPUs of one process.
+        ValueError: batches are packed, which cannot be divided among the GPUs of one process; or
+            batches of a stream are to be dealt out (`check_reading`).
     """
 
     def __init__(
@@ -55,6 +57,9 @@ class CondenserTrainer(WholeTrainer):
         super().__init__(*args, **kwargs)
         self._facts = dict(facts or {})
         self.batches = batches
+        if isinstance(self.train_dataset, IterableDataset):
+            check_reading(self.args)
+            self.accelerator.dataloader_config.dispatch_batches = False
         is_packing = getattr(self.data_collator, "packed", False)
         if self.args.n_gpu > 1 and (is_packing or batches is not None):
             raise ValueError(
@@ -212,6 +217,23 @@ class CondenserTrainer(WholeTrainer):
         self._losses, self._n_tokens = {}, 0
         self._window = (now, self.state.global_step)
         return measures
+
+
+def check_reading(arguments: TrainingArguments) -> None:
+    """Check that each process may take its own batches of a stream.
+
+    By accelerate's default the first process reads for all, puts their batches together and deals
+    out the rows: batches would need one width, and a packed one has no rows.
+
+    Raises:
+        ValueError: the arguments state that default.
+    """
+    config: Any = arguments.accelerator_config
+    if config.dispatch_batches:
+        raise ValueError(
+            "accelerator_config states dispatch_batches: true, but batches of a streamed corpus "
+            "differ in width and cannot be dealt out row by row: leave it out."
+        )
 
 
 class _EpochTeller(TrainerCallback):
