@@ -69,6 +69,7 @@ def _run(
             "encoder": str(arguments.folder / "encoder"),
             "corpus": str(arguments.text),
             "objective": "cocondenser",
+            "new_head": True,
             "similarity": "cosine",
             "max_length": arguments.max_length,
             "per_device_train_batch_size": arguments.batch,
