@@ -1,9 +1,9 @@
 """Passages encoded a second, beside sentence-transformers' own `encode`, on the same model.
 
-    python -m benchmarks.encoding [--layers 4 --hidden 128 --passages 600 --pooling cls]
+    python -m benchmarks.encoding [--layers 4 --hidden 128 --passages 600 --words 55 --pooling cls]
 
 Passages: words of the standard library's docstrings, of lengths as in a real collection, where a
-few are ten times as long as the most (log-normal with a median of 55 words). Both sides run in
+few are ten times as long as the most (log-normal, with a median of `--words`). Both sides run in
 turns in one process, with the model in float32 and in bfloat16, and figures are medians; memory is
 what encoding takes at most, each side in a process of its own. Their vectors must agree.
 """
@@ -50,6 +50,7 @@ def main() -> None:
         ("vocabulary", 8000),
         ("max_length", 512),
         ("passages", 600),
+        ("words", 55),
         ("repeats", 5),
         ("batch", 32),
     ):
@@ -95,14 +96,14 @@ def prepare(arguments: argparse.Namespace) -> None:
     length = arguments.max_length
     contract = EncodingContract(length, length, pooling=arguments.pooling, similarity="cosine")
     export_encoder(checkpoint, arguments.folder / "encoder", contract=contract)
-    passages = make_passages(" ".join(texts).split(), arguments.passages)
+    passages = make_passages(" ".join(texts).split(), arguments.passages, median=arguments.words)
     (arguments.folder / "passages.json").write_text(json.dumps(passages))
 
 
-def make_passages(words: list[str], n_passages: int) -> list[str]:
-    """Passages of skewed lengths, the same each time."""
+def make_passages(words: list[str], n_passages: int, *, median: int) -> list[str]:
+    """Passages of skewed lengths in words, the same each time."""
     random = np.random.default_rng(0)
-    lengths = np.exp(random.normal(np.log(55), 0.8, size=n_passages)).astype(int) + 1
+    lengths = np.exp(random.normal(np.log(median), 0.8, size=n_passages)).astype(int) + 1
     starts = random.integers(0, len(words) - lengths.max(), size=n_passages)
     pairs = zip(starts, lengths, strict=True)
     return [" ".join(words[start : start + length]) for start, length in pairs]
@@ -189,7 +190,7 @@ def _status(name: str) -> int:
 
 
 def _padding(arguments: argparse.Namespace) -> float:
-    """Which part of our batches is padding."""
+    """Which part of our padded batches is padding."""
     texts = json.loads((arguments.folder / "passages.json").read_text())
     tokenizer = Retriever(arguments.folder / "encoder", device="cpu").model.tokenizer
     lengths = tokenize_texts(tokenizer, texts, max_length=arguments.max_length).lengths
@@ -206,9 +207,10 @@ def report(
     """Print the medians of both sides and their ratios, at equal precision and across."""
     print(
         f"{arguments.layers} layers of {arguments.hidden}, {arguments.pooling} pooling, max_length "
-        f"{arguments.max_length}, {arguments.passages} passages, {torch.get_num_threads()} threads;"
-        f" ours in batches of {arguments.budget} tokens, of which {_padding(arguments):.1%} "
-        f"padding, theirs of {arguments.batch} texts; medians of {arguments.repeats}; {agreement}"
+        f"{arguments.max_length}, {arguments.passages} passages of {arguments.words} words, "
+        f"{torch.get_num_threads()} threads; ours in batches of {arguments.budget} tokens, "
+        f"{_padding(arguments):.1%} padding in float32 and none in bfloat16, theirs of "
+        f"{arguments.batch} texts; medians of {arguments.repeats}; {agreement}"
     )
     print(json.dumps(describe_machine()))
     print(f"| | {OURS} | {THEIRS} | ratio |\n| --- | --- | --- | --- |")

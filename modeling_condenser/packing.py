@@ -46,7 +46,7 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
         raise ValueError(f"Batches cannot be packed: {reason}. Set packed: false.")
     if encoder.config._attn_implementation != PACKED:
         model.set_attn_implementation(PACKED)
-        offset = _OffsetPositions(_position_offset(encoder))
+        offset = _OffsetPositions(position_offset(encoder))
         encoder.register_forward_pre_hook(offset, with_kwargs=True)
     model.choose_rows = ReadRows.of if narrow and can_narrow(model) else None
 
@@ -97,7 +97,7 @@ class ReadRows:
         return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
 
 
-def _position_offset(encoder: PreTrainedModel) -> int:
+def position_offset(encoder: PreTrainedModel) -> int:
     """What an encoder adds to positions that count from 0: RoBERTa's begin behind padding's."""
     for module in encoder.modules():
         table = getattr(module, "position_embeddings", None)
@@ -118,4 +118,4 @@ class _OffsetPositions:
         return args, {**kwargs, "position_ids": kwargs["position_ids"] + self.offset}
 
 
-__all__ = ["ReadRows", "can_narrow", "use_packing", "why_not_packed"]
+__all__ = ["ReadRows", "can_narrow", "position_offset", "use_packing", "why_not_packed"]

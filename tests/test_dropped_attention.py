@@ -95,7 +95,7 @@ def make_dropping_model() -> Any:
 def test_packed_batches_drop_weights_in_training(
     large: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_attention, "_LARGE_BLOCK", large)
+    monkeypatch.setattr(packed_attention, "_LARGE_CALL", large)
     calls = []
 
     def count(*rows: Any, **kwargs: Any) -> torch.Tensor:

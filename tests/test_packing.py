@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 from transformers import AutoModel
 
 from modeling_condenser import (
@@ -33,7 +34,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=["_attend_blocks", "_attend_padded", "_attend_nested"])
+@pytest.fixture(params=["_attend_runs", "_attend_padded", "_attend_nested"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for large blocks on a CPU, for small ones there, and for all on CUDA.
 
@@ -142,7 +143,7 @@ def test_the_blocks_dense_vectors_are_the_late_cls_alone_or_with_the_losses(
 
 
 def test_lengths_that_are_not_said_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "_LARGE_BLOCK", math.inf)  # in one call
+    monkeypatch.setattr(packed_attention, "_LARGE_CALL", math.inf)  # in one call
     model = make_model(name)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -155,9 +156,9 @@ def test_lengths_that_are_not_said_are_counted(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("lengths", "width", "way"),
     [
-        ((400, 500), 16, "_attend_blocks"),
+        ((400, 500), 16, "_attend_runs"),
         ((4, 5), 16, "_attend_padded"),
-        ((4,), 2048, "_attend_blocks"),
+        ((4,), 2048, "_attend_runs"),
     ],
 )
 def test_large_blocks_are_attended_one_by_one_and_small_ones_in_one_call(
@@ -167,10 +168,48 @@ def test_large_blocks_are_attended_one_by_one_and_small_ones_in_one_call(
     ends = torch.tensor([0, *lengths]).cumsum(0).int()
     lines = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
     expected, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
-    for other in {"_attend_blocks", "_attend_padded"} - {way}:
+    for other in {"_attend_runs", "_attend_padded"} - {way}:
         monkeypatch.delattr(packed_attention, other)
     found, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("n_queries", [None, 1], ids=["all queries", "one a block"])
+def test_neighbours_of_equal_length_share_a_call_up_to_a_limit(
+    n_queries: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths, heads, size = [5, 5, 5, 7, 7, 5], 2, 8
+    queries = [n_queries or length for length in lengths]
+    query = torch.randn(1, heads, sum(queries), size)
+    key, value = torch.randn(2, 1, heads, sum(lengths), size)
+    lines = {
+        "cu_seq_lens_q": torch.tensor([0, *queries]).cumsum(0).int(),
+        "cu_seq_lens_k": torch.tensor([0, *lengths]).cumsum(0).int(),
+    }
+    expected = [
+        F.scaled_dot_product_attention(*block)[0].transpose(0, 1)
+        for block in zip(
+            query.split(queries, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True
+        )
+    ]
+    calls = []
+
+    def count(*rows: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append((rows[0].shape[0], rows[1].shape[2]))
+        return F.scaled_dot_product_attention(*rows[:3])
+
+    monkeypatch.setattr(packed_attention, "_attention", count)
+    monkeypatch.setattr(packed_attention, "_LARGE_CALL", 0)
+    for limit, shapes in (
+        (10**6, [(3, 5), (2, 7), (1, 5)]),
+        (10 * heads * size, [(2, 5), (1, 5), (1, 7), (1, 7), (1, 5)]),
+        (1, [(1, length) for length in lengths]),
+    ):
+        calls.clear()
+        monkeypatch.setattr(packed_attention, "_LARGEST_CALL", limit)
+        found, _ = packed_attention.attend(torch.nn.Identity(), query, key, value, None, **lines)
+        torch.testing.assert_close(found[0], torch.cat(expected), rtol=0, atol=1e-6)
+        assert calls == shapes
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.encoding.token_batches import pad_batch, plan_batches, tokenize_texts
+from modeling_condenser.encoding.token_batches import padded_batches, tokenize_texts
 from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.repository.contract import EncodingContract
 
@@ -70,12 +70,16 @@ def token_batches(
     max_length: int,
 ) -> list[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Texts as batches of like length on an encoder's device, each with the rows of its texts."""
-    tokens = tokenize_texts(tokenizer, texts, max_length=max_length)
-    batches = []
-    for rows in plan_batches(tokens.lengths, token_budget=_TOKEN_BUDGET):
-        batch = pad_batch(tokens, rows, tokenizer=tokenizer)
-        batches.append((rows, {name: part.to(encoder.device) for name, part in batch.items()}))
-    return batches
+    padded = padded_batches(
+        tokenize_texts(tokenizer, texts, max_length=max_length),
+        tokenizer=tokenizer,
+        token_budget=_TOKEN_BUDGET,
+        max_length=max_length,
+    )
+    return [
+        (rows, {name: part.to(encoder.device) for name, part in batch.items()})
+        for rows, batch in padded
+    ]
 
 
 def longest_text(encoder: PreTrainedModel, tokenizer: Any, at_most: int) -> int:

@@ -2,13 +2,13 @@
 
 A `Retriever` is opened from an export, a sentence-transformers model or a plain encoder with a
 stated pooling (`opening.py`). It tokenizes a window of texts at a time, sorts the window by length
-and runs it in batches of about equally many tokens (`token_batches.py`), while the next window is
-being read and tokenized. Only the output grows with the number of texts.
+and runs it in batches of about equally many tokens, padded (`token_batches.py`) or, in bfloat16,
+without padding (`packed_texts.py`), while the next window is being read and tokenized. Only the
+output grows with the number of texts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -24,19 +24,19 @@ from tqdm.auto import tqdm
 from modeling_condenser.hub.model_folder import find_model_folder
 from modeling_condenser.repository.contract import Pooling, Similarity
 
-from .cls_layer import ClsLayer
 from .fingerprints import fingerprint_retriever
 from .opening import check_length, open_model
+from .packed_encoder import use_packing
+from .packed_texts import packed_batches
 from .precision import (
     FLOAT32,
     LENGTH_MULTIPLE,
     Dtype,
     check_dtype,
     hold_weights,
-    rounded_rows,
     wants_few_shapes,
 )
-from .token_batches import TokenizedTexts, pad_batch, plan_batches, rounded_up, tokenize_texts
+from .token_batches import TokenizedTexts, padded_batches, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -112,7 +112,7 @@ class Retriever:
         self.dtype = dtype
         hold_weights(self.model, dtype)
         # Not in float32, whose bits are those of the evaluation script that travels with exports.
-        self._cls_layer = None if dtype == FLOAT32 else ClsLayer.of(self.model)
+        self._packs = dtype != FLOAT32 and use_packing(self.model)
         dimension: Any = self.model.get_embedding_dimension()
         self.dimension: int = dimension
         is_cpu = self.model.device.type == "cpu"
@@ -278,16 +278,9 @@ class Retriever:
     def _encode_window(
         self, window: TokenizedTexts, extra: Mapping[str, int], bar: tqdm, max_length: int
     ) -> np.ndarray:
-        multiple = LENGTH_MULTIPLE if wants_few_shapes(self.model, self.dtype) else 1
         is_cuda = self.model.device.type == "cuda"
         parts = []
-        for rows in plan_batches(window.lengths, token_budget=self.token_budget, multiple=multiple):
-            length = min(rounded_up(int(window.lengths[rows].max()), multiple), max_length)
-            filled = rows
-            if multiple > 1:  # the last batch, which is smaller, with copies of its own texts
-                most = self.token_budget // length
-                filled = np.resize(rows, rounded_rows(len(rows), most=most))
-            batch = pad_batch(window, filled, tokenizer=self.model.tokenizer, length=length)
+        for rows, batch in self._batches(window, max_length):
             part = self._run(batch, extra)[: len(rows)]
             # The copy back does not wait for the batch, so that the next one can be prepared.
             parts.append((rows, part.to("cpu", non_blocking=is_cuda)))
@@ -299,22 +292,38 @@ class Retriever:
             vectors[rows] = part.numpy()
         return vectors
 
-    def _run(self, batch: Mapping[str, torch.Tensor], extra: Mapping[str, int]) -> torch.Tensor:
+    def _batches(
+        self, window: TokenizedTexts, max_length: int
+    ) -> Iterator[tuple[np.ndarray, Mapping[str, Any]]]:
+        """The rows of each batch, and what the model takes, with what fills it up at its end."""
+        tokenizer, token_budget = self.model.tokenizer, self.token_budget
+        if self._packs:
+            return packed_batches(window, tokenizer=tokenizer, token_budget=token_budget)
+        return padded_batches(
+            window,
+            tokenizer=tokenizer,
+            token_budget=token_budget,
+            max_length=max_length,
+            multiple=LENGTH_MULTIPLE if wants_few_shapes(self.model, self.dtype) else 1,
+        )
+
+    def _run(self, batch: Mapping[str, Any], extra: Mapping[str, int]) -> torch.Tensor:
         """Vectors of one batch, (B, D) float32."""
         device = self.model.device
         is_cuda = device.type == "cuda"
-        features: dict[str, Any] = dict(extra)
-        for name, column in batch.items():
-            pinned = column.pin_memory() if is_cuda else column
-            features[name] = pinned.to(device, non_blocking=is_cuda)
+
+        def on_device(column: Any) -> Any:
+            if not isinstance(column, torch.Tensor):
+                return column
+            return (column.pin_memory() if is_cuda else column).to(device, non_blocking=is_cuda)
+
+        features = {**extra, **{name: on_device(column) for name, column in batch.items()}}
         try:
-            with self._cls_layer.alone() if self._cls_layer else nullcontext():
-                vectors = self.model(features)["sentence_embedding"].float()  # (B, D)
+            vectors = self.model(features)["sentence_embedding"].float()  # (B, D)
         except torch.OutOfMemoryError as error:
-            rows, longest = batch["input_ids"].shape
             raise MemoryError(
-                f"A batch of {rows} texts of up to {longest} tokens does not fit into the memory "
-                f"of {device}: open the retriever with a token_budget below {self.token_budget}."
+                f"A batch of {batch['input_ids'].numel()} tokens does not fit into the memory of "
+                f"{device}: open the retriever with a token_budget below {self.token_budget}."
             ) from error
         vectors = vectors[:, : self.dimension]
         if self.contract.similarity == "cosine" and not self._gives_unit_vectors:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from .precision import rounded_rows
+
 # The tokenizer holds offsets and strings of all tokens of a call, those that are cut off too.
 _CHARACTERS_A_CALL = 1_000_000
 
@@ -42,6 +44,12 @@ class TokenizedTexts:
     def lengths(self) -> np.ndarray:
         """Tokens of each text, (N,) int64."""
         return np.diff(self.starts)
+
+    def tokens_of(self, rows: np.ndarray) -> np.ndarray:
+        """Where the tokens of some texts, (B,), lie among all, one text behind the other."""
+        lengths = self.lengths[rows]
+        place_in_text = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return np.repeat(self.starts[rows], lengths) + place_in_text
 
 
 def tokenize_texts(
@@ -93,6 +101,35 @@ def _by_characters(texts: Sequence[str]) -> Iterator[list[str]]:
         yield some
 
 
+def padded_batches(
+    texts: TokenizedTexts,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    token_budget: int,
+    max_length: int,
+    multiple: int = 1,
+) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+    """Make padded batches of all texts.
+
+    Args:
+        texts: N texts.
+        tokenizer: says what to pad with, and where.
+        token_budget: see `plan_batches`.
+        max_length: of a text, beyond which none is padded.
+        multiple: what the longest text's length is rounded up to. Where it is above 1, the number
+            of a batch's texts is rounded up, too, by copies of its own.
+
+    Yields:
+        The rows of a batch, (B,) int64, and what `pad_batch` makes of them; copies are at its end.
+    """
+    for rows in plan_batches(texts.lengths, token_budget=token_budget, multiple=multiple):
+        length = min(rounded_up(int(texts.lengths[rows].max()), multiple), max_length)
+        filled = rows
+        if multiple > 1:
+            filled = np.resize(rows, rounded_rows(len(rows), most=token_budget // length))
+        yield rows, pad_batch(texts, filled, tokenizer=tokenizer, length=length)
+
+
 def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -> list[np.ndarray]:
     """Put texts of like length together.
 
@@ -106,15 +143,12 @@ def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -
         multiple: what the longest text's length is rounded up to.
 
     Returns:
-        The rows of each batch, (B,) int64: the longest texts first, so that a batch that does not
-        fit into memory fails at the start; of equal lengths the lower row first.
+        The rows of each batch, (B,) int64, in the order of `longest_first`.
 
     Raises:
         ValueError: the budget is below 1.
     """
-    if token_budget < 1:
-        raise ValueError(f"token_budget is {token_budget}, expected at least 1, e.g. 4096.")
-    order = np.argsort(-lengths, kind="stable")
+    order = longest_first(lengths, token_budget)
     batches, first = [], 0
     while first < len(order):
         longest = rounded_up(max(int(lengths[order[first]]), 1), multiple)
@@ -122,6 +156,20 @@ def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -
         batches.append(order[first:last])
         first = last
     return batches
+
+
+def longest_first(lengths: np.ndarray, token_budget: int) -> np.ndarray:
+    """The rows of N texts in the order in which batches take them, (N,) int64.
+
+    The longest come first, so that a batch that does not fit into memory fails at the start; of
+    equal lengths the lower row comes first.
+
+    Raises:
+        ValueError: the budget is below 1.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token_budget is {token_budget}, expected at least 1, e.g. 4096.")
+    return np.argsort(-lengths, kind="stable")
 
 
 def rounded_up(number: int, multiple: int) -> int:
@@ -155,9 +203,7 @@ def pad_batch(
         mask = places >= longest - lengths[:, None]  # (B, T)
     else:
         mask = places < lengths[:, None]  # (B, T)
-    # Where each token lies among all: the start of its text, and its place within it.
-    place_in_text = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    tokens = np.repeat(texts.starts[rows], lengths) + place_in_text
+    tokens = texts.tokens_of(rows)
     batch = {"input_ids": _filled(mask, texts.ids[tokens], tokenizer.pad_token_id)}
     batch["attention_mask"] = mask.astype(np.int64)
     if texts.type_ids is not None:

@@ -40,9 +40,27 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
         with a filler: where each block begins, then N; `max_length_q` and `max_length_k`, the
         longest block's length as an int. N is a multiple of `PACK_MULTIPLE`.
     """
-    # numpy is faster than torch at so little.
     is_token = batch["attention_mask"].numpy().astype(bool, copy=False)
-    lengths = is_token.sum(axis=1)
+    columns = {
+        "input_ids": (batch["input_ids"].numpy()[is_token], pad_token_id),
+        "labels": (batch["labels"].numpy()[is_token], IGNORE_INDEX),
+    }
+    return lay_end_to_end(is_token.sum(axis=1), columns)
+
+
+def lay_end_to_end(
+    lengths: np.ndarray, columns: Mapping[str, tuple[np.ndarray, int]]
+) -> dict[str, Any]:
+    """Make a packed batch of blocks that lie one behind the other.
+
+    Args:
+        lengths: tokens of each block, (B,) whole numbers above 0.
+        columns: by name, a whole number a token, (tokens,), and what the filler is made of.
+
+    Returns:
+        The columns and `position_ids`, each (1, N) int64; the other fields as `pack` has them.
+    """
+    # numpy is faster than torch at so little.
     n_tokens = int(lengths.sum())
     n_filler = -n_tokens % PACK_MULTIPLE
     starts = np.zeros(len(lengths) + 1 + (n_filler > 0), dtype=np.int32)
@@ -55,11 +73,11 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
         row[0, n_tokens:] = fill
         return torch.from_numpy(row)
 
+    # The filler's positions are all 0, which every encoder has a place for.
+    positions = np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths)
     return {
-        "input_ids": lay_out(batch["input_ids"].numpy()[is_token], pad_token_id),
-        "labels": lay_out(batch["labels"].numpy()[is_token], IGNORE_INDEX),
-        # The filler's are all 0, which every encoder has a place for.
-        "position_ids": lay_out(np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths), 0),
+        **{name: lay_out(values, fill) for name, (values, fill) in columns.items()},
+        "position_ids": lay_out(positions, 0),
         **_boundaries(torch.from_numpy(starts), max(int(lengths.max()), n_filler)),
     }
 

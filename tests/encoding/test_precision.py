@@ -15,6 +15,7 @@ from modeling_condenser.encoding.precision import rounded_rows
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import plan_batches
 from modeling_condenser.retrieval.systems import parse_system
+from tests.backbones.encoders import BACKBONES
 from tests.encoding.encoders import MIXED
 
 
@@ -139,28 +140,42 @@ def test_a_system_takes_a_type_only_where_it_states_none() -> None:
     assert parse_system("bm25").in_dtype("bfloat16") == parse_system("bm25")
 
 
-def test_a_cpu_meets_few_shapes(
-    bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+def shapes_of(
+    retriever: Retriever, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> set[tuple[int, ...]]:
+    """Of the batches that ever more texts make."""
+    shapes, forward = set(), retriever.model.forward
+
+    def spy(features: dict, **kwargs: object) -> dict:
+        shapes.add(tuple(features["input_ids"].shape))
+        return forward(features, **kwargs)
+
+    monkeypatch.setattr(retriever.model, "forward", spy)
+    for n in range(1, 120, 3):
+        retriever.encode_queries(texts[:n])
+    return shapes
+
+
+def test_a_cpu_meets_few_shapes_of_padded_batches(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shapes_of(dtype: str) -> set[tuple[int, ...]]:
-        retriever, shapes = opened(bert_folder, dtype=dtype, token_budget=300), set()
-        forward = retriever.model.forward
-
-        def spy(features: dict, **kwargs: object) -> dict:
-            shapes.add(tuple(features["input_ids"].shape))
-            return forward(features, **kwargs)
-
-        monkeypatch.setattr(retriever.model, "forward", spy)
-        for n in range(1, 120, 3):
-            retriever.encode_queries(texts[:n])
-        return shapes
-
-    half, single = shapes_of("bfloat16"), shapes_of("float32")
+    folder = BACKBONES["MPNet"].save(tmp_path, texts)
+    half, single = (
+        shapes_of(opened(folder, dtype=dtype, token_budget=300), texts, monkeypatch)
+        for dtype in ("bfloat16", "float32")
+    )
     assert all(length % 8 == 0 and length <= 64 for _, length in half)
     # Full batches, and last ones of a power of two.
     assert all(rows == 300 // length or rows.bit_count() == 1 for rows, length in half)
     assert all(rows * length <= 300 for rows, length in half)
     assert len(half) < len(single) / 2
+
+
+def test_a_cpu_meets_few_shapes_of_packed_batches(
+    bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = opened(bert_folder, dtype="bfloat16", token_budget=300)
+    assert shapes_of(half, texts, monkeypatch) == {(1, 64), (1, 128), (1, 192), (1, 256)}
 
 
 def test_a_budget_counts_lengths_that_are_rounded_up() -> None:

@@ -106,7 +106,7 @@ def test_a_batch_that_does_not_fit_into_memory_names_the_budget(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(retriever.model, "forward", fail)
-    with pytest.raises(MemoryError, match="batch of 2 texts of up to 64 tokens.*below 500"):
+    with pytest.raises(MemoryError, match="batch of 128 tokens.*below 500"):
         retriever.encode_queries([LONG * 9, "Why?"])
 
 

@@ -9,7 +9,12 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoding import token_batches
-from modeling_condenser.encoding.token_batches import pad_batch, plan_batches, tokenize_texts
+from modeling_condenser.encoding.token_batches import (
+    pad_batch,
+    padded_batches,
+    plan_batches,
+    tokenize_texts,
+)
 
 TEXTS = [
     "Why?",
@@ -106,3 +111,22 @@ def test_a_batch_is_what_the_tokenizer_itself_would_pad(
         assert column.dtype == torch.int64
         torch.testing.assert_close(column, expected[name], rtol=0, atol=0)
     assert 0 < int(expected["token_type_ids"].sum()) < int(expected["attention_mask"].sum())
+
+
+def test_batches_that_are_rounded_up_hold_copies_at_their_end(
+    wordpiece_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    texts = tokenize_texts(wordpiece_tokenizer, TEXTS * 3, max_length=12)
+    settings = {"tokenizer": wordpiece_tokenizer, "token_budget": 64, "max_length": 12}
+    for multiple in (1, 8):
+        seen: list[int] = []
+        for rows, batch in padded_batches(texts, multiple=multiple, **settings):
+            alone = pad_batch(texts, rows, tokenizer=wordpiece_tokenizer)["input_ids"]
+            ids = batch["input_ids"]
+            longest = alone.shape[1]
+            assert ids.shape[1] == min(-(-longest // multiple) * multiple, 12)
+            assert torch.equal(ids[: len(rows), :longest], alone)
+            assert torch.equal(ids, ids[torch.arange(len(ids)) % len(rows)])
+            assert ids.numel() <= 64
+            seen.extend(rows.tolist())
+        assert sorted(seen) == list(range(len(TEXTS) * 3))

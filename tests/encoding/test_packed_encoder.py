@@ -1,0 +1,246 @@
+"""Texts without padding: the vectors of padded ones, and fewer rows wherever that is exact."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
+from tokenizers import processors
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from modeling_condenser import packed_attention
+from modeling_condenser.encoding.packed_encoder import use_packing
+from modeling_condenser.encoding.retriever import Retriever
+from tests.backbones.encoders import BACKBONES
+from tests.encoding.encoders import MIXED, as_passages, save_modules, with_template
+from tests.publishing.making import plain_vectors
+
+PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
+NARROW = ("BERT", "CamemBERT", "DistilBERT", "ELECTRA", "RoBERTa", "XLM-RoBERTa")
+
+
+def packed(folder: Path, **settings: Any) -> Retriever:
+    """A retriever that packs in float32, too, in which exactness can be seen."""
+    retriever = Retriever(folder, device="cpu", **settings)
+    retriever._packs = use_packing(retriever.model)
+    return retriever
+
+
+@contextmanager
+def shapes_of(retriever: Retriever) -> Iterator[list[tuple[int, int, int, int]]]:
+    """Of each batch, what its token ids and its last hidden states have: rows and columns."""
+    shapes: list[tuple[int, int, int, int]] = []
+    transformer: Any = retriever.model[0]
+
+    def note(_: Any, args: tuple, features: dict[str, Any]) -> None:
+        states = features["token_embeddings"]
+        shapes.append((*args[0]["input_ids"].shape, *states.shape[:2]))
+
+    hook = transformer.register_forward_hook(note)
+    yield shapes
+    hook.remove()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize("name", sorted(BACKBONES))
+def test_the_vectors_are_those_of_transformers_without_padding_where_it_can_be(
+    name: str, pooling: str, texts: list[str], tmp_path: Path
+) -> None:
+    folder = BACKBONES[name].save(tmp_path, texts)
+    retriever = packed(folder, pooling=pooling, token_budget=64)
+    expected = plain_vectors(folder, MIXED, pooling=pooling).numpy()
+    with shapes_of(retriever) as shapes:
+        found = retriever.encode_queries(MIXED)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert len(shapes) > 2
+    if name in PADDED_ONLY:
+        assert not retriever._packs
+        return
+    assert {shape[:2] for shape in shapes} == {(1, 64)}
+    reads_cls_only = pooling == "cls" and name in NARROW
+    assert all((rows < 10) == reads_cls_only for *_, rows in shapes)
+
+
+@pytest.mark.parametrize("way", ["_attend_runs", "_attend_padded", "_attend_nested"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_every_way_to_attend_gives_them(
+    way: str, pooling: str, bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU with large blocks, with small ones, and on CUDA by the same call."""
+    expected = Retriever(bert_folder, pooling=pooling).encode_queries([*MIXED, *texts])
+    ways = []
+
+    def choose(rows: Any, blocks: Any) -> Any:
+        ways.append(way)
+        return getattr(packed_attention, way)
+
+    monkeypatch.setattr(packed_attention, "_choose_way", choose)
+    found = packed(bert_folder, pooling=pooling).encode_queries([*MIXED, *texts])
+    assert ways
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_the_model_takes_padded_batches_of_others_as_before(bert_folder: Path) -> None:
+    retriever = packed(bert_folder, pooling="cls")
+    vectors = retriever.encode_queries(MIXED)
+    with shapes_of(retriever) as shapes:
+        theirs = retriever.model.encode(MIXED, show_progress_bar=False)
+    (n_texts, length, *states), *_ = shapes
+    assert n_texts == len(MIXED)
+    assert states == [n_texts, length]
+    np.testing.assert_allclose(vectors, theirs, rtol=0, atol=2e-6)
+    untouched = Retriever(bert_folder, pooling="cls").model.encode(MIXED, show_progress_bar=False)
+    assert np.array_equal(theirs, untouched)
+
+
+@pytest.mark.parametrize("modes", ["weightedmean", "lasttoken", ("cls", "mean"), ("mean", "max")])
+def test_other_poolings_get_all_rows(modes: Any, bert_folder: Path, tmp_path: Path) -> None:
+    folder = save_modules(
+        tmp_path / "model",
+        bert_folder,
+        lambda size: [Pooling(size, pooling_mode=modes)],
+        similarity_fn_name="dot",
+    )
+    retriever = packed(folder)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
+    with shapes_of(retriever) as shapes:
+        found = retriever.encode_queries(MIXED)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
+
+
+def test_modules_behind_the_pooling_read_the_same_vector(bert_folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    folder = save_modules(
+        tmp_path / "dense",
+        bert_folder,
+        lambda size: [Pooling(size, pooling_mode="cls"), Dense(size, 12), Normalize()],
+        similarity_fn_name="cosine",
+    )
+    retriever = packed(folder)
+    with shapes_of(retriever) as shapes:
+        found = retriever.encode_queries(MIXED)
+    assert [shape[3] for shape in shapes] == [len(MIXED) + 1]  # and the filler
+    expected = retriever.model.encode(MIXED, show_progress_bar=False)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_a_prompt_can_be_left_out(pooling: str, bert_folder: Path, tmp_path: Path) -> None:
+    folder = save_modules(
+        tmp_path / "prompted",
+        bert_folder,
+        lambda size: [Pooling(size, pooling_mode=pooling, include_prompt=False)],
+        prompts={"query": "In words: "},
+        similarity_fn_name="dot",
+    )
+    retriever = packed(folder)
+    expected = retriever.model.encode(MIXED, prompt_name="query", show_progress_bar=False)
+    with shapes_of(retriever) as shapes:
+        found = retriever.encode_queries(MIXED)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
+
+
+def test_segment_ids_are_packed_too(
+    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    template = processors.TemplateProcessing(
+        single="[CLS] $A:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, template)
+    expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
+    without = plain_vectors(bert_folder, MIXED, pooling="mean").numpy()
+    found = packed(folder, pooling="mean", token_budget=64).encode_queries(MIXED)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert np.abs(found - without).max() > 1e-3
+
+
+def test_neither_budget_nor_company_changes_a_vector(bert_folder: Path, texts: list[str]) -> None:
+    some = [*MIXED, *texts[:60]]
+    retriever = packed(bert_folder, pooling="mean")
+    expected = retriever.encode_queries(some)
+    for budget in (1, 65, 700, 10**9):
+        retriever.token_budget = budget
+        np.testing.assert_allclose(retriever.encode_queries(some), expected, rtol=0, atol=1e-6)
+    found = retriever.encode_passages(as_passages(some).select(range(3, 40)))
+    np.testing.assert_allclose(found, expected[3:40], rtol=0, atol=1e-6)
+    assert retriever.encode_queries([]).shape == (0, 32)
+
+
+def _save_left_padded(encoder: Path, folder: Path) -> Path:
+    folder = save_modules(
+        folder, encoder, lambda size: [Pooling(size, pooling_mode="cls")], similarity_fn_name="dot"
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _save_with_config(encoder: Path, folder: Path, **changes: Any) -> Path:
+    folder = save_modules(
+        folder, encoder, lambda size: [Pooling(size, pooling_mode="cls")], similarity_fn_name="dot"
+    )
+    AutoConfig.from_pretrained(folder, **changes).save_pretrained(folder)
+    return folder
+
+
+def _save_dense_tokens(encoder: Path, folder: Path) -> Path:
+    dense = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    return save_modules(
+        folder,
+        encoder,
+        lambda size: [Dense(size, 12, **dense), Pooling(12, pooling_mode="mean")],
+        similarity_fn_name="dot",
+    )
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        _save_left_padded,
+        _save_dense_tokens,
+        lambda encoder, folder: _save_with_config(encoder, folder, is_decoder=True),
+        lambda encoder, folder: _save_with_config(encoder, folder, output_hidden_states=True),
+    ],
+    ids=["padded on the left", "projected tokens", "causal", "all hidden states"],
+)
+def test_what_is_not_known_to_be_the_same_stays_padded(
+    save: Any, bert_folder: Path, tmp_path: Path
+) -> None:
+    folder = save(bert_folder, tmp_path / "model")
+    half = Retriever(folder, device="cpu", dtype="bfloat16")
+    transformer: Any = half.model[0]
+    assert not half._packs
+    assert transformer.model.config._attn_implementation == "sdpa"
+    found, expected = half.encode_queries(MIXED), Retriever(folder).encode_queries(MIXED)
+    products = (found * expected).sum(axis=1)
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert (products / norms).min() > 0.999
+
+
+def test_an_attention_that_was_chosen_is_kept(bert_folder: Path) -> None:
+    model = Retriever(bert_folder, pooling="cls").model
+    transformer: Any = model[0]
+    transformer.model.set_attn_implementation("eager")
+    assert not use_packing(model)
+    assert transformer.model.config._attn_implementation == "eager"
+
+
+def test_bfloat16_packs_and_float32_keeps_the_bits_of_the_evaluation_script(
+    bert_folder: Path,
+) -> None:
+    half = Retriever(bert_folder, pooling="cls", device="cpu", dtype="bfloat16")
+    with shapes_of(half) as shapes:
+        half.encode_queries(MIXED)
+    assert [shape[3] for shape in shapes] == [len(MIXED) + 1]
+    single = Retriever(bert_folder, pooling="cls", device="cpu")
+    with shapes_of(single) as shapes:
+        single.encode_queries(MIXED)
+    assert [shape[0] for shape in shapes] == [len(MIXED)]
