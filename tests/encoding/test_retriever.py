@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from modeling_condenser.encoding import retriever as encoding
+from modeling_condenser.encoding.precision import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
@@ -417,14 +418,15 @@ def test_a_model_that_keeps_the_first_numbers_of_its_vectors_does_so(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_a_gpu_gives_the_vectors_of_the_cpu(
-    bert_folder: Path, texts: list[str], pooling: str
+    bert_folder: Path, texts: list[str], pooling: str, dtype: Dtype, tolerance: float
 ) -> None:
     some = [*MIXED, *texts]
-    on_gpu = Retriever(bert_folder, pooling=pooling, device="cuda", token_budget=900)
+    on_gpu = Retriever(bert_folder, pooling=pooling, device="cuda", token_budget=900, dtype=dtype)
     on_cpu = Retriever(bert_folder, pooling=pooling, device="cpu")
     found = on_gpu.encode_passages(as_passages(some))
     assert on_gpu.model.device.type == "cuda"
-    np.testing.assert_allclose(found, on_cpu.encode_queries(some), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found, on_cpu.encode_queries(some), rtol=0, atol=tolerance)
     assert np.array_equal(found, on_gpu.encode_passages(as_passages(some)))
