@@ -19,7 +19,13 @@ from modeling_condenser.packing import ReadRows, position_offset, why_not_packed
 
 # Whose packed vectors are known, by tests, to be the padded ones.
 _MODEL_TYPES = (
-    *("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta"),
+    "albert",
+    "bert",
+    "camembert",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "roberta",
     "xlm-roberta",
 )
 
