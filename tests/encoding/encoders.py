@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tokenizers import processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -40,6 +40,16 @@ def save_modules(
     model = SentenceTransformer(modules=[transformer, *following], device="cpu", **settings)
     model.save_pretrained(str(folder))
     return folder
+
+
+def save_pooled(folder: Path, encoder: Path, mode: object, **pooling: object) -> Path:
+    """A sentence-transformers model that pools in one way and compares by dot product."""
+    return save_modules(
+        folder,
+        encoder,
+        lambda size: [Pooling(size, pooling_mode=mode, **pooling)],
+        similarity_fn_name="dot",
+    )
 
 
 def as_passages(texts: list[str], titles: list[str] | None = None) -> Dataset:

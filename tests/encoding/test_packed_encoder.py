@@ -17,7 +17,7 @@ from modeling_condenser import packed_attention
 from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
-from tests.encoding.encoders import MIXED, as_passages, save_modules, with_template
+from tests.encoding.encoders import MIXED, as_passages, save_modules, save_pooled, with_template
 from tests.publishing.making import plain_vectors
 
 PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
@@ -101,12 +101,7 @@ def test_the_model_takes_padded_batches_of_others_as_before(bert_folder: Path) -
 
 @pytest.mark.parametrize("modes", ["weightedmean", "lasttoken", ("cls", "mean"), ("mean", "max")])
 def test_other_poolings_get_all_rows(modes: Any, bert_folder: Path, tmp_path: Path) -> None:
-    folder = save_modules(
-        tmp_path / "model",
-        bert_folder,
-        lambda size: [Pooling(size, pooling_mode=modes)],
-        similarity_fn_name="dot",
-    )
+    folder = save_pooled(tmp_path / "model", bert_folder, modes)
     retriever = packed(folder)
     expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
     with shapes_of(retriever) as shapes:
@@ -175,18 +170,14 @@ def test_neither_budget_nor_company_changes_a_vector(bert_folder: Path, texts: l
 
 
 def _save_left_padded(encoder: Path, folder: Path) -> Path:
-    folder = save_modules(
-        folder, encoder, lambda size: [Pooling(size, pooling_mode="cls")], similarity_fn_name="dot"
-    )
+    folder = save_pooled(folder, encoder, "cls")
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def _save_with_config(encoder: Path, folder: Path, **changes: Any) -> Path:
-    folder = save_modules(
-        folder, encoder, lambda size: [Pooling(size, pooling_mode="cls")], similarity_fn_name="dot"
-    )
+    folder = save_pooled(folder, encoder, "cls")
     AutoConfig.from_pretrained(folder, **changes).save_pretrained(folder)
     return folder
 

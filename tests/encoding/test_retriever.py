@@ -28,7 +28,14 @@ from modeling_condenser.encoding.precision import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
-from tests.encoding.encoders import LONG, MIXED, as_passages, save_modules, with_template
+from tests.encoding.encoders import (
+    LONG,
+    MIXED,
+    as_passages,
+    save_modules,
+    save_pooled,
+    with_template,
+)
 from tests.publishing.making import make_run, plain_vectors
 
 TEXTS = ["Why?", LONG * 3]
@@ -171,12 +178,7 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
 def test_poolings_that_contracts_have_no_word_for_work_and_are_named(
     modes: object, name: str, bert_folder: Path, tmp_path: Path
 ) -> None:
-    folder = save_modules(
-        tmp_path / "model",
-        bert_folder,
-        lambda size: [Pooling(size, pooling_mode=modes)],
-        similarity_fn_name="dot",
-    )
+    folder = save_pooled(tmp_path / "model", bert_folder, modes)
     retriever = Retriever(folder)
     expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
     assert retriever.contract.pooling == name
