@@ -46,8 +46,7 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
         raise ValueError(f"Batches cannot be packed: {reason}. Set packed: false.")
     if encoder.config._attn_implementation != PACKED:
         model.set_attn_implementation(PACKED)
-        offset = _OffsetPositions(position_offset(encoder))
-        encoder.register_forward_pre_hook(offset, with_kwargs=True)
+        encoder.register_forward_pre_hook(OffsetPositions(encoder), with_kwargs=True)
     model.choose_rows = ReadRows.of if narrow and can_narrow(model) else None
 
 
@@ -97,7 +96,7 @@ class ReadRows:
         return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
 
 
-def position_offset(encoder: PreTrainedModel) -> int:
+def _position_offset(encoder: PreTrainedModel) -> int:
     """What an encoder adds to positions that count from 0: RoBERTa's begin behind padding's."""
     for module in encoder.modules():
         table = getattr(module, "position_embeddings", None)
@@ -106,16 +105,23 @@ def position_offset(encoder: PreTrainedModel) -> int:
     return 0
 
 
-class _OffsetPositions:
-    """Turns a packed batch's positions, which count from 0, into the encoder's own."""
+class OffsetPositions:
+    """Turns a packed batch's positions, which count from 0, into the encoder's own.
 
-    def __init__(self, offset: int):
-        self.offset = offset
+    An encoder's forward pre-hook that gets keyword arguments.
+    """
+
+    def __init__(self, encoder: PreTrainedModel):
+        self.offset = _position_offset(encoder)
 
     def __call__(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        if kwargs.get("cu_seq_lens_q") is None or kwargs.get("position_ids") is None:
-            return args, kwargs
-        return args, {**kwargs, "position_ids": kwargs["position_ids"] + self.offset}
+        return args, self.of(kwargs)
+
+    def of(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """An encoder's inputs with its own positions, where they are a packed batch."""
+        if inputs.get("cu_seq_lens_q") is None or inputs.get("position_ids") is None:
+            return inputs
+        return {**inputs, "position_ids": inputs["position_ids"] + self.offset}
 
 
-__all__ = ["ReadRows", "can_narrow", "position_offset", "use_packing", "why_not_packed"]
+__all__ = ["OffsetPositions", "ReadRows", "can_narrow", "use_packing", "why_not_packed"]

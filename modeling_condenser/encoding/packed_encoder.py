@@ -7,6 +7,7 @@ and feed-forward are left out: of a BERT of four layers about a sixth of the tim
 those of padded batches, which the encoder takes as before.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from torch import nn
 
 from modeling_condenser.packed_attention import PACKED, keys_and_values
-from modeling_condenser.packing import ReadRows, position_offset, why_not_packed
+from modeling_condenser.packing import OffsetPositions, ReadRows, why_not_packed
 
 # Whose packed vectors are known, by tests, to be the padded ones.
 _MODEL_TYPES = (
@@ -44,7 +45,8 @@ def use_packing(model: SentenceTransformer) -> bool:
     if not _can_pack(model) or not _reads_packed(model):
         return False
     encoder.set_attn_implementation(PACKED)
-    transformer.register_forward_pre_hook(_OffsetPositions(position_offset(encoder)))
+    # Not of the encoder itself, whose `forward` is called directly, past its hooks.
+    transformer.register_forward_pre_hook(partial(_offset_positions, OffsetPositions(encoder)))
     if _reads_cls_only(model) and (layer := _last_layer(encoder)) is not None:
         layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
         transformer.register_forward_hook(_hand_over_cls)
@@ -103,17 +105,10 @@ def _last_layer(encoder: nn.Module) -> nn.Module | None:
     return layer if len(found) == 1 else None
 
 
-class _OffsetPositions:
-    """Turns a packed batch's positions, which count from 0, into the encoder's own."""
-
-    def __init__(self, offset: int):
-        self.offset = offset
-
-    def __call__(self, _: nn.Module, args: tuple) -> tuple:
-        features, *others = args
-        if "cu_seq_lens_q" not in features:
-            return args
-        return {**features, "position_ids": features["position_ids"] + self.offset}, *others
+def _offset_positions(own: OffsetPositions, _: nn.Module, args: tuple) -> tuple:
+    """As `OffsetPositions`, for a module whose features are one dictionary."""
+    features, *others = args
+    return own.of(features), *others
 
 
 def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

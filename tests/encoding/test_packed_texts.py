@@ -32,17 +32,6 @@ def test_a_batch_keeps_to_the_budget_with_its_filler_and_takes_what_fits(budget:
         assert lengths[rows].sum() + lengths[following[0]] > budget - budget % 64
 
 
-def test_a_text_beyond_the_budget_is_a_batch_of_its_own() -> None:
-    batches = plan_packed_batches(np.array([2, 50, 2, 60]), token_budget=4)
-    assert [rows.tolist() for rows in batches] == [[3], [1], [0, 2]]
-
-
-@pytest.mark.parametrize("budget", [0, -5])
-def test_a_budget_below_one_is_refused(budget: int) -> None:
-    with pytest.raises(ValueError, match=f"token_budget is {budget}, expected at least 1"):
-        plan_packed_batches(np.array([1]), token_budget=budget)
-
-
 def test_the_texts_lie_end_to_end_and_a_filler_behind_them(
     wordpiece_tokenizer: PreTrainedTokenizerBase,
 ) -> None:

@@ -1,6 +1,7 @@
 """Batches by length, against what the tokenizer itself gives and against plain counting."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoding import token_batches
+from modeling_condenser.encoding.packed_texts import plan_packed_batches
 from modeling_condenser.encoding.token_batches import (
     pad_batch,
     padded_batches,
@@ -74,15 +76,17 @@ def test_a_batch_keeps_to_the_budget_with_its_padding_and_takes_what_fits() -> N
             assert (len(rows) + 1) * lengths[rows].max() > budget
 
 
-def test_a_text_beyond_the_budget_is_a_batch_of_its_own() -> None:
-    batches = plan_batches(np.array([2, 50, 2, 60]), token_budget=4)
+@pytest.mark.parametrize("plan", [plan_batches, plan_packed_batches])
+def test_a_text_beyond_the_budget_is_a_batch_of_its_own(plan: Any) -> None:
+    batches = plan(np.array([2, 50, 2, 60]), token_budget=4)
     assert [rows.tolist() for rows in batches] == [[3], [1], [0, 2]]
 
 
+@pytest.mark.parametrize("plan", [plan_batches, plan_packed_batches])
 @pytest.mark.parametrize("budget", [0, -5])
-def test_a_budget_below_one_is_refused(budget: int) -> None:
+def test_a_budget_below_one_is_refused(plan: Any, budget: int) -> None:
     with pytest.raises(ValueError, match=f"token_budget is {budget}, expected at least 1"):
-        plan_batches(np.array([1]), token_budget=budget)
+        plan(np.array([1]), token_budget=budget)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
