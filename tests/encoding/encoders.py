@@ -25,6 +25,11 @@ MIXED = [
     "x",
 ]
 
+# Segment 1 for all tokens but the first.
+SEGMENTED = processors.TemplateProcessing(
+    single="[CLS] $A:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+)
+
 
 def save_modules(
     folder: Path,

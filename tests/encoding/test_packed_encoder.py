@@ -10,14 +10,20 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
-from tokenizers import processors
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser import packed_attention
 from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
-from tests.encoding.encoders import MIXED, as_passages, save_modules, save_pooled, with_template
+from tests.encoding.encoders import (
+    MIXED,
+    SEGMENTED,
+    as_passages,
+    save_modules,
+    save_pooled,
+    with_template,
+)
 from tests.publishing.making import plain_vectors
 
 PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
@@ -146,10 +152,7 @@ def test_a_prompt_can_be_left_out(pooling: str, bert_folder: Path, tmp_path: Pat
 def test_segment_ids_are_packed_too(
     bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    template = processors.TemplateProcessing(
-        single="[CLS] $A:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, template)
+    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
     expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
     without = plain_vectors(bert_folder, MIXED, pooling="mean").numpy()
     found = packed(folder, pooling="mean", token_budget=64).encode_queries(MIXED)

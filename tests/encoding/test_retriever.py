@@ -14,7 +14,6 @@ from sentence_transformers.sentence_transformer.modules import (
     Normalize,
     Pooling,
 )
-from tokenizers import processors
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -31,6 +30,7 @@ from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.encoders import (
     LONG,
     MIXED,
+    SEGMENTED,
     as_passages,
     save_modules,
     save_pooled,
@@ -243,10 +243,7 @@ def test_a_decoder_that_pads_on_the_left_gives_what_each_text_gives_alone(
 def test_segment_ids_are_passed_where_the_contract_says_so(
     bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    template = processors.TemplateProcessing(
-        single="[CLS] $A:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, template)
+    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
     with_ids = Retriever(folder, pooling="mean")
     assert with_ids.contract.token_type_ids
     expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
