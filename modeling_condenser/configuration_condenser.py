@@ -31,7 +31,13 @@ SUPPORTED_ENCODERS = (
     "xlm-roberta",
 )
 GLOBAL_ATTENTION = "full_attention"  # transformers' word for a layer that sees the whole block
-_CONDENSER_FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm")
+_CONDENSER_FIELDS = (
+    "encoder_config",
+    "n_head_layers",
+    "skip_from",
+    "late_mlm",
+    "head_mlm_probability",
+)
 # Standard fields that transformers itself reads from a config.json without declaring them.
 _UNDECLARED_FIELDS = (
     "attn_implementation",
@@ -57,10 +63,14 @@ class CondenserConfig(PreTrainedConfig):
             backbone layer `skip_from`. 0 is the embeddings, `num_hidden_layers` means no skip.
             Defaults to half of the backbone's layers, the paper's split (6 of 12).
         late_mlm: whether the backbone's late output is trained with MLM as well (eq. 10).
+        head_mlm_probability: None for a Condenser. A share of tokens makes the head a decoder in
+            the style of RetroMAE (Xiao et al. 2022, section 3.2): it reads, beside the late CLS,
+            the embeddings of the block masked a second time at this rate, and predicts those
+            tokens. `skip_from` is then 0.
 
     Raises:
         ValueError: an encoder that does not fit, head depth below 1, `skip_from` outside the
-            backbone, or an unknown argument.
+            backbone, `head_mlm_probability` outside (0, 1), or an unknown argument.
 
     Example:
         >>> from transformers import BertConfig
@@ -76,13 +86,16 @@ class CondenserConfig(PreTrainedConfig):
     n_head_layers: int = 2
     skip_from: int | None = None
     late_mlm: bool = True
+    head_mlm_probability: float | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.encoder_config = _as_config(self.encoder_config)
         check_encoder(self.encoder_config)
         n_layers = self.encoder_config.num_hidden_layers
         if self.skip_from is None:
-            self.skip_from = n_layers // 2
+            self.skip_from = n_layers // 2 if self.head_mlm_probability is None else 0
+        if self.head_mlm_probability is not None:
+            self._check_second_masking(self.head_mlm_probability)
         if self.n_head_layers < 1:
             raise ValueError(
                 f"n_head_layers is {self.n_head_layers}, but a Condenser head needs at least one "
@@ -95,6 +108,18 @@ class CondenserConfig(PreTrainedConfig):
             )
         _refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
+
+    def _check_second_masking(self, rate: float) -> None:
+        if not 0.0 < rate < 1.0:
+            raise ValueError(
+                f"head_mlm_probability is {rate}, but must lie between 0 and 1 (RetroMAE: 0.5), or "
+                "be None for a Condenser head."
+            )
+        if self.skip_from != 0:
+            raise ValueError(
+                f"skip_from is {self.skip_from}, but with head_mlm_probability the head reads "
+                "embeddings, not an early layer: leave skip_from out."
+            )
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

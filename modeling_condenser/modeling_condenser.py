@@ -6,11 +6,12 @@ One of the two files that travel to the Hub with a pre-training checkpoint (the 
     [cls_early ; early] = early layers ( embed(x) )                        eq. (6)
     [cls_late  ; late ] = late layers  ( [cls_early ; early] )             eq. (7)
     [cls_cd    ; cd   ] = head layers  ( [cls_late  ; early] )             eq. (8)
-    loss = MLM(cd) + MLM(late)                                             eqs. (9)-(11)
+    loss = MLM(cd) + MLM(late) (+ bow_weight * BoW(cls_late))              eqs. (9)-(11)
 
 Equations are those of Gao & Callan (2021), "Condenser: a Pre-training Architecture for Dense
-Retrieval". Shapes: B blocks in a batch, T tokens in a block, H hidden size, V vocabulary size,
-M masked tokens in the batch.
+Retrieval". BoW is bag-of-words prediction: the CLS vector predicts the distinct tokens of its block
+through the LM head (Ma et al. 2024, "Drop your Decoder", arXiv 2401.11248). Shapes: B blocks in a
+batch, T tokens in a block, H hidden size, V vocabulary size, M masked tokens in the batch.
 
 A batch can be packed: all blocks in one row, (1, N), without padding; `cu_seq_lens_q`, (B + 1,),
 says where each begins and the last ends, as transformers has it for flash attention. That is for
@@ -50,9 +51,10 @@ class CondenserForPreTrainingOutput(ModelOutput):
     """Output of `CondenserForPreTraining`, and of `CondenserForMaskedLM`, which has no head.
 
     Attributes:
-        loss: () the sum of the two losses, eq. (11); with `labels` only.
+        loss: () the sum of the losses, eq. (11); with `labels` only.
         head_loss: () MLM loss of the Condenser head, eq. (9).
         late_loss: () MLM loss of the backbone's late output, eq. (10); None without `late_mlm`.
+        bow_loss: () bag-of-words loss of the late CLS, before its weight; with `bow_targets` only.
         head_logits: (B, T, V) predictions of the Condenser head; without `labels` only, because
             training projects masked positions alone.
         logits: (B, T, V) late predictions of the backbone; likewise.
@@ -64,6 +66,7 @@ class CondenserForPreTrainingOutput(ModelOutput):
     loss: torch.Tensor | None = None
     head_loss: torch.Tensor | None = None
     late_loss: torch.Tensor | None = None
+    bow_loss: torch.Tensor | None = None
     head_logits: torch.Tensor | None = None
     logits: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
@@ -150,6 +153,35 @@ class CondenserModel(CondenserPreTrainedModel):
         """The encoder's forward pass, with its arguments and its output."""
         return self.encoder(*args, **kwargs)
 
+    @torch.compiler.disable  # leaves the encoder by an exception
+    def embed(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The embeddings as the first layer reads them, (B, T, H).
+
+        Args:
+            *args: as for the encoder's forward pass.
+            **kwargs: as for the encoder's forward pass.
+        """
+
+        def stop(_: nn.Module, layer_args: tuple[Any, ...]) -> None:
+            raise _Embedded(layer_args[0])
+
+        hook = self.layers[0].register_forward_pre_hook(stop)
+        try:
+            self.encoder(*args, **kwargs)
+        except _Embedded as embedded:
+            return embedded.hidden
+        finally:
+            hook.remove()
+        raise AssertionError("an encoder calls its first layer")
+
+
+class _Embedded(Exception):
+    """Carries the embeddings out of an encoder before its first layer runs."""
+
+    def __init__(self, hidden: torch.Tensor):
+        super().__init__()
+        self.hidden = hidden
+
 
 class CondenserForMaskedLM(CondenserPreTrainedModel):
     """The backbone with its own LM head: a plain masked language model.
@@ -217,6 +249,9 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         vectors_only: bool = False,
+        bow_targets: torch.Tensor | None = None,
+        bow_weight: float = 1.0,
+        num_bags_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the backbone's late output.
@@ -230,6 +265,12 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
                 divided by it.
             vectors_only: return `cls_late` alone, bit by bit as it is with everything else, dropout
                 included, if the random state is the same; `labels` are to be given all the same.
+            bow_targets: (B, T) int64, each distinct token of the unmasked block once, anywhere in
+                its row, and -100 elsewhere; adds bag-of-words prediction to the loss.
+            bow_weight: of the bag-of-words loss.
+            num_bags_in_batch: blocks with `bow_targets` in the whole batch, which the bag-of-words
+                loss is divided by; when not given, estimated from those of this call in proportion
+                to `num_items_in_batch`.
             **kwargs: for the encoder; `cu_seq_lens_q` and its kin of a packed batch among them.
         """
         read = self._rows_to_read(labels, kwargs)
@@ -239,17 +280,19 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         cls_late = _cls_of(late.last_hidden_state, starts).flatten(0, 1)  # (B, H)
         if vectors_only:
             return CondenserForPreTrainingOutput(cls_late=cls_late)
-        loss = late_loss = logits = None
+        loss = late_loss = bow_loss = logits = None
         if labels is None:
             logits = self.lm_head(late.last_hidden_state)  # (B, T, V)
         else:
-            labels = labels if read is None else labels[:, read.columns]
-            masked = _MaskedPositions.of(labels, num_items_in_batch)
-            [late_loss] = masked.mlm_losses(self.lm_head, [late.last_hidden_state])
-            loss = late_loss.clone()  # the Trainer scales it in place
+            masked = _MaskedPositions.of(labels, num_items_in_batch, read)
+            [late_loss] = _mlm_losses(self.lm_head, [(masked, late.last_hidden_state)])
+            bags = _Bags.of(bow_targets, kwargs.get("cu_seq_lens_q"), num_bags_in_batch, masked)
+            bow_loss = None if bags is None else bags.loss(self.lm_head, cls_late)
+            loss = _total([late_loss], bow_loss, bow_weight)
         return CondenserForPreTrainingOutput(
             loss=loss,
             late_loss=late_loss,
+            bow_loss=bow_loss,
             logits=logits,
             hidden_states=late.hidden_states if kwargs.get("output_hidden_states") else None,
             attentions=late.attentions,
@@ -309,6 +352,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         *,
+        head_input_ids: torch.Tensor | None = None,
         read: Any = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor, Any]:
@@ -317,19 +361,29 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         Args:
             input_ids: (B, T) int64.
             attention_mask: (B, T), 1 for tokens and 0 for padding.
+            head_input_ids: (B, T) int64 the block masked a second time, for a head with
+                `head_mlm_probability`; `input_ids` when not given.
             read: the rows of a packed batch that the last layer computes; all when not given.
             **kwargs: for the encoder.
 
         Returns:
-            [cls_late ; late] and [cls_early ; early], each (B, T, H), and the encoder's output,
-            with the `layer_call` that `run_head` repeats.
+            [cls_late ; late] and what the head reads beside cls_late, [cls_early ; early] or the
+            embeddings of `head_input_ids`, each (B, T, H); and the encoder's output, with the
+            `layer_call` that `run_head` repeats.
         """
-        # All of them: what a single index means differs between versions of the library.
-        kwargs["output_hidden_states"] = True
+        is_condenser = self.config.head_mlm_probability is None
+        if is_condenser:
+            # All of them: what a single index means differs between versions of the library.
+            kwargs["output_hidden_states"] = True
         with _recorded_calls(self.condenser.global_layer, read) as calls:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call = calls[-1]
-        return output.last_hidden_state, output.hidden_states[self.config.skip_from], output
+        if is_condenser:
+            early = output.hidden_states[self.config.skip_from]
+        else:
+            ids = input_ids if head_input_ids is None else head_input_ids
+            early = self.condenser.embed(input_ids=ids, attention_mask=attention_mask, **kwargs)
+        return output.last_hidden_state, early, output
 
     def run_head(
         self,
@@ -343,7 +397,8 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
         Args:
             cls_late: (B, 1, H) late CLS vectors; of a packed batch (1, B, H).
-            early: (B, T, H) [cls_early ; early]; its CLS vectors are replaced.
+            early: (B, T, H) what the head reads of the `encode` above; its CLS vectors are
+                replaced.
             layer_call: of the output of the `encode` that gave `early`.
             read: the rows of a packed batch that the last layer computes; all when not given.
 
@@ -367,43 +422,104 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         vectors_only: bool = False,
+        bow_targets: torch.Tensor | None = None,
+        bow_weight: float = 1.0,
+        num_bags_in_batch: torch.Tensor | int | None = None,
+        head_input_ids: torch.Tensor | None = None,
+        head_targets: torch.Tensor | None = None,
+        num_head_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> CondenserForPreTrainingOutput:
         """Predict masked tokens from the Condenser head, and from the backbone's late output.
 
-        Arguments are those of `CondenserForMaskedLM.forward`; CLS is at position 0 of each block.
+        CLS is at position 0 of each block. Arguments are those of `CondenserForMaskedLM.forward`,
+        and for a head with `head_mlm_probability` these:
+
+        Args:
+            input_ids: see there.
+            attention_mask: see there.
+            labels: see there.
+            num_items_in_batch: see there.
+            vectors_only: see there.
+            bow_targets: see there.
+            bow_weight: see there.
+            num_bags_in_batch: see there.
+            head_input_ids: (B, T) int64 the block masked a second time.
+            head_targets: (B, T) int64, the original token at positions of the second masking and
+                -100 elsewhere.
+            num_head_items_in_batch: tokens of the second masking in the whole batch; estimated when
+                not given, as `num_bags_in_batch` is.
+            **kwargs: see there.
+
+        Raises:
+            ValueError: a second masking is missing, or given to a head that does not read one.
         """
+        self._check_second_masking(labels, head_input_ids, head_targets)
         read = self._rows_to_read(labels, kwargs)
         late, early, output = self.encode(
-            input_ids, attention_mask, read=read, **kwargs
+            input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
         )  # eqs. (6), (7)
         if not kwargs.get("output_hidden_states"):
             output.hidden_states = None  # freed: head and losses need memory next
         cls_late = _cls_of(late, kwargs.get("cu_seq_lens_q") if read is None else read.starts)
         if vectors_only:
             return CondenserForPreTrainingOutput(cls_late=cls_late.flatten(0, 1))
-        cd = self.run_head(cls_late, early, output.layer_call, read=read)  # eq. (8)
+        head_read = read if head_targets is None else self._rows_to_read(head_targets, kwargs)
+        cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
+        cls_late = cls_late.flatten(0, 1)  # (B, H)
 
-        loss = head_loss = late_loss = head_logits = logits = None
+        loss = head_loss = late_loss = bow_loss = head_logits = logits = None
         if labels is None:
             head_logits, logits = self.lm_head(cd), self.lm_head(late)  # (B, T, V)
         else:
-            labels = labels if read is None else labels[:, read.columns]
-            masked = _MaskedPositions.of(labels, num_items_in_batch)
-            predicting = [cd, late] if self.config.late_mlm else [cd]
-            head_loss, *rest = masked.mlm_losses(self.lm_head, predicting)  # eqs. (9), (10)
+            masked = head_masked = _MaskedPositions.of(labels, num_items_in_batch, read)
+            if head_targets is not None:
+                n_items = num_head_items_in_batch
+                head_masked = _MaskedPositions.of(head_targets, n_items, head_read, like=masked)
+            predicting = [(head_masked, cd)]
+            if self.config.late_mlm:
+                predicting.append((masked, late))
+            head_loss, *rest = _mlm_losses(self.lm_head, predicting)  # eqs. (9), (10)
             late_loss = rest[0] if rest else None
-            loss = sum(rest, head_loss.clone())  # eq. (11); the Trainer scales it in place
+            bags = _Bags.of(bow_targets, kwargs.get("cu_seq_lens_q"), num_bags_in_batch, masked)
+            bow_loss = None if bags is None else bags.loss(self.lm_head, cls_late)
+            loss = _total([head_loss, *rest], bow_loss, bow_weight)  # eq. (11)
         return CondenserForPreTrainingOutput(
             loss=loss,
             head_loss=head_loss,
             late_loss=late_loss,
+            bow_loss=bow_loss,
             head_logits=head_logits,
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,
-            cls_late=cls_late.flatten(0, 1),
+            cls_late=cls_late,
         )
+
+    def _check_second_masking(
+        self,
+        labels: torch.Tensor | None,
+        head_input_ids: torch.Tensor | None,
+        head_targets: torch.Tensor | None,
+    ) -> None:
+        rate = self.config.head_mlm_probability
+        given = [
+            name
+            for name, value in (("head_input_ids", head_input_ids), ("head_targets", head_targets))
+            if value is not None
+        ]
+        if rate is None and given:
+            raise ValueError(
+                f"{' and '.join(given)} came, but the head of this model reads an early layer "
+                "(head_mlm_probability is None): make batches with "
+                "CondenserDataCollator(head_mlm_probability=None)."
+            )
+        if rate is not None and labels is not None and len(given) < 2:
+            raise ValueError(
+                "The head of this model predicts tokens of a second masking, but the batch has no "
+                "head_input_ids or no head_targets: make batches with "
+                f"CondenserDataCollator(head_mlm_probability={rate})."
+            )
 
 
 def _cls_of(late: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
@@ -458,36 +574,136 @@ class _MaskedPositions:
     Attributes:
         index: (M,) int64 positions in the flattened (B * T) batch; M is rounded up.
         targets: (M,) int64 original tokens, -100 where rounded up.
+        n_here: masked tokens of this call.
         n_items: masked tokens that the loss is averaged over.
     """
 
     index: torch.Tensor
     targets: torch.Tensor
+    n_here: int
     n_items: torch.Tensor | int
 
     @classmethod
     def of(
-        cls, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+        cls,
+        labels: torch.Tensor,
+        n_items: torch.Tensor | int | None,
+        read: Any,
+        *,
+        like: "_MaskedPositions | None" = None,
     ) -> "_MaskedPositions":
-        flat = labels.reshape(-1)
+        """Find the masked positions among the rows that are read.
+
+        Args:
+            labels: (B, T), -100 where nothing is masked.
+            n_items: of the whole batch, where it is known.
+            read: the rows of a packed batch that were computed; all when None.
+            like: other positions of the same call, to estimate `n_items` from.
+        """
+        flat = (labels if read is None else labels[:, read.columns]).reshape(-1)
         index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
-        n_items = max(len(index), 1) if num_items_in_batch is None else num_items_in_batch
-        if isinstance(n_items, torch.Tensor):
-            n_items = n_items.to(labels.device).clamp(min=1)
-        n_more = -len(index) % ROW_MULTIPLE  # that count for nothing
+        n_here = len(index)
+        if like is not None and n_items is None:
+            n_items = like.estimate(n_here)
+        n_more = -n_here % ROW_MULTIPLE  # that count for nothing
         return cls(
-            F.pad(index, (0, n_more)), F.pad(flat[index], (0, n_more), value=IGNORE_INDEX), n_items
+            F.pad(index, (0, n_more)),
+            F.pad(flat[index], (0, n_more), value=IGNORE_INDEX),
+            n_here,
+            _at_least_one(n_here if n_items is None else n_items, labels.device),
         )
 
-    def mlm_losses(self, lm_head: nn.Module, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Cross-entropy of each (B, T, H) output at the masked positions: scalars.
+    def estimate(self, n_here: torch.Tensor | int) -> Any:
+        """How many of something the whole batch has, if this call has so many and its share."""
+        return n_here if self.n_here == 0 else n_here * self.n_items / self.n_here
 
-        Only these are projected to the vocabulary, those of all outputs at once: the other 85 %
-        have no part in the loss.
+
+def _at_least_one(n: Any, device: torch.device) -> Any:
+    return n.to(device).clamp(min=1) if isinstance(n, torch.Tensor) else max(n, 1)
+
+
+def _mlm_losses(
+    lm_head: nn.Module, predicting: Sequence[tuple[_MaskedPositions, torch.Tensor]]
+) -> list[torch.Tensor]:
+    """Cross-entropy of each (B, T, H) output at its masked positions: scalars.
+
+    Only these are projected to the vocabulary, those of all outputs at once: the others have no
+    part in the loss.
+    """
+    hidden = torch.cat([output.flatten(0, 1)[masked.index] for masked, output in predicting])
+    targets = torch.cat([masked.targets for masked, _ in predicting])
+    losses = _cross_entropy(lm_head(hidden), targets)
+    parts = losses.split([len(masked.index) for masked, _ in predicting])
+    return [
+        part.sum() / masked.n_items for part, (masked, _) in zip(parts, predicting, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Bags:
+    """The distinct tokens of each block, which its CLS vector predicts.
+
+    Attributes:
+        blocks: (K,) int64 the block of each.
+        tokens: (K,) int64 which they are.
+        n_items: blocks with tokens that the loss is averaged over; None for those of this call.
+        masked: of the same call, to estimate `n_items` from.
+    """
+
+    blocks: torch.Tensor
+    tokens: torch.Tensor
+    n_items: torch.Tensor | int | None
+    masked: _MaskedPositions
+
+    @classmethod
+    def of(
+        cls,
+        targets: torch.Tensor | None,
+        starts: torch.Tensor | None,
+        n_items: torch.Tensor | int | None,
+        masked: _MaskedPositions,
+    ) -> "_Bags | None":
+        """The bags of `bow_targets`; `starts` is `cu_seq_lens_q` of a packed batch."""
+        if targets is None:
+            return None
+        blocks, columns = (targets != IGNORE_INDEX).nonzero().unbind(1)
+        tokens = targets[blocks, columns]
+        if starts is not None:
+            blocks = torch.searchsorted(starts[1:].long(), columns, right=True)
+        return cls(blocks, tokens, n_items, masked)
+
+    def loss(self, lm_head: nn.Module, cls_late: torch.Tensor) -> torch.Tensor:
+        """Mean over blocks of logsumexp(z) - mean over the block's bag of z_t, with z = LM head(h).
+
+        That is the cross-entropy of z with the uniform distribution over the bag, whose (B, V)
+        target is not built.
+
+        Args:
+            lm_head: of the model.
+            cls_late: (B, H) h, the blocks' late CLS vectors.
         """
-        hidden = torch.cat([output.flatten(0, 1)[self.index] for output in outputs])
-        losses = _cross_entropy(lm_head(hidden), self.targets.repeat(len(outputs)))
-        return list(losses.view(len(outputs), -1).sum(dim=1) / self.n_items)
+        n_blocks = len(cls_late)
+        hidden = F.pad(cls_late, (0, 0, 0, -n_blocks % ROW_MULTIPLE))
+        logits = _widen(lm_head(hidden)[:n_blocks])  # (B, V)
+        sizes = torch.bincount(self.blocks, minlength=n_blocks)  # (B,)
+        sums = logits.new_zeros(n_blocks).index_add(
+            0, self.blocks, logits[self.blocks, self.tokens]
+        )
+        is_counted = sizes > 0
+        losses = (logits.logsumexp(dim=1) - sums / sizes.clamp(min=1)).where(is_counted, 0)
+        n_items = self.n_items
+        if n_items is None:
+            n_items = self.masked.estimate(is_counted.sum())
+        return losses.sum() / _at_least_one(n_items, logits.device)
+
+
+def _total(
+    losses: Sequence[torch.Tensor], bow_loss: torch.Tensor | None, bow_weight: float
+) -> torch.Tensor:
+    """The sum of the losses, a tensor of its own: the Trainer scales it in place."""
+    first, *rest = losses
+    total = sum(rest, first.clone())
+    return total if bow_loss is None else total + bow_weight * bow_loss
 
 
 def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

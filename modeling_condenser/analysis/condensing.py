@@ -35,14 +35,28 @@ class Condensing:
 
 
 def mask_texts(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, seed: int
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    seed: int,
+    head_mlm_probability: float | None = None,
 ) -> list[dict[str, torch.Tensor]]:
     """Texts as masked batches in their order, the masks of each following from seed and place.
+
+    Args:
+        texts: to mask.
+        tokenizer: of the model.
+        max_length: longest text in tokens.
+        seed: of the masks.
+        head_mlm_probability: of the model's configuration.
 
     Raises:
         ValueError: the tokenizer cannot mask.
     """
-    collator = CondenserDataCollator(tokenizer, max_length=max_length, seed=seed)
+    collator = CondenserDataCollator(
+        tokenizer, max_length=max_length, head_mlm_probability=head_mlm_probability, seed=seed
+    )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
     keys = random_keys(seed, np.arange(len(texts))).tolist()
     blocks = [
@@ -64,7 +78,7 @@ def measure_condensing(
 
     Args:
         model: in evaluation mode.
-        batches: `input_ids`, `attention_mask` and `labels`, each (B, T); two texts or more.
+        batches: of `mask_texts`; two texts or more.
 
     Raises:
         ValueError: there is one text only, or nothing is masked.

@@ -154,6 +154,7 @@ def measure_readiness(subject: Subject, instruments: Instruments) -> Readiness:
                 subject.tokenizer,
                 max_length=subject.max_length,
                 seed=sample.seed,
+                head_mlm_probability=subject.condenser.config.head_mlm_probability,
             )
             device = subject.encoder.device
             moved = [{name: part.to(device) for name, part in b.items()} for b in blocks]

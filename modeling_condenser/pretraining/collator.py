@@ -12,8 +12,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .counter_random import uniforms_at
-from .masking import IGNORE_INDEX, WINDOW_STREAM, choose_words, masking_budget, replace_tokens
+from .counter_random import random_keys, uniforms_at
+from .masking import (
+    HEAD_STREAM,
+    IGNORE_INDEX,
+    WINDOW_STREAM,
+    choose_words,
+    masking_budget,
+    replace_tokens,
+)
 from .packed_batches import pack
 from .words import find_word_starts
 
@@ -28,12 +35,17 @@ class CondenserDataCollator:
         max_length: longest sequence in tokens, with the special ones. A longer block is cut to a
             random window, another one each time it is seen, as in the reference.
         mlm_probability: share of a block's tokens to mask.
+        head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
+            head that reads them instead of the early layer (`CondenserConfig`); None for no second
+            masking.
+        bag_of_words: add `bow_targets`, the tokens that the CLS vector is to predict.
         seed: seeds the masks of examples that bring no `mask_key`; see `__call__`.
         packed: put blocks end to end instead of padding them, for models that take such batches
             (`modeling_condenser.packing`). Windows and masks are the same.
 
     Raises:
-        ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
+        ValueError: the tokenizer lacks a token that masking needs, or does not list its special
+            tokens; or an argument is out of range.
     """
 
     def __init__(
@@ -42,6 +54,8 @@ class CondenserDataCollator:
         *,
         max_length: int = 512,
         mlm_probability: float = 0.15,
+        head_mlm_probability: float | None = None,
+        bag_of_words: bool = False,
         seed: int = 0,
         packed: bool = False,
     ):
@@ -51,11 +65,14 @@ class CondenserDataCollator:
                 "needs: choose the tokenizer of a masked language model, or add one with "
                 "tokenizer.add_special_tokens({'mask_token': '[MASK]'}) and resize the model."
             )
-        if not 0.0 < mlm_probability < 1.0:
-            raise ValueError(f"mlm_probability is {mlm_probability}, but must lie between 0 and 1.")
+        check_probability("mlm_probability", mlm_probability)
+        if head_mlm_probability is not None:
+            check_probability("head_mlm_probability", head_mlm_probability)
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.mlm_probability = mlm_probability
+        self.head_mlm_probability = head_mlm_probability
+        self.bag_of_words = bag_of_words
         self.seed = seed
         self.packed = packed
         # Tokenizers look these up anew each time they are asked.
@@ -64,6 +81,14 @@ class CondenserDataCollator:
         self._prefix, self._suffix = special_frame(tokenizer)
         if max_length <= self.n_special:
             raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
+        unlisted = [i for i in (*self._prefix, *self._suffix) if not self.word_starts.special[i]]
+        if bag_of_words and unlisted:
+            raise ValueError(
+                f"{type(tokenizer).__name__} puts {tokenizer.convert_ids_to_tokens(unlisted)} "
+                "around a text but does not list them as special tokens, so a bag of words would "
+                "contain them: declare them with tokenizer.add_special_tokens, or turn "
+                "bag-of-words prediction off (bow_weight: 0)."
+            )
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
@@ -79,6 +104,9 @@ class CondenserDataCollator:
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
             `max_length` allows it; `labels` is the original token where masked, otherwise -100.
+            With `head_mlm_probability` also `head_input_ids` and `head_targets`, the same for the
+            second masking. With `bag_of_words` also `bow_targets`: each distinct token of the
+            unmasked block at its first position, otherwise and for special tokens -100.
             Of a `packed` batch, what `packed_batches.pack` makes of these.
         """
         keys = self._keys(examples)
@@ -87,8 +115,30 @@ class CondenserDataCollator:
         ids, is_text, is_token = self.frame(windows)
 
         words = self.word_starts.number_words(ids, is_text)
-        budget = masking_budget(_lengths(windows), self.mlm_probability)
-        chosen = choose_words(words, budget, keys)
+        lengths = _lengths(windows)
+        masked, labels = self._mask(ids, words, lengths, keys, self.mlm_probability)
+        columns = {"input_ids": masked, "attention_mask": is_token, "labels": labels}
+        if self.head_mlm_probability is not None:
+            head_keys = random_keys(keys, HEAD_STREAM)
+            masked, labels = self._mask(ids, words, lengths, head_keys, self.head_mlm_probability)
+            columns |= {"head_input_ids": masked, "head_targets": labels}
+        if self.bag_of_words:
+            columns["bow_targets"] = self.bags_of_words(ids, is_text)
+        batch = {name: torch.from_numpy(values) for name, values in columns.items()}
+        if self.packed:
+            return pack(batch, pad_token_id=self._pad_token_id)
+        return {**batch, "attention_mask": batch["attention_mask"].long()}
+
+    def _mask(
+        self,
+        ids: np.ndarray,
+        words: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        probability: float,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Masked ids and labels, each (B, T)."""
+        chosen = choose_words(words, masking_budget(lengths, probability), keys)
         masked = replace_tokens(
             ids,
             chosen,
@@ -96,14 +146,25 @@ class CondenserDataCollator:
             mask_token_id=self._mask_token_id,
             ordinary_ids=self._ordinary_ids,
         )
-        batch = {
-            "input_ids": torch.from_numpy(masked),
-            "attention_mask": torch.from_numpy(is_token),
-            "labels": torch.from_numpy(np.where(chosen, ids, IGNORE_INDEX)),
-        }
-        if self.packed:
-            return pack(batch, pad_token_id=self._pad_token_id)
-        return {**batch, "attention_mask": batch["attention_mask"].long()}
+        return masked, np.where(chosen, ids, IGNORE_INDEX)
+
+    def bags_of_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
+        """Keep each distinct token of a block at its first position.
+
+        Args:
+            ids: (B, T) tokens of the unmasked blocks.
+            is_text: (B, T) bool, where a block's own tokens are.
+
+        Returns:
+            (B, T) int64, -100 at repeated and special tokens and outside the text.
+        """
+        special = self.word_starts.special
+        places = np.flatnonzero(is_text & ~special[ids])
+        tokens = ids.ravel()[places]
+        _, first = np.unique(places // ids.shape[1] * len(special) + tokens, return_index=True)
+        labels = np.full(ids.shape, IGNORE_INDEX, dtype=np.int64)
+        labels.ravel()[places[first]] = tokens[first]
+        return labels
 
     @property
     def n_special(self) -> int:
@@ -162,6 +223,16 @@ class CondenserDataCollator:
         ids[is_text] = np.concatenate(blocks)
         ids[np.arange(len(blocks))[:, None], end + np.arange(n_suffix)] = self._suffix
         return ids, is_text, is_token
+
+
+def check_probability(name: str, value: float) -> None:
+    """Check a share of tokens to mask.
+
+    Raises:
+        ValueError: it is not between 0 and 1.
+    """
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name} is {value}, but must lie between 0 and 1.")
 
 
 def _lengths(blocks: Sequence[np.ndarray]) -> np.ndarray:

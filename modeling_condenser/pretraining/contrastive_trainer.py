@@ -58,7 +58,8 @@ class ContrastiveTrainer(CondenserTrainer):
         self.contrast = contrast
         self.weight = weight
         self.cache_chunk_size = cache_chunk_size
-        self.masks = masks
+        if not masks:
+            self.logged_losses = ("bow_loss",)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """One text of each pair, of as many as fit a chunk.
@@ -93,10 +94,6 @@ class ContrastiveTrainer(CondenserTrainer):
         else:
             loss = self._loss_by_chunks(model, chunks, num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
-
-    def _add_losses(self, outputs: Mapping[str, Any]) -> None:
-        if self.masks:
-            super()._add_losses(outputs)
 
     def _loss_at_once(
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None

@@ -116,15 +116,18 @@ class ClozeCollator:
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (2N, T) int64; no label is to predict.
+            `bow_targets` too where the collator makes them.
             Packed, what `packed_batches.pack` makes of these.
         """
         texts = [np.asarray(text, dtype=np.int64) for e in examples for text in e["texts"]]
-        ids, _, is_token = self.collator.frame(texts)
+        ids, is_text, is_token = self.collator.frame(texts)
         batch = {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(is_token.astype(np.int64)),
             "labels": torch.full(ids.shape, IGNORE_INDEX, dtype=torch.int64),
         }
+        if self.collator.bag_of_words:
+            batch["bow_targets"] = torch.from_numpy(self.collator.bags_of_words(ids, is_text))
         if not self.collator.packed:
             return batch
         return pack(batch, pad_token_id=self.tokenizer.pad_token_id)

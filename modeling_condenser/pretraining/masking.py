@@ -14,7 +14,7 @@ IGNORE_INDEX = -100
 _WORDS_AT_ONCE = 32
 
 # Streams of a block's key, so that what one step draws has no part in another.
-WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM = range(4)
+WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM, HEAD_STREAM = range(5)
 
 
 def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:

@@ -56,11 +56,12 @@ def _open_padded(recipe: PretrainingRecipe) -> PreTrainedModel:
         return masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
     if recipe.objective == "ict":
         backbone = masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
-        _freeze_lm_head(backbone)
+        if not recipe.predicts_bag:
+            _freeze_lm_head(backbone)
         return backbone
     stated = {
         name: value
-        for name in ("n_head_layers", "skip_from", "late_mlm")
+        for name in ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
         if (value := getattr(recipe, name)) is not None
     }
     config: Any = AutoConfig.from_pretrained(recipe.encoder)
@@ -113,8 +114,16 @@ class Examples:
         tokenizer: PreTrainedTokenizerBase,
         *,
         packed: bool = False,
+        head_mlm_probability: float | None = None,
     ) -> "Examples":
-        """Check recipe, arguments and tokenizer; `packed` is what `packs` says of the model.
+        """Check recipe, arguments and tokenizer.
+
+        Args:
+            recipe: see the class.
+            arguments: see the class.
+            tokenizer: of the model.
+            packed: what `packs` says of the model.
+            head_mlm_probability: of the model's configuration.
 
         Raises:
             ValueError: they do not fit together.
@@ -127,6 +136,8 @@ class Examples:
             tokenizer,
             max_length=recipe.max_length,
             mlm_probability=recipe.mlm_probability,
+            head_mlm_probability=head_mlm_probability,
+            bag_of_words=recipe.predicts_bag,
             seed=arguments.seed,
             packed=packed,
         )
@@ -199,6 +210,7 @@ def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
         **kwargs: as for `CondenserTrainer`, by name: `model` of `open_model`, `data_collator` and
             `train_dataset` of `Examples`, and what else there is.
     """
+    kwargs |= {"bow_weight": recipe.bow_weight, "bow_weight_end": recipe.bow_weight_end}
     if recipe.objective not in CONTRASTIVE:
         batches = _budget_batches(
             recipe, kwargs["args"], kwargs["train_dataset"], kwargs["data_collator"]

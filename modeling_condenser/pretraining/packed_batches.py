@@ -30,22 +30,28 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
     """Put the blocks of a padded batch end to end.
 
     Args:
-        batch: `input_ids`, `attention_mask` (bool or int64) and `labels`, each (B, T); padding
-            stands at the right.
-        pad_token_id: what the filler is made of.
+        batch: `attention_mask` (bool or int64) and columns such as `input_ids` and `labels`, each
+            (B, T); padding stands at the right.
+        pad_token_id: what the filler's tokens are.
 
     Returns:
-        `input_ids`, `labels` and `position_ids` (1, N) int64, positions counted from 0 in each
+        The columns and `position_ids`, each (1, N) int64, positions counted from 0 in each
         block of text; `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32, or (B + 2,)
         with a filler: where each block begins, then N; `max_length_q` and `max_length_k`, the
         longest block's length as an int. N is a multiple of `PACK_MULTIPLE`.
     """
     is_token = batch["attention_mask"].numpy().astype(bool, copy=False)
     columns = {
-        "input_ids": (batch["input_ids"].numpy()[is_token], pad_token_id),
-        "labels": (batch["labels"].numpy()[is_token], IGNORE_INDEX),
+        name: (values.numpy()[is_token], _fill(name, pad_token_id))
+        for name, values in batch.items()
+        if name != "attention_mask"
     }
     return lay_end_to_end(is_token.sum(axis=1), columns)
+
+
+def _fill(name: str, pad_token_id: int) -> int:
+    """What stands in a column where there is no token of text."""
+    return pad_token_id if name.endswith("input_ids") else IGNORE_INDEX
 
 
 def lay_end_to_end(
@@ -94,31 +100,43 @@ def unpack(
             given.
 
     Returns:
-        `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T the longest block's length.
+        `attention_mask` and the columns that were packed, each (B, T) int64, T the longest block's
+        length.
     """
-    ids, labels = packed["input_ids"][0], packed["labels"][0]
     lengths = block_lengths(packed)
     longest = int(lengths.max())
     if room is not None:
         lengths = lengths[: room // longest]
     n_tokens = int(lengths.sum())
-    position = torch.arange(longest, device=ids.device)
+    position = torch.arange(longest, device=lengths.device)
     is_token = position < lengths[:, None]  # (B, T)
-    padded_ids = ids.new_full(is_token.shape, pad_token_id)
-    padded_labels = labels.new_full(is_token.shape, IGNORE_INDEX)
-    padded_ids[is_token] = ids[:n_tokens]
-    padded_labels[is_token] = labels[:n_tokens]
-    return {
-        "input_ids": padded_ids,
-        "attention_mask": is_token.long(),
-        "labels": padded_labels,
-    }
+    padded = {"attention_mask": is_token.long()}
+    for name in _columns(packed):
+        values = packed[name][0]
+        padded[name] = values.new_full(is_token.shape, _fill(name, pad_token_id))
+        padded[name][is_token] = values[:n_tokens]
+    return padded
+
+
+def _columns(packed: Mapping[str, Any]) -> list[str]:
+    """The fields of a packed batch with a value a token, but for the positions."""
+    return [name for name in packed if name.endswith(("input_ids", "labels", "targets"))]
 
 
 def block_lengths(packed: Mapping[str, Any]) -> torch.Tensor:
     """(B,) int64 tokens of each block of text, on the batch's device."""
     lengths = packed["cu_seq_lens_q"].long().diff()
     return lengths[:-1] if _has_filler(packed) else lengths
+
+
+def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Blocks with `bow_targets` in a batch, packed or padded: a scalar on its device."""
+    is_word = batch["bow_targets"] != IGNORE_INDEX
+    if not is_packed(batch):
+        return is_word.any(dim=1).sum()
+    columns = is_word[0].nonzero().squeeze(1)
+    blocks = torch.searchsorted(batch["cu_seq_lens_q"][1:].long(), columns, right=True)
+    return (blocks.diff() != 0).sum() + bool(len(blocks))
 
 
 def take_blocks(
@@ -141,7 +159,7 @@ def take_blocks(
     starts = F.pad(lengths.cumsum(0), (1, 0))
     shifts = (boundaries[blocks] - starts[:-1]).repeat_interleave(lengths, output_size=n_tokens)
     columns = torch.arange(n_tokens, device=shifts.device) + shifts
-    fill = {"input_ids": pad_token_id, "labels": IGNORE_INDEX, "position_ids": 0}
+    fill = {name: _fill(name, pad_token_id) for name in _columns(packed)} | {"position_ids": 0}
     if n_filler:
         starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
     rows = {

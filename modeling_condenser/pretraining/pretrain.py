@@ -83,7 +83,13 @@ def pretrain(
     if recipe.attn_implementation is not None:
         model.set_attn_implementation(recipe.attn_implementation)
     check_fit(tokenizer, model, recipe.max_length)
-    examples = Examples.of(recipe, arguments, tokenizer, packed=packs(recipe, model))
+    examples = Examples.of(
+        recipe,
+        arguments,
+        tokenizer,
+        packed=packs(recipe, model),
+        head_mlm_probability=model.config.head_mlm_probability,
+    )
     # Of several processes the first makes what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
         documents = load_documents(recipe.sources, streaming=recipe.streaming)

@@ -47,12 +47,13 @@ def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> Probe:
 
     Args:
         model: a `CondenserForPreTraining`, or a `CondenserForMaskedLM`, which has no head.
-        batch: `input_ids`, `attention_mask` and `labels`, each (B, T).
+        batch: `input_ids`, `attention_mask` and `labels`, each (B, T); `head_input_ids` and
+            `head_targets` where the head reads a second masking.
     """
     was_training = model.training
     model.eval()
     try:
-        return _measure(model, batch["input_ids"], batch["attention_mask"], batch["labels"])
+        return _measure(model, batch)
     finally:
         model.train(was_training)
 
@@ -64,26 +65,28 @@ class ReadBlocks:
     Attributes:
         model: whose backbone has read them.
         late: (B, T, H) [cls_late ; late].
-        early: (B, T, H) [cls_early ; early].
+        early: (B, T, H) what the head reads beside the vector: [cls_early ; early], or the
+            embeddings of a second masking.
         layer_call: that the head's layers repeat.
-        masked: (B, T) bool, where tokens are predicted.
-        targets: (M,) the tokens there.
+        labels: (B, T) int64 the tokens that the head predicts, otherwise -100.
     """
 
     model: CondenserForPreTraining
     late: torch.Tensor
     early: torch.Tensor
     layer_call: LayerCall
-    masked: torch.Tensor
-    targets: torch.Tensor
+    labels: torch.Tensor
 
     @classmethod
     def of(cls, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]) -> "ReadBlocks":
-        """Have the backbone read `input_ids`, `attention_mask` and `labels`, each (B, T)."""
-        late, early, output = model.encode(batch["input_ids"], batch["attention_mask"])
-        masked = batch["labels"] != IGNORE_INDEX
-        targets = batch["labels"][masked]
-        return cls(model, late, early, output.layer_call, masked, targets)
+        """Have the backbone read a batch, as `probe` describes it."""
+        late, early, output = model.encode(
+            batch["input_ids"],
+            batch["attention_mask"],
+            head_input_ids=batch.get("head_input_ids"),
+        )
+        labels = batch.get("head_targets", batch["labels"])
+        return cls(model, late, early, output.layer_call, labels)
 
     @property
     def cls_late(self) -> torch.Tensor:
@@ -93,11 +96,12 @@ class ReadBlocks:
     def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
         """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
         hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
-        return self.model.lm_head(hidden[self.masked])
+        return self.model.lm_head(hidden[self.labels != IGNORE_INDEX])
 
-    def predict_late(self) -> torch.Tensor:
-        """The late output's predictions of the masked tokens, (M, V)."""
-        return self.model.lm_head(self.late[self.masked])
+    @property
+    def targets(self) -> torch.Tensor:
+        """The tokens that the head predicts, (M,)."""
+        return self.labels[self.labels != IGNORE_INDEX]
 
 
 def prediction_loss(
@@ -107,23 +111,23 @@ def prediction_loss(
     return torch.nn.functional.cross_entropy(logits.float(), targets, reduction=reduction).item()
 
 
-def _measure(model: Any, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> Probe:
+def _measure(model: Any, batch: Mapping[str, torch.Tensor]) -> Probe:
+    ids, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
     masked = labels != IGNORE_INDEX
-    targets = labels[masked]
-    if len(targets) == 0:
+    if not masked.any():
         return Probe(None, None, None)
     if not isinstance(model, CondenserForPreTraining):
         late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
-        return Probe(None, _accuracy(model.lm_head(late[masked]), targets), None)
+        return Probe(None, _accuracy(model.lm_head(late[masked]), labels[masked]), None)
 
-    read = ReadBlocks.of(model, {"input_ids": ids, "attention_mask": mask, "labels": labels})
+    read = ReadBlocks.of(model, batch)
     own = read.predict(read.cls_late)
-    late_accuracy = _accuracy(read.predict_late(), targets)
+    late_accuracy = _accuracy(model.lm_head(read.late[masked]), labels[masked])
     swap_cost = None
     if len(ids) > 1:
         swapped = read.predict(read.cls_late.roll(1, dims=0))
-        swap_cost = prediction_loss(swapped, targets) - prediction_loss(own, targets)
-    return Probe(_accuracy(own, targets), late_accuracy, swap_cost)
+        swap_cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
+    return Probe(_accuracy(own, read.targets), late_accuracy, swap_cost)
 
 
 def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from modeling_condenser.runs.recipe import fill
 
+from .collator import check_probability
 from .contrast import DEFAULT_TEMPERATURE, Contrast, Similarity
 from .corpus import Source
 from .ict import QUERY_LENGTH, REMOVAL_PROBABILITY
@@ -25,6 +26,7 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "query_length": ("ict",),
     "removal_probability": ("ict",),
     "tokens_per_batch": _MASKED,
+    "head_mlm_probability": ("condenser", "cocondenser"),
 }
 
 
@@ -51,6 +53,12 @@ class PretrainingRecipe:
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
+        head_mlm_probability: makes the head a decoder in the style of RetroMAE, which reads the
+            block masked a second time at this rate instead of the early layer (`CondenserConfig`).
+        bow_weight: of bag-of-words prediction from the late CLS beside the objective's own loss
+            (Ma et al. 2024); 0 leaves it out.
+        bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
+            The paper's are 1.0 and 0.1.
         blocks_seed: decides which blocks are short; apart from the run's seed, so that runs of
             other seeds read the same prepared blocks.
         preprocessing_workers: processes that build blocks.
@@ -85,11 +93,14 @@ class PretrainingRecipe:
     n_head_layers: int | None = None
     skip_from: int | None = None
     late_mlm: bool | None = None
+    head_mlm_probability: float | None = None
     new_head: bool = False
     streaming: bool = False
     max_length: int = 512
     short_block_probability: float = 0.1
     mlm_probability: float = 0.15
+    bow_weight: float = 0.0
+    bow_weight_end: float | None = None
     blocks_seed: int = 0
     preprocessing_workers: int | None = None
     encoder_changes: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +123,9 @@ class PretrainingRecipe:
                     f"{name} is only for objective {' and '.join(objectives)}, but the recipe's is "
                     f"{self.objective}: leave it out."
                 )
+        self._check_bag_of_words()
+        if self.head_mlm_probability is not None:
+            check_probability("head_mlm_probability", self.head_mlm_probability)
         if self.packed and self.attn_implementation is not None:
             raise ValueError(
                 f"attn_implementation is {self.attn_implementation}, but packed batches have an "
@@ -146,6 +160,22 @@ class PretrainingRecipe:
                 f"removal_probability is {self.removal_probability}, but must lie between 0 and 1."
             )
         _ = self.contrast  # checks the temperature
+
+    def _check_bag_of_words(self) -> None:
+        for name in ("bow_weight", "bow_weight_end"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} is {value}, but must not be negative; 0 leaves it out.")
+        if self.bow_weight_end is not None and not self.predicts_bag:
+            raise ValueError(
+                "bow_weight_end is stated, but bow_weight is 0, so there is no bag-of-words "
+                "prediction: set bow_weight, too (the paper's are 1.0 and 0.1)."
+            )
+
+    @property
+    def predicts_bag(self) -> bool:
+        """Whether the late CLS predicts the bag of words of its block."""
+        return self.bow_weight > 0
 
     @property
     def contrast(self) -> Contrast:

@@ -1,7 +1,8 @@
 """The Hugging Face Trainer, told what to log about a Condenser, and how to lose nothing."""
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from transformers.trainer_utils import TrainOutput, seed_worker
 
 from modeling_condenser.hub.trainer import WholeTrainer
 
-from .packed_batches import count_tokens, is_packed, unpack
+from .masking import IGNORE_INDEX
+from .packed_batches import count_bags, count_tokens, is_packed, unpack
 from .probe import probe
 from .repository import complete_repository, describe_training, link_model
 from .token_budget import TokenBudgetBatches
@@ -25,7 +27,8 @@ class CondenserTrainer(WholeTrainer):
 
     Beside what the Trainer logs, each log entry holds
 
-    - `head_loss` and `late_loss`, nats a masked token, averaged over the steps since the last;
+    - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
+      the steps since the last; `bow_weight` of the last step;
     - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`Probe`), but
       under FSDP;
     - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
@@ -40,6 +43,8 @@ class CondenserTrainer(WholeTrainer):
         facts: about the data, for the model card.
         batches: which blocks share a batch; `per_device_train_batch_size` of them by default, and
             unused otherwise.
+        bow_weight: of bag-of-words prediction, for batches with `bow_targets`, at the first step.
+        bow_weight_end: the same at the last step, reached on a cosine; `bow_weight` by default.
         **kwargs: as for `Trainer`.
 
     Raises:
@@ -47,16 +52,22 @@ class CondenserTrainer(WholeTrainer):
             batches of a stream are to be dealt out (`check_reading`).
     """
 
+    logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
+
     def __init__(
         self,
         *args: Any,
         facts: Mapping[str, Any] | None = None,
         batches: TokenBudgetBatches | None = None,
+        bow_weight: float = 1.0,
+        bow_weight_end: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._facts = dict(facts or {})
         self.batches = batches
+        self.bow_weight = bow_weight
+        self.bow_weight_end = bow_weight if bow_weight_end is None else bow_weight_end
         if isinstance(self.train_dataset, IterableDataset):
             check_reading(self.args)
             self.accelerator.dataloader_config.dispatch_batches = False
@@ -68,6 +79,8 @@ class CondenserTrainer(WholeTrainer):
                 "launch, or set packed: false and leave tokens_per_batch out."
             )
         self._losses: dict[str, torch.Tensor] = {}
+        self._last_bow_weight = bow_weight
+        self._counts: dict[str, torch.Tensor] = {}  # what losses of the coming step are divided by
         self._n_tokens: torch.Tensor | int = 0  # summed on the device, read when logged
         self._window: tuple[float, int] | None = None  # when the last entry was, and at which step
         self._probed: tuple[int, dict[str, float]] | None = None  # at which step, and what
@@ -114,6 +127,34 @@ class CondenserTrainer(WholeTrainer):
                 measured = probe(self.accelerator.unwrap_model(model), batch)
             self._probed = (self.state.global_step, measured.logs())
         return super().training_step(model, inputs, num_items_in_batch)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, torch.Tensor | int | None]:
+        """The micro-batches of a step, whose bags and twice masked tokens are counted, too."""
+        samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._counts = {}
+        if samples and self.args.n_gpu <= 1:  # of several GPUs, each estimates its own
+            if "bow_targets" in samples[0]:
+                self._counts["num_bags_in_batch"] = self._sum_up(map(count_bags, samples))
+            if "head_targets" in samples[0]:
+                self._counts["num_head_items_in_batch"] = self._sum_up(
+                    (sample["head_targets"] != IGNORE_INDEX).sum() for sample in samples
+                )
+        return samples, n_items
+
+    def _sum_up(self, counts: Iterator[torch.Tensor]) -> torch.Tensor:
+        """Over micro-batches, and over processes where the library's own count is."""
+        total = torch.stack([count.to(self.args.device) for count in counts]).sum()
+        if self.args.world_size > 1 and self.args.average_tokens_across_devices:
+            total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
+        return total
+
+    def bow_weight_now(self) -> float:
+        """The weight of bag-of-words prediction at this step: a cosine over the training."""
+        done = self.state.global_step / max(self.state.max_steps, 1)
+        cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return self.bow_weight_end + (self.bow_weight - self.bow_weight_end) * cosine
 
     def leave_out(self, seconds: float) -> None:
         """Count seconds that something else took, such as measuring, to no training."""
@@ -174,6 +215,11 @@ class CondenserTrainer(WholeTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        if model.training:
+            inputs = {**inputs, **self._counts}
+        if "bow_targets" in inputs:
+            self._last_bow_weight = self.bow_weight_now()
+            inputs = {**inputs, "bow_weight": self._last_bow_weight}
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -183,7 +229,7 @@ class CondenserTrainer(WholeTrainer):
 
     def _add_losses(self, outputs: Mapping[str, Any]) -> None:
         """Sum the losses of the micro-batches; each is its share of the whole batch's loss."""
-        for name in ("head_loss", "late_loss"):
+        for name in self.logged_losses:
             value = outputs.get(name)
             if value is not None:
                 self.add_measure(name, value)
@@ -196,6 +242,8 @@ class CondenserTrainer(WholeTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._window is not None:
             logs.update(self._measures_since_last_entry())
+            if "bow_loss" in logs:
+                logs["bow_weight"] = self._last_bow_weight
             if self._probed is not None and self._probed[0] == self.state.global_step - 1:
                 logs.update(self._probed[1])
         super().log(logs, start_time)

@@ -30,6 +30,7 @@ def condenser_from_encoder(
     n_head_layers: int = 2,
     skip_from: int | None = None,
     late_mlm: bool = True,
+    head_mlm_probability: float | None = None,
     config_changes: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> CondenserForPreTraining:
@@ -42,6 +43,8 @@ def condenser_from_encoder(
         n_head_layers: layers of the Condenser head.
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
         late_mlm: whether to train the backbone's late output with MLM too, eq. (10).
+        head_mlm_probability: rate of a second masking that the head reads, as in RetroMAE; None for
+            a Condenser head (`CondenserConfig`).
         config_changes: attributes of the encoder's configuration to set before it is loaded, such
             as dropout probabilities.
         **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
@@ -56,6 +59,7 @@ def condenser_from_encoder(
         n_head_layers=n_head_layers,
         skip_from=skip_from,
         late_mlm=late_mlm,
+        head_mlm_probability=head_mlm_probability,
     )
     return parts.put_into(CondenserForPreTraining(config))
 

@@ -14,6 +14,7 @@ _PANELS = (
     ("late_loss", "late MLM loss (nats a masked token)"),
     ("head_loss", "head MLM loss (nats a masked token)"),
     ("swap_cost", "swap cost (nats a masked token)"),
+    ("bow_loss", "bag-of-words loss (nats a block)"),
     ("contrastive_loss", "contrastive loss (nats a text)"),
 )
 _TOKENS = ("num_input_tokens_seen", 1e6, "tokens seen (millions)")
@@ -29,7 +30,7 @@ Log = Sequence[Mapping[str, float]]
 
 def has_curves(log: Log) -> bool:
     """Whether a log holds the losses of pre-training."""
-    losses = {"head_loss", "late_loss", "contrastive_loss"}
+    losses = {"head_loss", "late_loss", "bow_loss", "contrastive_loss"}
     return any(not losses.isdisjoint(entry) for entry in log)
 
 

@@ -8,7 +8,7 @@ LOSSES = ("loss", "head_loss", "late_loss")
 MOST_ENTRIES = 200
 _KEPT = (
     *("step", "epoch", *LOSSES, "swap_cost", "head_accuracy", "late_accuracy"),
-    *("contrastive_loss", "contrastive_accuracy"),
+    *("bow_loss", "bow_weight", "contrastive_loss", "contrastive_accuracy"),
     *("num_input_tokens_seen", "learning_rate", "seconds", "tokens_per_second"),
 )
 

@@ -28,6 +28,9 @@ _SETTINGS = {
     "num_train_epochs": "epochs",
     "max_length": "longest block",
     "mlm_probability": "share of masked tokens",
+    "head_mlm_probability": "share masked a second time for the head",
+    "bow_weight": "weight of bag-of-words prediction",
+    "bow_weight_end": "the same at the end",
     "temperature": "temperature",
     "margin": "margin",
     "train_size": "labels used",
@@ -66,7 +69,8 @@ def training_section(stages: Sequence[Stage]) -> str:
 _CAPTION = (
     "Late loss: of the encoder's own output. Head loss: of the Condenser head, which reads the CLS "
     "vector. Swap cost: by how much the head's loss rises when CLS vectors are exchanged within a "
-    "batch; near zero, the head does not use the vector."
+    "batch; near zero, the head does not use the vector. Bag-of-words loss: of the CLS vector's "
+    "prediction of the distinct tokens of its block, before its weight."
 )
 
 
@@ -127,6 +131,7 @@ def _run_rows(stage: Stage) -> Iterator[tuple[str, str]]:
             ("late_loss", "late"),
             ("head_loss", "head"),
             ("swap_cost", "swap cost"),
+            ("bow_loss", "bag-of-words"),
             ("contrastive_loss", "contrastive"),
         )
         if name in last

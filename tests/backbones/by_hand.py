@@ -100,7 +100,7 @@ class CondenserByHand(nn.Module):
     def losses(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         encoder = getattr(self.masked_lm, self.masked_lm.base_model_prefix)
         steps = self.kind.take_apart(encoder, batch["input_ids"], batch["attention_mask"])
-        states = list(_states(steps))
+        states = list(hidden_states(steps))
         late, early = states[-1], states[self.config.skip_from]
 
         cd = torch.cat([late[:, :1], early[:, 1:]], dim=1)  # [cls_late ; early]
@@ -117,7 +117,7 @@ class CondenserByHand(nn.Module):
         return {"loss": loss, "head_loss": head_loss, "late_loss": late_loss}
 
 
-def _states(steps: Steps) -> Iterator[torch.Tensor]:
+def hidden_states(steps: Steps) -> Iterator[torch.Tensor]:
     hidden = steps.embedded
     yield hidden
     for number, (layer, call) in enumerate(steps.layers):

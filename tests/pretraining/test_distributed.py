@@ -87,6 +87,19 @@ CASES = {
     "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "similarity": "cosine"},
     "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
     "ict": {"objective": "ict", "cache_chunk_size": 6},
+    "bag of words": {"objective": "mlm", "bow_weight": 1.0, "bow_weight_end": 0.1},
+    "second masking": {
+        "objective": "condenser",
+        "head_mlm_probability": 0.5,
+        "bow_weight": 0.5,
+        "packed": False,
+    },
+    "bag of words, cached": {
+        "objective": "cocondenser",
+        "cache_chunk_size": 4,
+        "similarity": "cosine",
+        "bow_weight": 1.0,
+    },
 }
 
 
@@ -141,8 +154,10 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
         for folder in (together, alone)
     )
     names = {"loss", "grad_norm", "num_input_tokens_seen"}
-    names |= {"head_loss", "late_loss", "contrastive_loss"} & expected_log[0].keys()
-    assert ("contrastive_loss" in names) == (CASES[case]["objective"] != "condenser")
+    losses = {"head_loss", "late_loss", "contrastive_loss", "bow_loss", "bow_weight"}
+    names |= losses & expected_log[0].keys()
+    assert ("contrastive_loss" in names) == (CASES[case]["objective"] in ("cocondenser", "ict"))
+    assert ("bow_loss" in names) == ("bow_weight" in CASES[case])
     assert len(log) == 3
     for name in names:
         assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-5), name

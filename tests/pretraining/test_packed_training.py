@@ -51,6 +51,10 @@ def steps_of(folder: Path) -> list[dict[str, float]]:
         {"objective": "mlm"},
         {"objective": "cocondenser", "cache_chunk_size": 8},
         {"objective": "ict"},
+        {"objective": "mlm", "bow_weight": 1.0},
+        {"objective": "condenser", "bow_weight": 1.0, "head_mlm_probability": 0.5},
+        {"objective": "cocondenser", "bow_weight": 1.0, "cache_chunk_size": 8},
+        {"objective": "ict", "bow_weight": 1.0},
     ],
     ids=str,
 )
@@ -70,6 +74,8 @@ def test_packed_and_padded_batches_take_the_same_steps(
         names |= {"head_loss", "head_accuracy"}
     if recipe["objective"] in ("cocondenser", "ict"):
         names |= {"contrastive_loss", "contrastive_accuracy"}
+    if "bow_weight" in recipe:
+        names = names - {"contrastive_accuracy"} | {"bow_loss"}  # its ties go by rounding
     for ours, expected in zip(*logs, strict=True):
         for name in names:
             assert ours[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
@@ -157,28 +163,35 @@ def test_accumulated_budget_batches_take_the_step_of_their_union(
     """The union is trained on as one padded batch, by the model alone."""
     batches = keep_batches(monkeypatch)
     changes = {"tokens_per_batch": 150, "gradient_accumulation_steps": 3, "max_steps": 1}
+    changes |= {"n_head_layers": 1, "head_mlm_probability": 0.5, "bow_weight": 0.7}
     pretrain({**settings, **changes})
     assert len(batches) == 3
     [entry] = steps_of(tmp_path / "run")
     set_seed(42)  # the Trainer's own
     recipe = PretrainingRecipe(
-        settings["encoder"], "", encoder_changes=settings["encoder_changes"], packed=False
+        settings["encoder"],
+        "",
+        encoder_changes=settings["encoder_changes"],
+        packed=False,
+        n_head_layers=1,
+        head_mlm_probability=0.5,
     )
     model = open_model(recipe)
     columns: dict[str, list[torch.Tensor]] = {}
     for batch in batches:
         for name, rows in unpack(batch, pad_token_id=0).items():
             columns.setdefault(name, []).extend(rows)
-    fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+    fill = {"input_ids": 0, "attention_mask": 0, "head_input_ids": 0}
     union = {
-        name: pad_sequence(rows, batch_first=True, padding_value=fill[name])
+        name: pad_sequence(rows, batch_first=True, padding_value=fill.get(name, -100))
         for name, rows in columns.items()
     }
-    output = model(**union)
+    output = model(**union, bow_weight=0.7)
     output.loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
     assert entry["head_loss"] == pytest.approx(output.head_loss.item(), rel=1e-5)
     assert entry["late_loss"] == pytest.approx(output.late_loss.item(), rel=1e-5)
+    assert entry["bow_loss"] == pytest.approx(output.bow_loss.item(), rel=1e-5)
     assert entry["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
 
 
