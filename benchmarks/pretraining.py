@@ -148,7 +148,7 @@ def _measure_apart(side: str, folder: Path) -> dict[str, Any]:
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one side in this process: what the module says, by name."""
     device = device_of(arguments)
-    batches = Batches.read(arguments)
+    batches = Batches.read(arguments, bag_of_words=name.startswith("bow"))
     memory_before = _peak_memory(device)
     side = open_side(name, arguments, batches)
     losses = side.losses(side.batches[0], device)

@@ -5,6 +5,7 @@
 - `plain`: masked language modelling with transformers' BertForMaskedLM and its collator, padded to
   the longest block of the batch, every position projected once, as run_mlm does it.
 - `ours`: this package's Condenser; each of its SWITCHES can be turned off or on.
+- `bow`: `ours` with bag-of-words prediction.
 
 The optimiser is torch's AdamW, for `paper` as it comes, for `plain` fused, as the Trainer has it by
 default. A learning-rate schedule, gradient clipping and logging are left out of all.
@@ -28,7 +29,10 @@ from modeling_condenser.dropout import use_cheap_dropout
 from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.packed_batches import pack
 
-SIDES = ("paper", "plain", "ours", "paper-bf16", "plain-bf16", "ours-float32")
+SIDES = (
+    *("paper", "plain", "ours", "bow"),
+    *("paper-bf16", "plain-bf16", "ours-float32", "bow-float32"),
+)
 SWITCHES = {
     "packed": "blocks end to end instead of padded to the longest",
     "narrow": "the last layers for CLS and masked tokens alone; needs packed",
@@ -81,9 +85,11 @@ class Side:
 
     @torch.no_grad()
     def losses(self, batch: Batch, device: torch.device) -> dict[str, float]:
-        """The losses of a batch without dropout, before training."""
+        """The losses of a batch without dropout, before training; without the bag of words'."""
         self.model.eval()
         batch = _move(batch, device)
+        if "bow_targets" in batch:
+            batch["bow_weight"] = 0.0
         with self.autocast(device):
             measured = {
                 "loss": self.loss_of(self.model, batch).item(),
@@ -98,10 +104,11 @@ def open_side(name: str, arguments: argparse.Namespace, batches: Batches) -> Sid
     kind, _, precision = name.partition("-")
     switches = chosen_switches(arguments)
     dtype = torch.float32
-    if precision == "bf16" or (kind == "ours" and not precision and "bf16" in switches):
+    is_ours = kind in ("ours", "bow")
+    if precision == "bf16" or (is_ours and not precision and "bf16" in switches):
         dtype = torch.bfloat16
-    is_fused = "fused" in switches if kind == "ours" else kind == "plain"
-    if kind == "ours":
+    is_fused = "fused" in switches if is_ours else kind == "plain"
+    if is_ours:
         parts = _open_ours(arguments, batches, switches)
     else:
         parts = (_open_paper if kind == "paper" else _open_plain)(arguments, batches)
@@ -138,7 +145,10 @@ def _open_ours(arguments: argparse.Namespace, batches: Batches, switches: set[st
     return {
         "model": model,
         "collate": CondenserDataCollator(
-            batches.tokenizer, max_length=arguments.max_length, packed=is_packed
+            batches.tokenizer,
+            max_length=arguments.max_length,
+            bag_of_words="bow_targets" in batches.masked[0],
+            packed=is_packed,
         ),
         "batches": [pack(b, pad_token_id=pad) if is_packed else b for b in batches.masked],
         "loss_of": lambda model, batch: model(**batch).loss,

@@ -79,11 +79,13 @@ class Batches:
     masked: list[dict[str, torch.Tensor]]
 
     @classmethod
-    def read(cls, arguments: argparse.Namespace) -> "Batches":
-        """Read what `prepare` wrote."""
+    def read(cls, arguments: argparse.Namespace, *, bag_of_words: bool = False) -> "Batches":
+        """Read what `prepare` wrote; the masked batches with `bow_targets`, where asked for."""
         tokenizer = AutoTokenizer.from_pretrained(arguments.folder / "encoder")
         blocks = KeyedBlocks(load_from_disk(str(arguments.folder / "blocks")), seed=0)
-        collator = CondenserDataCollator(tokenizer, max_length=arguments.max_length)
+        collator = CondenserDataCollator(
+            tokenizer, max_length=arguments.max_length, bag_of_words=bag_of_words
+        )
         examples = [
             blocks.__getitems__(list(range(first, first + arguments.batch)))
             for first in range(0, len(blocks), arguments.batch)

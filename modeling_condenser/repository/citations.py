@@ -22,6 +22,18 @@ INVERSE_CLOZE = """@inproceedings{lee-etal-2019-latent,
   booktitle = {Proceedings of ACL 2019},
   year = {2019}
 }"""
+BAG_OF_WORDS = """@inproceedings{ma-etal-2024-drop,
+  title = {Drop your Decoder: Pre-training with Bag-of-Word Prediction for Dense Passage Retrieval},
+  author = {Ma, Guangyuan and Wu, Xing and Lin, Zijia and Hu, Songlin},
+  booktitle = {Proceedings of SIGIR 2024},
+  year = {2024}
+}"""
+RETROMAE = """@inproceedings{xiao-etal-2022-retromae,
+  title = {{RetroMAE}: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder},
+  author = {Xiao, Shitao and Liu, Zheng and Shao, Yingxia and Cao, Zhao},
+  booktitle = {Proceedings of EMNLP 2022},
+  year = {2022}
+}"""
 SENTENCE_BERT = """@inproceedings{reimers-gurevych-2019-sentence-bert,
   title = {Sentence-{BERT}: Sentence Embeddings using {S}iamese {BERT}-Networks},
   author = {Reimers, Nils and Gurevych, Iryna},
@@ -64,6 +76,10 @@ def cite(stages: Sequence[Stage]) -> str:
             found.append(INVERSE_CLOZE)
         elif stage.name == PRETRAINING and objective != "mlm":
             found.append(CONDENSER)
+        if stage.recipe.get("head_mlm_probability"):
+            found.append(RETROMAE)
+        if stage.recipe.get("bow_weight"):
+            found.append(BAG_OF_WORDS)
         if stage.recipe.get("cache_chunk_size"):
             found.append(GRADIENT_CACHE)
         if "condenser" in started:

@@ -209,6 +209,14 @@ def test_without_a_log_there_is_no_picture(tmp_path: Path) -> None:
             [pretraining("Luyu/co-condenser-wiki")],
             {"gao-callan-2021-condenser", "gao-callan-2022-cocondenser"},
         ),
+        (
+            [Stage("Pre-training", {"bow_weight": 1.0}, {"objective": "mlm"})],
+            {"ma-etal-2024-drop"},
+        ),
+        (
+            [Stage("Pre-training", {"head_mlm_probability": 0.5}, {"objective": "condenser"})],
+            {"gao-callan-2021-condenser", "xiao-etal-2022-retromae"},
+        ),
         ([finetuning("mse_cosine")], {"reimers-gurevych-2019-sentence-bert"}),
         (
             [pretraining(), finetuning(mini_batch_size=8)],
