@@ -221,6 +221,16 @@ def evaluate_answers(
     return _evaluation(per_query, [q for q, strings in answers.items() if not strings])
 
 
+def check_measures(names: Sequence[str]) -> None:
+    """Refuse measures that nothing here computes, before a search is made for them.
+
+    Raises:
+        ValueError: an unknown measure; the message names the nearest.
+    """
+    for name in _checked_names(names):
+        _answer_cutoff(name) if is_answer_measure(name) else _parse_measure(name)
+
+
 def is_answer_measure(name: str) -> bool:
     """Whether a measure looks for answer strings, so that `evaluate_answers` computes it."""
     return name.partition("@")[0] == _ANSWER_FAMILY

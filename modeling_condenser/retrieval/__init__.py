@@ -2,5 +2,5 @@
 
 `systems.py` names and opens whatever ranks passages: `bm25.py` by words, `dense.py` by vectors,
 exactly (`exact.py`) or approximately (`approximate.py`). `runs.py` writes and reads runs as TREC
-files.
+files; `fusion.py` fuses several into one.
 """

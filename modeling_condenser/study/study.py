@@ -4,12 +4,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
@@ -18,16 +17,19 @@ from modeling_condenser.analysis.while_training import pretrain_and_measure
 from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
-from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
-from modeling_condenser.measures.measures import Evaluation
+from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
+from modeling_condenser.measures.measures import check_measures
 from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
 from modeling_condenser.pretraining.recipe import CONTRASTIVE
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.curves import plot_curves
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
+from modeling_condenser.retrieval.fusion import Fusion
+from modeling_condenser.retrieval.runs import Run, read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -40,7 +42,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .readiness import READINESS_FOLDER, ReadinessOfArms, measure_arms, write_readiness
-from .results import StudyResults
+from .results import FUSED, StudyResults, mean_evaluation, swap_costs
 from .starting_encoder import make_starting_encoder
 
 logger = logging.getLogger(__name__)
@@ -48,9 +50,8 @@ logger = logging.getLogger(__name__)
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
-_RESERVED = frozenset(
-    {BM25, "collection", "start", READINESS_FOLDER}
-)  # folders of the study itself
+# Folders of the study itself.
+_RESERVED = frozenset({BM25, "collection", "start", READINESS_FOLDER})
 # What decides how many tokens an arm sees, and which.
 _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
@@ -61,6 +62,8 @@ _BUDGET = frozenset(
 # it saw are counted and stated.
 _OWN_BUDGET = frozenset({"max_steps", "per_device_train_batch_size"})
 _MORE_TOKENS = 1.01  # beyond the control's, as a factor, what is warned of
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ class StudyRecipe:
         finetuning_seeds: each arm is fine-tuned once with each of these, which decides labels and
             order; figures are means over them.
         split: whose queries are judged.
+        measures: the first is the one that the verdict is about; by default MRR@10, nDCG@10, R@100.
+        fusion: fields of `Fusion`: each arm is also measured fused with BM25 in this way. By
+            default none is.
     """
 
     arms: dict[str, Any]
@@ -93,10 +99,16 @@ class StudyRecipe:
     start: dict[str, Any] = field(default_factory=dict)
     finetuning_seeds: list[int] = field(default_factory=lambda: [0])
     split: str = "test"
+    measures: list[str] | None = None
+    fusion: dict[str, Any] | None = None
 
 
 def run_study(settings: Mapping[str, Any]) -> StudyResults:
     """Run a study from where it stopped last time.
+
+    An arm that fails is named in the results, and the other arms are reported without it; the next
+    run tries it again. Only the failure of the control ends the study, because nothing can be
+    compared without it.
 
     Args:
         settings: fields of `StudyRecipe`.
@@ -114,35 +126,41 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     out = Path(recipe.output_dir)
     claim_run_folder(out, settings)
     started = time.perf_counter()
-    study = _Study(recipe, out)
-    collection = study.prepare_collection()
-    encoder = study.prepare_encoder(collection)
-    trained = {arm: study.train_arm(arm, encoder, collection) for arm in recipe.arms}
-    tokens = study.count_tokens()
-    unlabelled = {arm: study.measure_unlabelled(arm, trained[arm], collection) for arm in trained}
-    finetuned = {arm: study.measure_finetuned(arm, trained[arm], collection) for arm in trained}
-    logger.info("Measuring readiness of start and arms")
-    readiness = study.measure_readiness(encoder, collection)
+    folder = _prepare_collection(recipe)
+    study = _Study(recipe, out, folder, load_collection(folder, split=recipe.split))
     logger.info("Searching with BM25")
-    bm25 = evaluate_system(BM25, collection, out / BM25, split=recipe.split)
+    bm25 = study.evaluate(BM25, out / BM25)
+    encoder = study.prepare_encoder()
+    trained = study.for_each(recipe.arms, lambda arm: study.train_arm(arm, encoder))
+    tokens = study.count_tokens(trained)
+    unlabelled = study.for_each(trained, lambda arm: [study.measure_unlabelled(arm, trained[arm])])
+    finetuned = study.for_each(unlabelled, lambda arm: study.measure_finetuned(arm, trained[arm]))
+    logger.info("Measuring readiness of start and arms")
+    readiness = study.measure_readiness(encoder, finetuned)
+    logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
     results = StudyResults(
         bm25=bm25,
-        groups={"no labels": unlabelled, study.labels: finetuned},
+        groups={
+            "no labels": study.summarise(unlabelled, bm25),
+            study.labels: study.summarise(finetuned, bm25),
+        },
         control=recipe.control,
         facts={
             **describe_machine(),
             "session_seconds": round(time.perf_counter() - started, 1),
             "tokens_seen": tokens,
-            "n_passages": _count_lines(collection / CORPUS_FILE),
-            "n_queries": len(bm25.evaluation.per_query["MRR@10"]),
+            "n_passages": len(study.collection.passages),
+            "n_queries": len(next(iter(bm25.evaluation.per_query.values()))),
             "recipe": dict(settings),
         },
+        fusion=study.fusion,
+        swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
+        failures=study.failures,
         readiness=write_readiness(readiness, out),
     )
     results.write(out)
-    logs = {arm: read_log(out / arm / "pretrain") for arm in recipe.arms}
     plot_curves(logs, out / "curves.png")
-    study.finish(results, collection)
+    study.finish(results, {arm: of_seeds[0] for arm, of_seeds in finetuned.items()})
     return results
 
 
@@ -152,9 +170,10 @@ def _check_arms(recipe: StudyRecipe) -> None:
             f"The control arm {recipe.control!r} is none of the arms {', '.join(recipe.arms)}."
         )
     for arm, changes in recipe.arms.items():
-        if arm in _RESERVED:
+        if arm in _RESERVED or arm.startswith(FUSED):
             raise ValueError(
-                f"An arm cannot be called {arm!r}: the study has a folder of that name."
+                f"An arm cannot be called {arm!r}, because the study uses that name itself: choose "
+                "another."
             )
         own = _OWN_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
         unequal = sorted((_BUDGET - own) & changes.keys())
@@ -181,46 +200,75 @@ def _check_stages(recipe: StudyRecipe) -> None:
         FinetuningRecipe,
         SentenceTransformerTrainingArguments,
     )
+    if recipe.measures is not None:
+        check_measures(recipe.measures)
+    if recipe.fusion is not None:
+        fill(recipe.fusion, Fusion)
+
+
+def _prepare_collection(recipe: StudyRecipe) -> Path:
+    if recipe.collection != BUILTIN:
+        return Path(recipe.collection)
+    logger.info("Building the built-in collection from the installed packages' docstrings")
+    return build_builtin_collection(Path(recipe.output_dir) / "collection")
 
 
 @dataclass(frozen=True)
 class _Study:
-    """The steps of a study, each of which leaves a folder and is skipped if it is there."""
+    """The steps of a study, each of which leaves a folder and is skipped if it is there.
+
+    Attributes:
+        recipe: of the study.
+        out: its folder.
+        folder: of the collection.
+        collection: the same, loaded.
+        failures: arm that failed -> its error.
+    """
 
     recipe: StudyRecipe
     out: Path
+    folder: Path
+    collection: Collection
+    failures: dict[str, str] = field(default_factory=dict)
 
-    def prepare_collection(self) -> Path:
-        if self.recipe.collection != BUILTIN:
-            return Path(self.recipe.collection)
-        logger.info("Building the built-in collection from the installed packages' docstrings")
-        return build_builtin_collection(self.out / "collection")
+    def for_each(self, arms: Iterable[str], step: Callable[[str], _T]) -> dict[str, _T]:
+        """Run a step for each arm. Leave out arms that fail, unless it is the control."""
+        done = {}
+        for arm in arms:
+            try:
+                done[arm] = step(arm)
+            except Exception as error:
+                if arm == self.recipe.control:
+                    raise
+                logger.exception("Arm %s failed; the study goes on without it", arm)
+                self.failures[arm] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return done
 
-    def prepare_encoder(self, collection: Path) -> str:
+    def prepare_encoder(self) -> str:
         """The encoder that every arm starts from."""
         if self.recipe.encoder is not None:
             return self.recipe.encoder
         logger.info("Training a vocabulary and a starting encoder by plain MLM")
-        with (collection / CORPUS_FILE).open(encoding="utf-8") as lines:
+        with (self.folder / CORPUS_FILE).open(encoding="utf-8") as lines:
             blank = make_starting_encoder(
                 (json.loads(line)["text"] for line in lines),
                 self.out / "start" / "blank",
                 encoder_config=self.recipe.encoder_config,
             )
         settings = {"objective": "mlm", "encoder": str(blank), **self.recipe.start}
-        return str(self._pretrain(settings, self.out / "start" / "pretrain", collection))
+        return str(self._pretrain(settings, self.out / "start" / "pretrain"))
 
-    def train_arm(self, arm: str, encoder: str, collection: Path) -> Path:
+    def train_arm(self, arm: str, encoder: str) -> Path:
         """Pre-train an arm and export its encoder."""
         logger.info("Pre-training arm %s", arm)
         settings = {"encoder": encoder, **self.recipe.pretraining, **self.recipe.arms[arm]}
-        checkpoint = self._pretrain(settings, self.out / arm / "pretrain", collection)
+        checkpoint = self._pretrain(settings, self.out / arm / "pretrain")
         exported = self.out / arm / "encoder"
         return exported if exported.is_dir() else export_encoder(checkpoint, exported)
 
-    def count_tokens(self) -> dict[str, int]:
+    def count_tokens(self, arms: Iterable[str]) -> dict[str, int]:
         """Tokens that each arm has seen; an arm that saw more than the control is named."""
-        runs = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in self.recipe.arms}
+        runs = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in arms}
         seen = {arm: int(json.loads(run.read_text())["tokens_seen"]) for arm, run in runs.items()}
         most = seen[self.recipe.control] * _MORE_TOKENS
         for arm in (arm for arm, n in seen.items() if n > most):
@@ -233,8 +281,8 @@ class _Study:
             )
         return seen
 
-    def _pretrain(self, settings: dict[str, Any], folder: Path, collection: Path) -> Path:
-        corpus = str(collection / CORPUS_FILE)
+    def _pretrain(self, settings: dict[str, Any], folder: Path) -> Path:
+        corpus = str(self.folder / CORPUS_FILE)
         return pretrain_and_measure({"corpus": corpus, **settings, "output_dir": str(folder)})
 
     @property
@@ -242,36 +290,69 @@ class _Study:
         """How many labelled pairs the arms are fine-tuned on, in words."""
         return f"{self.recipe.finetuning.get('train_size') or 'all'} labels"
 
-    def measure_unlabelled(self, arm: str, encoder: Path, collection: Path) -> SystemResult:
+    @property
+    def fusion(self) -> Fusion | None:
+        return None if self.recipe.fusion is None else fill(self.recipe.fusion, Fusion)[0]
+
+    def evaluate(self, system: str | Path, folder: Path, name: str | None = None) -> SystemResult:
+        """Search with a system and measure it; a search that was made before is read."""
+        return evaluate_system(
+            system,
+            self.collection,
+            folder,
+            split=self.recipe.split,
+            depth=DEPTH,
+            measures=self.recipe.measures,
+            name=name,
+        )
+
+    def measure_unlabelled(self, arm: str, encoder: Path) -> SystemResult:
         """Measure an arm's encoder as it is, without fine-tuning."""
         logger.info("Evaluating arm %s without labels", arm)
-        folder = self.out / arm / "evaluation"
-        split = self.recipe.split
-        return evaluate_system(encoder, collection, folder, split=split, name=arm)
+        return self.evaluate(encoder, self.out / arm / "evaluation", arm)
 
-    def measure_finetuned(self, arm: str, encoder: Path, collection: Path) -> SystemResult:
+    def measure_finetuned(self, arm: str, encoder: Path) -> list[SystemResult]:
         """Fine-tune an arm's encoder with each seed and measure the retrievers."""
         results = []
         for seed in self.recipe.finetuning_seeds:
             logger.info("Fine-tuning and evaluating arm %s, seed %d", arm, seed)
             settings = {
                 "encoder": str(encoder),
-                "collection": str(collection),
+                "collection": str(self.folder),
                 "seed": seed,
                 "subset_seed": seed,
                 **self.recipe.finetuning,
                 "output_dir": str(self._finetuned(arm, seed)),
             }
             model = finetune(settings)
-            folder = self._finetuned(arm, seed) / "evaluation"
-            split = self.recipe.split
-            results.append(evaluate_system(model, collection, folder, split=split, name=arm))
-        return _mean_result(results)
+            results.append(self.evaluate(model, self._finetuned(arm, seed) / "evaluation", arm))
+        return results
+
+    def summarise(
+        self, arms: Mapping[str, Sequence[SystemResult]], bm25: SystemResult
+    ) -> dict[str, SystemResult]:
+        """The mean of each arm over its seeds, and of each arm fused with BM25 if that is asked."""
+        means = {
+            arm: mean_evaluation([result.evaluation for result in of_seeds])
+            for arm, of_seeds in arms.items()
+        }
+        if self.fusion is not None:
+            logger.info("Fusing %d arms with BM25", len(arms))
+            bm25_run = _read_run(bm25)
+            for arm, of_seeds in arms.items():
+                runs = [self.fusion.fuse(bm25_run, _read_run(r), depth=DEPTH) for r in of_seeds]
+                means[FUSED + arm] = mean_evaluation(
+                    [measure_run(self.collection, r, measures=self.recipe.measures) for r in runs]
+                )
+        return {
+            name: SystemResult(name, bm25.collection, bm25.split, evaluation)
+            for name, evaluation in means.items()
+        }
 
     def _finetuned(self, arm: str, seed: int) -> Path:
         return self.out / arm / f"finetuned-{seed}"
 
-    def measure_readiness(self, encoder: str, collection: Path) -> ReadinessOfArms:
+    def measure_readiness(self, encoder: str, arms: Iterable[str]) -> ReadinessOfArms:
         """Measure the start, each arm as pre-trained, and its first seed as fine-tuned."""
         seed = self.recipe.finetuning_seeds[0]
         return measure_arms(
@@ -281,34 +362,24 @@ class _Study:
                     self.out / arm / "pretrain" / MODEL_FOLDER,
                     self._finetuned(arm, seed) / MODEL_FOLDER,
                 )
-                for arm in self.recipe.arms
+                for arm in arms
             },
-            collection,
+            self.folder,
             split=self.recipe.split,
             max_length=int(self.recipe.pretraining.get("max_length", Measuring.max_length)),
         )
 
-    def finish(self, results: StudyResults, collection: Path) -> None:
+    def finish(self, results: StudyResults, first_seeds: Mapping[str, SystemResult]) -> None:
         """Put results on the cards of the first seed's retrievers, and say what to search with."""
         seed = self.recipe.finetuning_seeds[0]
-        loaded = load_collection(collection, split=self.recipe.split)
-        for arm in self.recipe.arms:
-            model = self._finetuned(arm, seed) / "model"
-            own = evaluate_system(
-                model,
-                loaded,
-                self._finetuned(arm, seed) / "evaluation",
-                split=self.recipe.split,
-                depth=DEPTH,
-                name=arm,
-            )
+        for arm, own in first_seeds.items():
             words = f"condenser evaluate {PLACEHOLDER} {own.collection} --baseline bm25"
             report_on_card(
-                model,
+                self._finetuned(arm, seed) / MODEL_FOLDER,
                 own,
                 [results.bm25],
-                collection=loaded,
-                source=collection,
+                collection=self.collection,
+                source=self.folder,
                 depth=DEPTH,
                 command=f"{words} --split {own.split}",
             )
@@ -316,29 +387,11 @@ class _Study:
         content = {
             "model": str((best / "model").relative_to(self.out)),
             "embeddings": str((best / "evaluation" / EMBEDDINGS_FOLDER).relative_to(self.out)),
-            "collection": os.path.relpath(collection, self.out),
+            "collection": os.path.relpath(self.folder, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
 
 
-def _count_lines(file: Path) -> int:
-    with file.open("rb") as lines:
-        return sum(1 for _ in lines)
-
-
-def _mean_result(results: list[SystemResult]) -> SystemResult:
-    """Per-query means over several runs of one system."""
-    evaluations = [result.evaluation for result in results]
-    per_query = {
-        measure: {
-            query: float(np.mean([e.per_query[measure][query] for e in evaluations]))
-            for query in evaluations[0].per_query[measure]
-        }
-        for measure in evaluations[0].per_query
-    }
-    means = {measure: float(np.mean(list(v.values()))) for measure, v in per_query.items()}
-    first = results[0]
-    unanswerable = first.evaluation.unanswerable
-    return SystemResult(
-        first.system, first.collection, first.split, Evaluation(means, per_query, unanswerable)
-    )
+def _read_run(result: SystemResult) -> Run:
+    assert result.run_file is not None  # evaluate_system always writes one
+    return read_run(result.run_file)

@@ -11,6 +11,7 @@ from modeling_condenser.measures.measures import (
     OURS,
     TREC_EVAL,
     TREC_EVAL_C,
+    check_measures,
     evaluate_answers,
     evaluate_run,
     is_answer_measure,
@@ -364,3 +365,10 @@ def test_measures_by_answer_are_told_from_those_by_judgement() -> None:
     assert is_answer_measure("Hit@20")
     assert is_answer_measure("Hit")
     assert not any(map(is_answer_measure, ALL_MEASURES))
+
+
+def test_measures_are_checked_without_a_run() -> None:
+    check_measures([*ALL_MEASURES, "Hit@20"])
+    for name in ("MRR10", "Hit", "R"):
+        with pytest.raises(ValueError, match=f"{name}'"):
+            check_measures(["MRR@10", name])

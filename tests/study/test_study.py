@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,20 @@ import yaml
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformerTrainer
 
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
-from modeling_condenser.measures.measures import Evaluation
+from modeling_condenser.measures.measures import Evaluation, evaluate_run
 from modeling_condenser.pretraining.trainer import CondenserTrainer
+from modeling_condenser.retrieval import dense
+from modeling_condenser.retrieval.fusion import Fusion, reciprocal_rank_fusion
+from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
-from modeling_condenser.study.results import StudyResults
+from modeling_condenser.study.results import StudyResults, swap_costs
 from modeling_condenser.study.study import run_study
 from tests.publishing.making import N_PASSAGES, make_collection
 
+MEASURES = ["MRR@10", "R@100"]
 SHORT = {
     "max_length": 32,
     "per_device_train_batch_size": 8,
@@ -66,6 +71,8 @@ def make_settings(collection: Path, out: Path) -> dict[str, Any]:
             "use_cpu": True,
         },
         "finetuning_seeds": [0, 1],
+        "measures": MEASURES,
+        "fusion": {"method": "rrf"},
     }
 
 
@@ -76,19 +83,21 @@ def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @dataclass
 class Recorded:
-    """A study's result, and a checksum of each batch that a pre-training run trained on."""
+    """A study's result, a checksum of each batch of pre-training, and the folders of vectors."""
 
     results: StudyResults
     folder: Path
     settings: dict[str, Any]
-    batches: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    batches: dict[str, list[str]]
+    encoded: list[str]
 
 
 @pytest.fixture(scope="module")
 def finished(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     out = tmp_path_factory.mktemp("studies") / "study"
     batches: dict[str, list[str]] = defaultdict(list)
-    step = CondenserTrainer.training_step
+    encoded: list[str] = []
+    step, encode = CondenserTrainer.training_step, dense.encode_collection
 
     def recorded_step(self: CondenserTrainer, model: Any, inputs: Any, *args: Any) -> Any:
         run = str(Path(self.args.output_dir).relative_to(out))
@@ -96,10 +105,15 @@ def finished(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Reco
         batches[run].append(hashlib.sha256(content).hexdigest())
         return step(self, model, inputs, *args)
 
+    def recorded_encode(retriever: Any, passages: Any, folder: Path, **kwargs: Any) -> Embeddings:
+        encoded.append(str(folder.relative_to(out)))
+        return encode(retriever, passages, folder, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CondenserTrainer, "training_step", recorded_step)
+        patch.setattr(dense, "encode_collection", recorded_encode)
         settings = make_settings(collection, out)
-        return Recorded(run_study(settings), out, settings, batches)
+        return Recorded(run_study(settings), out, settings, batches, encoded)
 
 
 def refuse(*args: object, **kwargs: object) -> None:
@@ -117,10 +131,11 @@ def test_a_study_writes_what_it_found(finished: Recorded) -> None:
     }
     assert written["bm25"] == results.bm25.evaluation.means
     assert written["control"] == "mlm"
-    assert {g: list(arms) for g, arms in written["comparisons"].items()} == {
-        "no labels": ["condenser"],
-        "16 labels": ["condenser"],
+    assert {g: set(arms) for g, arms in written["comparisons"].items()} == {
+        "no labels": {"condenser", "bm25 + condenser"},
+        "16 labels": {"condenser", "bm25 + condenser"},
     }
+    assert list(written["bm25"]) == MEASURES
     assert written["facts"]["n_passages"] == N_PASSAGES
     assert written["facts"]["n_queries"] == 20
     assert written["facts"]["recipe"]["pretraining"]["max_steps"] == 6
@@ -130,9 +145,10 @@ def test_a_study_writes_what_it_found(finished: Recorded) -> None:
         for arm in ("mlm", "condenser")
     }
     assert written["facts"]["tokens_seen"] == seen and seen["mlm"] == seen["condenser"] > 0
-    assert results.verdict().startswith("Tokens of pre-training from the common start: mlm 0.00 ")
+    assert results.verdict().startswith("- Tokens of pre-training from the common start: mlm 0.00 ")
     text = (folder / "results.md").read_text()
-    assert text.startswith(f"{results.table()}\n\n{results.verdict()}\n\n## Readiness\n")
+    parts = [results.table(), results.verdict(), results.swap_cost_table(), "## Readiness\n"]
+    assert text.startswith("\n\n".join(parts))
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -186,6 +202,7 @@ def test_a_figure_is_the_mean_over_the_finetuning_seeds(
                 collection,
                 finished.folder / arm / f"finetuned-{seed}" / "evaluation",
                 name=arm,
+                measures=MEASURES,
             ).evaluation.per_query["MRR@10"]
             for seed in (0, 1)
         ]
@@ -195,12 +212,52 @@ def test_a_figure_is_the_mean_over_the_finetuning_seeds(
         assert result.evaluation.means["MRR@10"] == pytest.approx(mean)
 
 
+def test_an_arm_fused_with_bm25_is_the_mean_over_its_seeds_fused_runs(
+    finished: Recorded, collection: Path
+) -> None:
+    folder, qrels = finished.folder, load_collection(collection).qrels
+    bm25 = read_run(folder / "bm25" / "run-100.trec")
+    for arm in ("mlm", "condenser"):
+        for group, places in (
+            ("no labels", ["evaluation"]),
+            ("16 labels", ["finetuned-0/evaluation", "finetuned-1/evaluation"]),
+        ):
+            runs = [read_run(folder / arm / place / "run-100.trec") for place in places]
+            fused = [reciprocal_rank_fusion([bm25, run]) for run in runs]
+            means = [evaluate_run(qrels, run, measures=MEASURES).means for run in fused]
+            found = finished.results.groups[group][f"bm25 + {arm}"].evaluation.means
+            assert found == pytest.approx(
+                {measure: sum(m[measure] for m in means) / len(means) for measure in MEASURES}
+            )
+
+
+def test_no_vectors_are_encoded_twice(finished: Recorded) -> None:
+    places = [
+        f"{arm}/{folder}evaluation/embeddings"
+        for arm in ("mlm", "condenser")
+        for folder in ("", "finetuned-0/", "finetuned-1/")
+    ]
+    assert sorted(finished.encoded) == sorted(places)
+
+
+def test_the_swap_cost_by_step_is_the_logs(finished: Recorded) -> None:
+    log = json.loads((finished.folder / "condenser" / "pretrain" / "log.json").read_text())
+    logged = [(entry["step"], entry["swap_cost"]) for entry in log if "swap_cost" in entry]
+    assert [step for step, _ in logged] == [2, 4, 6]
+    written = json.loads((finished.folder / "results.json").read_text())["swap_costs"]
+    assert written == {"condenser": [{"step": s, "swap_cost": cost} for s, cost in logged]}
+    row = ", ".join(f"{cost:.3f} ({step})" for step, cost in logged)
+    assert f"| condenser | {row} |" in (finished.folder / "results.md").read_text()
+
+
 def test_the_figures_without_labels_are_the_exported_encoders(
     finished: Recorded, collection: Path, tmp_path: Path
 ) -> None:
     for arm, result in finished.results.groups["no labels"].items():
         encoder = finished.folder / arm / "encoder"
-        again = evaluate_system(encoder, collection, tmp_path / arm, name=arm)
+        if arm.startswith("bm25"):
+            continue
+        again = evaluate_system(encoder, collection, tmp_path / arm, name=arm, measures=MEASURES)
         assert result.evaluation == again.evaluation
 
 
@@ -234,12 +291,13 @@ def test_a_second_run_trains_nothing_and_says_the_same(
 ) -> None:
     monkeypatch.setattr(CondenserTrainer, "train", refuse)
     monkeypatch.setattr(SentenceTransformerTrainer, "train", refuse)
+    monkeypatch.setattr(dense, "encode_collection", refuse)
     again = run_study(finished.settings)
     assert again.table() == finished.results.table()
     assert again.verdict() == finished.results.verdict()
 
 
-def test_a_killed_study_goes_on_where_it_stopped(
+def test_a_study_goes_on_where_it_was_killed_and_without_an_arm_that_fails(
     finished: Recorded, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(collection, tmp_path / "study")
@@ -260,10 +318,27 @@ def test_a_killed_study_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         run_study(settings)
     assert trained == ["start/pretrain", "mlm/pretrain"]
+
+    def failing(given: dict[str, Any]) -> Path:
+        if "condenser" in given["output_dir"].rpartition("study")[2]:
+            raise RuntimeError("no memory\nleft")
+        return pretrain(given)
+
+    monkeypatch.setattr(study, "pretrain_and_measure", failing)
+    partial = run_study(settings)
+    assert list(partial.arms) == ["mlm"] and trained == ["start/pretrain", "mlm/pretrain"]
+    assert partial.groups["16 labels"] == {
+        arm: finished.results.groups["16 labels"][arm] for arm in ("mlm", "bm25 + mlm")
+    }
+    named = "- The arm condenser failed and is left out from there on: RuntimeError: no memory left"
+    assert named in (tmp_path / "study" / "results.md").read_text().splitlines()
+    written = json.loads((tmp_path / "study" / "results.json").read_text())
+    assert written["failures"] == {"condenser": "RuntimeError: no memory left"}
     monkeypatch.setattr(study, "pretrain_and_measure", pretrain)
     results = run_study(settings)
+    assert results.failures == {}
     assert trained == ["start/pretrain", "mlm/pretrain", "condenser/pretrain"]
-    # And the interruption changed nothing.
+    # And neither the interruption nor the failure changed anything.
     assert results.table() == finished.results.table()
 
 
@@ -298,6 +373,7 @@ def test_only_a_contrastive_arm_may_choose_its_batch_and_its_steps(
         ("start", "learning_rat", "learning_rate"),
         ("pretraining", "max_step", "max_steps"),
         ("finetuning", "train_siz", "train_size"),
+        ("fusion", "weigh", "weight"),
     ],
 )
 def test_a_wrong_setting_of_any_stage_is_found_before_the_first_one_starts(
@@ -310,20 +386,36 @@ def test_a_wrong_setting_of_any_stage_is_found_before_the_first_one_starts(
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"measures": ["MRR@10", "R"]}, "unknown measure 'R': R needs a cut-off"),
+        ({"fusion": {"method": "sum"}}, "method is 'sum', expected one of 'rrf', 'weighted'"),
+        ({"arms": {"mlm": {}, "bm25 + x": {}}}, "cannot be called 'bm25 \\+ x'"),
+    ],
+)
+def test_what_cannot_be_measured_is_found_before_anything_is_trained(
+    collection: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_study({**make_settings(collection, tmp_path / "study"), **changes})
+    assert not (tmp_path / "study").exists()
+
+
 def test_an_encoder_without_sizes_is_refused(collection: Path, tmp_path: Path) -> None:
     settings = {**make_settings(collection, tmp_path / "study"), "encoder_config": {}}
     with pytest.raises(ValueError, match="lacks max_position_embeddings, vocab_size"):
         run_study(settings)
 
 
-def make_results(**values: list[float]) -> StudyResults:
+def make_results(fusion: Fusion | None = None, **values: list[float]) -> StudyResults:
     systems = {}
     for name, numbers in values.items():
         per_query = {"MRR@10": {f"q{i}": value for i, value in enumerate(numbers)}}
         means = {"MRR@10": sum(numbers) / len(numbers)}
         systems[name] = SystemResult(name, "small", "test", Evaluation(means, per_query))
     bm25 = systems.pop("bm25")
-    return StudyResults(bm25, {"512 labels": systems}, "mlm", {"n_queries": 8})
+    return StudyResults(bm25, {"512 labels": systems}, "mlm", {"n_queries": 8}, fusion)
 
 
 def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
@@ -350,17 +442,54 @@ def test_the_table_and_the_verdict_say_whether_arms_differ() -> None:
     assert "the 5 tests of this table" in explanation
     first, second = results.verdict().splitlines()
     assert first == (
-        "With 512 labels, condenser differs significantly from mlm in MRR@10: +0.125 (95 % "
+        "- With 512 labels, condenser differs significantly from mlm in MRR@10: +0.125 (95 % "
         "interval +0.125 to +0.125, p = 0.0391)."
     )
     interval = re.fullmatch(
-        r"With 512 labels, other does not differ significantly from mlm in MRR@10: \+0\.000 "
+        r"- With 512 labels, other does not differ significantly from mlm in MRR@10: \+0\.000 "
         r"\(95 % interval "
         r"(-0\.\d+) to (\+0\.\d+), p = 1\.0000\)\.",
         second,
     )
     assert interval is not None
     assert -0.125 <= float(interval[1]) < 0 < float(interval[2]) <= 0.125
+
+
+def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_rest() -> None:
+    results = make_results(
+        Fusion("rrf"),
+        bm25=[0.5] * 10,
+        mlm=[0.25] * 10,
+        condenser=[0.25] * 10,
+        **{"bm25 + mlm": [0.5] * 10, "bm25 + condenser": [0.625] * 10},
+    )
+    *rows, _, explanation = results.table().splitlines()
+    # Six tests: of p = 2/1024 are two arms against bm25, the last row against bm25 and against
+    # the fused control; of p = 1 the fused control against bm25, and condenser against mlm.
+    assert rows[3:] == [
+        "| mlm, 512 labels | 0.250 |",
+        "| condenser, 512 labels | 0.250 (+0.000, p = 1.000) |",
+        "| bm25 + mlm, 512 labels | 0.500 ~ |",
+        "| bm25 + condenser, 512 labels | 0.625 (+0.125, p = 0.012) |",
+    ]
+    assert explanation.startswith(
+        "In brackets: the difference from mlm, for fused arms from bm25 + mlm. bm25 + ARM: the "
+        "runs of both, fused by reciprocal rank fusion (k = 60). ~ marks"
+    )
+    assert "the 6 tests of this table" in explanation
+    assert (
+        "- With 512 labels, bm25 + condenser differs significantly from bm25 + mlm in MRR@10: "
+        in (results.verdict())
+    )
+    assert list(results.arms) == ["mlm", "condenser"]  # the best of which is to search with
+
+
+def test_of_a_long_log_a_few_swap_costs_are_shown() -> None:
+    log = [{"step": step, "loss": 1.0, "swap_cost": step / 100} for step in range(1, 12)]
+    assert swap_costs([*log, {"step": 12, "loss": 1.0}]) == [
+        {"step": step, "swap_cost": step / 100} for step in (1, 3, 5, 7, 9, 11)
+    ]
+    assert swap_costs([{"step": 1, "loss": 1.0}]) == []
 
 
 def test_a_tiny_p_value_is_not_shown_as_zero() -> None:

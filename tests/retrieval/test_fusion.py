@@ -1,0 +1,104 @@
+"""Fused runs: sums worked out by hand, missing passages, ties and depth."""
+
+import pytest
+
+from modeling_condenser.retrieval.fusion import Fusion, reciprocal_rank_fusion, weighted_sum
+
+# Mean 3, deviation 1: a is +1, b is -1.
+BM25 = {"q": {"a": 4.0, "b": 2.0}}
+# Mean 5, variance (16 + 4 * 1) / 5 = 4, deviation 2: b is +2, the others are -0.5.
+DENSE = {"q": {"b": 9.0, "f": 4.0, "e": 4.0, "d": 4.0, "c": 4.0}}
+
+
+def test_reciprocal_ranks_are_summed() -> None:
+    bm25 = {"q": {"c": 1.0, "b": 2.0, "a": 3.0}}  # ranks: a 1, b 2, c 3
+    dense = {"q": {"b": 0.9, "d": 0.5}}  # ranks: b 1, d 2
+    fused = reciprocal_rank_fusion([bm25, dense])
+    assert fused == {"q": {"b": 1 / 62 + 1 / 61, "a": 1 / 61, "d": 1 / 62, "c": 1 / 63}}
+    assert list(fused["q"]) == ["b", "a", "d", "c"]
+    # With k = 0: 1/2 + 1, 1, 1/2, 1/3.
+    assert reciprocal_rank_fusion([bm25, dense], 0)["q"] == {"b": 1.5, "a": 1, "d": 0.5, "c": 1 / 3}
+
+
+def test_equal_scores_are_ranked_by_id_and_so_are_equal_sums() -> None:
+    fused = reciprocal_rank_fusion([{"q": {"b": 1.0, "a": 1.0}}])
+    assert list(fused["q"].items()) == [("a", 1 / 61), ("b", 1 / 62)]
+    # Each passage has ranks 1, 2 and 7 in some order; added in that order, the sums would differ.
+    ranks = {"z": (1, 2, 7), "y": (2, 7, 1), "x": (7, 1, 2)}
+    assert len({1 / (60 + a) + 1 / (60 + b) + 1 / (60 + c) for a, b, c in ranks.values()}) > 1
+    others = {f"p{rank}": float(-rank) for rank in (3, 4, 5, 6)}
+    runs = [{"q": {**others, **{p: float(-r[i]) for p, r in ranks.items()}}} for i in range(3)]
+    fused = reciprocal_rank_fusion(runs)
+    assert len({fused["q"][p] for p in ranks}) == 1
+    assert [p for p in fused["q"] if p in ranks] == ["x", "y", "z"]
+
+
+def test_standardised_scores_are_summed_and_a_missing_one_is_the_lowest() -> None:
+    fused = weighted_sum([BM25, DENSE], [0.25, 0.75])
+    assert list(fused["q"].items()) == [
+        ("b", 1.25),  # 0.25 * -1 + 0.75 * 2
+        ("a", -0.125),  # 0.25 * 1 + 0.75 * -0.5
+        ("c", -0.625),  # 0.25 * -1 + 0.75 * -0.5
+        ("d", -0.625),
+        ("e", -0.625),
+        ("f", -0.625),
+    ]
+
+
+def test_a_fused_run_is_cut_behind_the_ties() -> None:
+    assert list(weighted_sum([BM25, DENSE], [0.25, 0.75], depth=4)["q"]) == ["b", "a", "c", "d"]
+    # 1/62 + 1/61, 1/61, then c with 1/62: its rank in DENSE, where c to f tie, is 2.
+    assert list(reciprocal_rank_fusion([BM25, DENSE], depth=3)["q"]) == ["b", "a", "c"]
+    deep = {"q": {f"p{i:03d}": float(-i) for i in range(150)}}
+    assert list(reciprocal_rank_fusion([deep])["q"]) == list(deep["q"])[:100]
+    assert list(weighted_sum([deep], [1.0])["q"]) == list(deep["q"])[:100]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"q": {"a": 0.1, "b": 0.1, "c": 0.1}},  # the mean of the three is not 0.1 when rounded
+        {"q": {"c": 7.0}},
+        {"q": {}},
+        {},
+    ],
+)
+def test_a_run_without_deviation_contributes_nothing_to_the_sum(
+    other: dict[str, dict[str, float]],
+) -> None:
+    fused = weighted_sum([BM25, other], [0.5, 0.5])["q"]
+    # c was not found by BM25, where b is lowest.
+    assert fused == {"a": 0.5, "b": -0.5, **({"c": -0.5} if other.get("q") else {})}
+
+
+def test_a_query_of_one_run_is_fused_too() -> None:
+    one, other = {"q1": {"a": 1.0}, "q3": {}}, {"q2": {"b": 5.0}}
+    assert reciprocal_rank_fusion([one, other]) == {
+        "q1": {"a": 1 / 61},
+        "q3": {},
+        "q2": {"b": 1 / 61},
+    }
+    assert weighted_sum([one, other], [0.5, 0.5]) == {"q1": {"a": 0.0}, "q3": {}, "q2": {"b": 0.0}}
+
+
+def test_the_order_in_which_a_run_lists_its_passages_changes_nothing() -> None:
+    scores = {f"p{i}": 0.1 * i**3 for i in range(40)}
+    backwards = {"q": dict(reversed(scores.items()))}
+    dense = {"q": {f"p{i}": 0.7 / (1 + i) for i in range(20, 60)}}
+    weights = [0.3, 0.7]
+    expected = list(weighted_sum([{"q": scores}, dense], weights)["q"].items())
+    assert list(weighted_sum([backwards, dense], weights)["q"].items()) == expected
+
+
+def test_a_fusion_weighs_the_dense_run() -> None:
+    assert Fusion("weighted", 0.75).fuse(BM25, DENSE) == weighted_sum([BM25, DENSE], [0.25, 0.75])
+    assert Fusion("rrf").fuse(BM25, DENSE, depth=1) == {"q": {"b": 1 / 62 + 1 / 61}}
+    assert str(Fusion("rrf")) == "reciprocal rank fusion (k = 60)"
+    assert str(Fusion("weighted", 0.3)) == "a sum of standardised scores (weights 0.7 and 0.3)"
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 weights for 2 runs, expected one for each"):
+        weighted_sum([BM25, DENSE], [0.5])
+    with pytest.raises(ValueError, match=r"weight is 1\.5, expected 0 to 1"):
+        Fusion("weighted", 1.5)
