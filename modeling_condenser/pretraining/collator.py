@@ -109,9 +109,7 @@ class CondenserDataCollator:
             unmasked block at its first position, otherwise and for special tokens -100.
             Of a `packed` batch, what `packed_batches.pack` makes of these.
         """
-        keys = self._keys(examples)
-        blocks = [np.asarray(example["input_ids"]) for example in examples]
-        windows = self._windows(blocks, keys)
+        windows, keys = self.read(examples)
         ids, is_text, is_token = self.frame(windows)
 
         words = self.word_starts.number_words(ids, is_text)
@@ -170,6 +168,12 @@ class CondenserDataCollator:
     def n_special(self) -> int:
         """Special tokens that are added to each block."""
         return len(self._prefix) + len(self._suffix)
+
+    def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Read examples (see `__call__`): their blocks, cut to fit, and their keys, (B,)."""
+        keys = self._keys(examples)
+        blocks = [np.asarray(example["input_ids"]) for example in examples]
+        return self._windows(blocks, keys), keys
 
     def _keys(self, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(B,) the examples' own keys, or fresh ones."""

@@ -18,6 +18,7 @@ from .recipe import CONTRASTIVE, PretrainingRecipe
 from .spans import SpanBuilder, SpanPairCollator, SpanPairs, build_cut_texts, count_parts
 from .token_budget import TokenBudgetBatches, count_block_tokens
 from .trainer import CondenserTrainer, check_reading
+from .tsdae import DenoisingCollator, DenoisingTrainer, add_decoder
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 
 
@@ -26,7 +27,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
 
     Raises:
         ValueError: the checkpoint has no head, or another split than the recipe states; or the
-            recipe wants packed batches, and the encoder cannot take them.
+            recipe wants packed batches or a decoder, and the encoder does not allow it.
     """
     model: Any = _open_padded(recipe)
     use_cheap_dropout(model)
@@ -38,10 +39,12 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
 def packs(recipe: PretrainingRecipe, model: Any) -> bool:
     """Whether a recipe's batches are packed: as it says, or else wherever that can be done.
 
+    TSDAE's are not: sentence-transformers' decoder takes padded ones.
+
     Raises:
         ValueError: it says so, but the model's encoder cannot take packed batches.
     """
-    if recipe.packed is False:
+    if recipe.packed is False or recipe.objective == "tsdae":
         return False
     if recipe.packed is None and recipe.attn_implementation is not None:
         return False
@@ -54,8 +57,10 @@ def packs(recipe: PretrainingRecipe, model: Any) -> bool:
 def _open_padded(recipe: PretrainingRecipe) -> PreTrainedModel:
     if recipe.objective == "mlm":
         return masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
-    if recipe.objective == "ict":
+    if recipe.objective in ("ict", "tsdae"):
         backbone = masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
+        if recipe.objective == "tsdae":
+            add_decoder(backbone, recipe.tokenizer or recipe.encoder)
         if not recipe.predicts_bag:
             _freeze_lm_head(backbone)
         return backbone
@@ -135,7 +140,7 @@ class Examples:
         collator: Any = CondenserDataCollator(
             tokenizer,
             max_length=recipe.max_length,
-            mlm_probability=recipe.mlm_probability,
+            mlm_probability=recipe.masked_share,
             head_mlm_probability=head_mlm_probability,
             bag_of_words=recipe.predicts_bag,
             seed=arguments.seed,
@@ -145,6 +150,8 @@ class Examples:
             collator = SpanPairCollator(collator)
         elif recipe.objective == "ict":
             collator = ClozeCollator(collator, query_length=recipe.pseudo_query_length)
+        elif recipe.objective == "tsdae":
+            collator = DenoisingCollator(collator, deletion_probability=recipe.deleted_share)
         length = recipe.max_length if recipe.span_length is None else recipe.span_length
         blocks = BlockBuilder(
             tokenizer,
@@ -215,7 +222,8 @@ def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
         batches = _budget_batches(
             recipe, kwargs["args"], kwargs["train_dataset"], kwargs["data_collator"]
         )
-        return CondenserTrainer(batches=batches, **kwargs)
+        trainer = DenoisingTrainer if recipe.objective == "tsdae" else CondenserTrainer
+        return trainer(batches=batches, **kwargs)
     weight = 1.0 if recipe.contrastive_weight is None else recipe.contrastive_weight
     return ContrastiveTrainer(
         contrast=recipe.contrast,
@@ -230,7 +238,7 @@ def _budget_batches(
     recipe: PretrainingRecipe,
     arguments: TrainingArguments,
     blocks: Any,
-    collator: CondenserDataCollator,
+    collator: CondenserDataCollator | DenoisingCollator,
 ) -> TokenBudgetBatches | None:
     if recipe.tokens_per_batch is None:
         return None

@@ -33,6 +33,7 @@ from .positions import n_positions
 from .recipe import CONTRASTIVE, PretrainingRecipe
 from .repository import complete_repository, train_seconds
 from .trainer import CondenserTrainer
+from .tsdae import remove_decoder
 
 __all__ = [
     "CondenserTrainer",
@@ -128,6 +129,8 @@ def pretrain(
         write_json(run_folder / LOG_FILE, trainer.state.log_history)
         record_run(run_folder, facts)
         model = trainer.accelerator.unwrap_model(trainer.model)
+        if recipe.objective == "tsdae":
+            remove_decoder(model)
         save_model(model, tokenizer, model_folder, stages=read_pretraining(run_folder))
     trainer.accelerator.wait_for_everyone()
     if arguments.push_to_hub:

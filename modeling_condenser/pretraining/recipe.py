@@ -12,10 +12,11 @@ from .corpus import Source
 from .ict import QUERY_LENGTH, REMOVAL_PROBABILITY
 from .spans import SpanKind
 from .token_budget import check_budget
+from .tsdae import DELETION_PROBABILITY
 
-Objective = Literal["condenser", "mlm", "cocondenser", "ict"]
+Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose batch is the unit of contrast
-_MASKED = ("condenser", "mlm")  # objectives whose batch is only a number of tokens
+_SINGLE = ("condenser", "mlm", "tsdae")  # objectives whose batch is only a number of tokens
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "similarity": CONTRASTIVE,
     "temperature": CONTRASTIVE,
@@ -25,9 +26,19 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "span_length": ("cocondenser",),
     "query_length": ("ict",),
     "removal_probability": ("ict",),
-    "tokens_per_batch": _MASKED,
     "head_mlm_probability": ("condenser", "cocondenser"),
+    "tokens_per_batch": _SINGLE,
+    "deletion_probability": ("tsdae",),
 }
+_NOT_FOR_TSDAE = (
+    "n_head_layers",
+    "skip_from",
+    "late_mlm",
+    "new_head",
+    "mlm_probability",
+    "bow_weight",
+    "packed",
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,9 @@ class PretrainingRecipe:
             fields, or a list of these.
         objective: "condenser"; "mlm" for plain masked language modelling, its control;
             "cocondenser" for the Condenser's losses on two spans of each document and a contrast
-            of their vectors; "ict" for the Inverse Cloze Task, without any MLM. In the last two,
-            `per_device_train_batch_size` counts documents (passages), of two texts each.
+            of their vectors; "ict" for the Inverse Cloze Task, without any MLM. In these two,
+            `per_device_train_batch_size` counts documents (passages), of two texts each. "tsdae"
+            for a decoder that reconstructs blocks from the vectors of noisy copies.
         tokenizer: Hub name or folder; the encoder's own by default.
         n_head_layers: layers of the Condenser head; 2 by default.
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
@@ -52,7 +64,7 @@ class PretrainingRecipe:
             several processes each reads and tokenizes all of it, and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
-        mlm_probability: share of a block's tokens to mask.
+        mlm_probability: share of a block's tokens to mask; 0.15 by default.
         head_mlm_probability: makes the head a decoder in the style of RetroMAE, which reads the
             block masked a second time at this rate instead of the early layer (`CondenserConfig`).
         bow_weight: of bag-of-words prediction from the late CLS beside the objective's own loss
@@ -81,6 +93,7 @@ class PretrainingRecipe:
         query_length: longest pseudo-query in tokens, with special tokens; by default 64, or
             `max_length` if that is shorter.
         removal_probability: share of contexts without their pseudo-query; 0.9 by default.
+        deletion_probability: of each word in the copies that TSDAE's encoder reads; 0.6 by default.
 
     Raises:
         ValueError: a field does not fit the objective.
@@ -98,7 +111,7 @@ class PretrainingRecipe:
     streaming: bool = False
     max_length: int = 512
     short_block_probability: float = 0.1
-    mlm_probability: float = 0.15
+    mlm_probability: float | None = None
     bow_weight: float = 0.0
     bow_weight_end: float | None = None
     blocks_seed: int = 0
@@ -115,6 +128,7 @@ class PretrainingRecipe:
     span_length: int | None = None
     query_length: int | None = None
     removal_probability: float | None = None
+    deletion_probability: float | None = None
 
     def __post_init__(self) -> None:
         for name, objectives in _ONLY_FOR.items():
@@ -126,6 +140,14 @@ class PretrainingRecipe:
         self._check_bag_of_words()
         if self.head_mlm_probability is not None:
             check_probability("head_mlm_probability", self.head_mlm_probability)
+        for name in _NOT_FOR_TSDAE if self.objective == "tsdae" else ():
+            if getattr(self, name) != getattr(PretrainingRecipe, name):
+                raise ValueError(f"{name} has no effect on objective tsdae: leave it out.")
+        if not 0.0 <= self.deleted_share <= 1.0:
+            raise ValueError(
+                f"deletion_probability is {self.deletion_probability}, but must lie between 0 and "
+                "1."
+            )
         if self.packed and self.attn_implementation is not None:
             raise ValueError(
                 f"attn_implementation is {self.attn_implementation}, but packed batches have an "
@@ -194,6 +216,15 @@ class PretrainingRecipe:
     def removed_share(self) -> float:
         usual = REMOVAL_PROBABILITY
         return usual if self.removal_probability is None else self.removal_probability
+
+    @property
+    def masked_share(self) -> float:
+        return 0.15 if self.mlm_probability is None else self.mlm_probability
+
+    @property
+    def deleted_share(self) -> float:
+        usual = DELETION_PROBABILITY
+        return usual if self.deletion_probability is None else self.deletion_probability
 
     @property
     def sources(self) -> list[Source]:

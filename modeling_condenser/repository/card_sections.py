@@ -66,6 +66,8 @@ _ORIGINS = {
     "masked-LM head needs (Gao & Callan 2021)",
     "ict": "trained with the Inverse Cloze Task: a sentence finds the passage that it was taken "
     "from (Lee et al. 2019)",
+    "tsdae": "trained with TSDAE: a decoder reconstructs a text from the CLS vector of a copy that "
+    "lacks most of its words (Wang et al. 2021)",
     "mlm": "trained with plain masked language modelling",
 }
 

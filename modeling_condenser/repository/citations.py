@@ -34,6 +34,13 @@ RETROMAE = """@inproceedings{xiao-etal-2022-retromae,
   booktitle = {Proceedings of EMNLP 2022},
   year = {2022}
 }"""
+TSDAE = """@inproceedings{wang-etal-2021-tsdae,
+  title = {{TSDAE}: Using Transformer-based Sequential Denoising Auto-Encoder for Unsupervised
+           Sentence Embedding Learning},
+  author = {Wang, Kexin and Reimers, Nils and Gurevych, Iryna},
+  booktitle = {Findings of EMNLP 2021},
+  year = {2021}
+}"""
 SENTENCE_BERT = """@inproceedings{reimers-gurevych-2019-sentence-bert,
   title = {Sentence-{BERT}: Sentence Embeddings using {S}iamese {BERT}-Networks},
   author = {Reimers, Nils and Gurevych, Iryna},
@@ -74,6 +81,8 @@ def cite(stages: Sequence[Stage]) -> str:
         started = str(stage.recipe.get("encoder", "")).lower()
         if stage.name == PRETRAINING and objective == "ict":
             found.append(INVERSE_CLOZE)
+        elif stage.name == PRETRAINING and objective == "tsdae":
+            found.append(TSDAE)
         elif stage.name == PRETRAINING and objective != "mlm":
             found.append(CONDENSER)
         if stage.recipe.get("head_mlm_probability"):

@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
+from modeling_condenser.pretraining.recipe import CONTRASTIVE
+
 # Runs recipes and leaves the gradients that their first optimiser steps are given.
 RUN = """
 import json, sys
@@ -31,7 +33,7 @@ def keeping_gradients(Trainer):
         return Trainer._clip_grad_norm(self, model)
     return type(Trainer.__name__, (Trainer,), {"_clip_grad_norm": _clip_grad_norm})
 
-for name in ("CondenserTrainer", "ContrastiveTrainer"):
+for name in ("CondenserTrainer", "ContrastiveTrainer", "DenoisingTrainer"):
     setattr(objectives, name, keeping_gradients(getattr(objectives, name)))
 for settings in json.loads(sys.argv[1]):
     pretrain(settings)
@@ -100,6 +102,7 @@ CASES = {
         "similarity": "cosine",
         "bow_weight": 1.0,
     },
+    "tsdae": {"objective": "tsdae"},
 }
 
 
@@ -156,8 +159,8 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     names = {"loss", "grad_norm", "num_input_tokens_seen"}
     losses = {"head_loss", "late_loss", "contrastive_loss", "bow_loss", "bow_weight"}
     names |= losses & expected_log[0].keys()
-    assert ("contrastive_loss" in names) == (CASES[case]["objective"] in ("cocondenser", "ict"))
     assert ("bow_loss" in names) == ("bow_weight" in CASES[case])
+    assert ("contrastive_loss" in names) == (CASES[case]["objective"] in CONTRASTIVE)
     assert len(log) == 3
     for name in names:
         assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-5), name

@@ -1,0 +1,238 @@
+"""TSDAE: a decoder reconstructs a text from the CLS vector of what is left of it.
+
+Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Denoising Auto-Encoder
+for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
+0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the CLS vector only,
+predicts the whole text from left to right. Encoder and decoder share their weights. Loss and
+decoder are sentence-transformers' own (`DenoisingAutoEncoderLoss`), the baseline that people use.
+Three deviations: words are those of whole-word masking, not NLTK's; deletion removes tokens, and
+the rest is not tokenized again; the loss is averaged over the tokens of an optimiser step, not of
+a micro-batch.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
+
+from .collator import CondenserDataCollator
+from .counter_random import uniforms
+from .masking import IGNORE_INDEX
+from .trainer import CondenserTrainer
+
+DELETION_PROBABILITY = 0.6
+DELETION_STREAM = 4  # of a block's key, beside those of masking.py
+# Encoders of which transformers also has a decoder with cross-attention.
+ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
+
+
+class DenoisingCollator:
+    """Makes padded batches of blocks, and of copies of them without most of their words.
+
+    The deleted words are a function of a block and its `mask_key`, as masks are.
+
+    Args:
+        collator: whose tokenizer, special tokens and windows of over-long blocks are used.
+        deletion_probability: of each word; at least one word of a block is kept.
+    """
+
+    def __init__(
+        self,
+        collator: CondenserDataCollator,
+        *,
+        deletion_probability: float = DELETION_PROBABILITY,
+    ):
+        self.collator = collator
+        self.tokenizer = collator.tokenizer
+        self.n_special = collator.n_special
+        self.deletion_probability = deletion_probability
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Make a batch.
+
+        Args:
+            examples: as for `CondenserDataCollator`.
+
+        Returns:
+            `input_ids`, `attention_mask` and `labels`, each (B, T) int64, of the whole blocks: the
+            Trainer counts these tokens as seen, as for other objectives. `labels` is -100 at
+            padding and at the first token, which is not predicted. `noisy_input_ids` and
+            `noisy_attention_mask`, each (B, N) int64, of the copies.
+        """
+        blocks, keys = self.collator.read(examples)
+        ids, is_text, is_token = self.collator.frame(blocks)
+        words = self.collator.word_starts.number_words(ids, is_text)
+        kept = choose_kept(words, is_text, keys, self.deletion_probability)
+        left = [row[is_kept] for row, is_kept in zip(ids, kept, strict=True)]
+        noisy_ids, _, is_noisy_token = self.collator.frame(left)
+        labels = np.where(ids == self.tokenizer.pad_token_id, IGNORE_INDEX, ids)
+        labels[:, 0] = IGNORE_INDEX
+        batch = {
+            "input_ids": ids,
+            "attention_mask": is_token,
+            "labels": labels,
+            "noisy_input_ids": noisy_ids,
+            "noisy_attention_mask": is_noisy_token,
+        }
+        return {name: torch.from_numpy(values).long() for name, values in batch.items()}
+
+
+def choose_kept(
+    words: np.ndarray, is_text: np.ndarray, keys: np.ndarray, deletion_probability: float
+) -> np.ndarray:
+    """Choose the words that are not deleted: each independently, and at least one of a row.
+
+    Args:
+        words: (B, T) the word of each token, -1 outside words; a token of text outside words, such
+            as [UNK], counts as a word.
+        is_text: (B, T) bool; the first column is none.
+        keys: (B,) random keys of the rows.
+        deletion_probability: of each word.
+
+    Returns:
+        (B, T) bool: tokens of the kept words.
+    """
+    begins = is_text & ((words < 0) | (words != np.roll(words, 1, axis=1)))
+    numbers = np.maximum(begins.cumsum(axis=1) - 1, 0)
+    draws = uniforms(keys, int(numbers.max()) + 1, stream=DELETION_STREAM)
+    draws = np.where(is_text, np.take_along_axis(draws, numbers, axis=1), -1)  # (B, T)
+    # The largest draw is always kept: where all words would be deleted, it is a random one.
+    return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
+
+
+def add_decoder(model: CondenserForMaskedLM, tokenizer: str) -> None:
+    """Give a model TSDAE's decoder, tied to its encoder, and make TSDAE's loss its forward pass.
+
+    The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
+    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and opening
+    one as an encoder or a masked LM ignores them.
+
+    Args:
+        model: a plain masked LM.
+        tokenizer: Hub name or folder.
+
+    Raises:
+        ValueError: transformers has no such decoder of the encoder's model type.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    encoder: Any = model.condenser.encoder
+    config = encoder.config
+    if config.model_type not in ENCODERS_WITH_DECODER:
+        raise ValueError(
+            f"The encoder is of model_type {config.model_type!r}, of which transformers has no "
+            "decoder with cross-attention, which objective tsdae needs: choose an encoder of type "
+            f"{', '.join(ENCODERS_WITH_DECODER)}, or another objective."
+        )
+    with TemporaryDirectory() as folder, quiet_loading():
+        # The library loads the decoder from the folder that the encoder's configuration names.
+        _save_plain(model, folder)
+        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+        transformer = Transformer(folder)
+        transformer.model = encoder
+        start, config.name_or_path = config.name_or_path, folder
+        pooling = Pooling(config.hidden_size, pooling_mode="cls")
+        loss = DenoisingAutoEncoderLoss(SentenceTransformer(modules=[transformer, pooling]))
+        config.name_or_path = start
+    model.head = loss.decoder
+    _declare_ties(model)
+    model.tie_weights()  # the library has put the decoder's embeddings into the encoder
+    _replace_forward(model, loss)
+
+
+def remove_decoder(model: Any) -> None:
+    """Make a model that `add_decoder` was applied to a plain masked LM again."""
+    model._tied_weights_keys = {
+        name: source
+        for name, source in model._tied_weights_keys.items()
+        if not name.startswith("head.")
+    }
+    del model.head, model.forward
+
+
+def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
+    """Save encoder and LM head as the masked LM of their own model type, in every process."""
+    masked_lm: Any = AutoModelForMaskedLM.from_config(copy.deepcopy(model.config.encoder_config))
+    take_lm_head(masked_lm)[0].load_state_dict(model.lm_head.state_dict())
+    setattr(masked_lm, masked_lm.base_model_prefix, model.condenser.encoder)
+    masked_lm.config.save_pretrained(folder)
+    # Not save_pretrained: of several processes only the first would write.
+    save_model(masked_lm, str(Path(folder, SAFE_WEIGHTS_NAME)), metadata={"format": "pt"})
+
+
+def _declare_ties(model: Any) -> None:
+    """Tell the model which of the decoder's weights are the encoder's: they are saved once."""
+    sources = {id(p): name for name, p in model.condenser.encoder.named_parameters()}
+    tied = {
+        f"head.{name}": f"condenser.encoder.{sources[id(p)]}"
+        for name, p in model.head.named_parameters(remove_duplicate=False)
+        if id(p) in sources
+    }
+    model._tied_weights_keys |= tied
+
+    def forget_tied(_: torch.nn.Module, keys: Any) -> None:
+        """Report no tied weight as missing: a checkpoint has it as the encoder's."""
+        keys.missing_keys[:] = [key for key in keys.missing_keys if key not in tied]
+
+    model.head.register_load_state_dict_post_hook(forget_tied)
+
+
+def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
+    """Replace the forward pass of the instance, because checkpoints name and copy its class.
+
+    The Trainer gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
+    """
+
+    def forward(
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        labels: torch.Tensor,
+        noisy_input_ids: torch.Tensor,
+        noisy_attention_mask: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, torch.Tensor]:
+        """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
+        noisy = {"input_ids": noisy_input_ids, "attention_mask": noisy_attention_mask}
+        whole = {"input_ids": input_ids, "attention_mask": attention_mask}
+        mean = loss([noisy, whole], None)
+        n_items = (labels != IGNORE_INDEX).sum()
+        n_all = n_items if num_items_in_batch is None else num_items_in_batch
+        return {"loss": mean * n_items / n_all}
+
+    model.forward = forward
+
+
+class DenoisingTrainer(CondenserTrainer):
+    """The Condenser's trainer for a model with TSDAE's decoder: without probes, which need masks.
+
+    Args:
+        *args: as for `CondenserTrainer`.
+        **kwargs: as there.
+
+    Raises:
+        ValueError: one process sees several GPUs, among which the loss cannot be divided.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"One process sees {self.args.n_gpu} GPUs, but objective tsdae needs one process "
+                "for each: start it with torchrun or accelerate launch."
+            )
+
+    def _is_probe_due(self) -> bool:
+        return False
