@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
 from modeling_condenser.hub.model_folder import CONFIG_FILE, find_model_folder
-from modeling_condenser.pretraining.pretrain import open_model
+from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
 from modeling_condenser.publishing.export import resolve_checkpoint
 from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.runs.checkpoints import MANIFEST, find_damage
@@ -80,8 +80,7 @@ def _start(run: Path) -> Iterator[Measurable]:
     def open_start(max_length: int) -> Subject:
         set_seed(int(settings.get("seed", _USUAL_SEED)))  # as `pretrain` does before it opens it
         model = open_model(recipe).eval()
-        tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer or recipe.encoder)
-        return Subject.of_model(model, tokenizer, max_length=max_length)
+        return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)
 
     yield Measurable("start", open_start, 0, 0)
 

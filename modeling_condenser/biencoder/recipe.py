@@ -67,7 +67,8 @@ class FinetuningRecipe:
 
     Attributes:
         encoder: folder or Hub name of an export, of a sentence-transformers model, or of any plain
-            encoder, for which `pooling` must be given.
+            encoder, for which `pooling` must be given; "starter" is a plain encoder that comes with
+            this package.
         objective: "contrastive" (Condenser eq. 12: the positive against the other passages of the
             batch and the given negatives), "mse_cosine" (graded pairs: squared error of cosine),
             "triplet" (the positive nearer than the negative by a margin; the thesis, eq. 3.1),

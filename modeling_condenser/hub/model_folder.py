@@ -1,5 +1,6 @@
 """A model's name in; its folder out, downloaded where it is not here."""
 
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -8,11 +9,48 @@ from .fetching import fetch
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
+STARTER = "starter"
+STARTER_TITLE = "starter of condenser"
+STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 
+_STARTER_FILES = (CONFIG_FILE, "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _NEEDED_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*", "coreml/*", "gguf/*", "*checkpoint*/*", "evaluation/*"]
 _OLD_WEIGHTS = "pytorch_model*.bin"
 _WITHOUT_WEIGHTS = ("Pooling", "Normalize")
+
+
+def resolve_encoder_name(name: str | Path) -> str:
+    """The folder of the encoder that comes with this package for "starter"; else the name itself.
+
+    The bundled encoder goes before a folder of that name: write `./starter` for the folder.
+
+    Raises:
+        FileNotFoundError: files of the bundled encoder are missing.
+    """
+    if name != STARTER:
+        return str(name)
+    missing = [file for file in _STARTER_FILES if not (STARTER_FOLDER / file).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"The encoder {STARTER!r} that comes with condenser is incomplete: {STARTER_FOLDER} "
+            f"lacks {', '.join(missing)}. Install condenser again, or name another encoder; a "
+            f"folder of your own is written ./{STARTER}."
+        )
+    return str(STARTER_FOLDER)
+
+
+def is_starter(name: str) -> bool:
+    """Whether a name or a path is that of the encoder that comes with this package."""
+    return name in (STARTER, str(STARTER_FOLDER))
+
+
+def describe_starter() -> str:
+    """What a model card calls the bundled encoder: by the version of the package it came with."""
+    try:
+        return f"{STARTER_TITLE} {importlib.metadata.version('condenser')}"
+    except importlib.metadata.PackageNotFoundError:  # run from its source, not installed
+        return STARTER_TITLE
 
 
 def find_model_folder(model: str | Path) -> Path:
@@ -21,21 +59,21 @@ def find_model_folder(model: str | Path) -> Path:
     Only configuration, tokenizer and one set of weights are downloaded.
 
     Args:
-        model: a folder, `owner/name`, or `owner/name@revision`.
+        model: a folder, "starter", `owner/name`, or `owner/name@revision`.
 
     Raises:
         FileNotFoundError: there is neither a folder nor a Hub model of that name, or the Hub cannot
             be reached and the model was not downloaded before.
         OSError: the Hub answered with an error, or a file differs from its checksum.
     """
-    if Path(model).is_dir():
-        return Path(model)
-    name = str(model)
+    name = resolve_encoder_name(model)
+    if Path(name).is_dir():
+        return Path(name)
     missing = (
         f"There is no encoder {name!r}: expected a folder that exists, or the name of a model on "
         "the Hub, such as owner/name."
     )
-    is_path = Path(model).exists() or Path(model).is_absolute() or name.startswith(".")
+    is_path = Path(name).exists() or Path(name).is_absolute() or name.startswith(".")
     if is_path or name.partition("@")[0].count("/") > 1:
         raise FileNotFoundError(missing)
     try:

@@ -7,6 +7,7 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from modeling_condenser.dropout import use_cheap_dropout
+from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.packing import use_packing, why_not_packed
 
@@ -69,7 +70,7 @@ def _open_padded(recipe: PretrainingRecipe) -> PreTrainedModel:
         for name in ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
         if (value := getattr(recipe, name)) is not None
     }
-    config: Any = AutoConfig.from_pretrained(recipe.encoder)
+    config: Any = AutoConfig.from_pretrained(resolve_encoder_name(recipe.encoder))
     if config.model_type != "condenser" or recipe.new_head:
         return condenser_from_encoder(
             recipe.encoder, config_changes=recipe.encoder_changes, **stated

@@ -16,6 +16,7 @@ from transformers import (
     set_seed,
 )
 
+from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.repository.provenance import Stage, read_pretraining
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -40,6 +41,7 @@ __all__ = [
     "PretrainingRecipe",
     "check_fit",
     "open_model",
+    "open_tokenizer",
     "pretrain",
     "save_model",
 ]
@@ -79,7 +81,7 @@ def pretrain(
     model_folder = run_folder / MODEL_FOLDER
 
     set_seed(arguments.seed)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.tokenizer or recipe.encoder)
+    tokenizer = open_tokenizer(recipe)
     model = open_model(recipe)
     if recipe.attn_implementation is not None:
         model.set_attn_implementation(recipe.attn_implementation)
@@ -136,6 +138,12 @@ def pretrain(
     if arguments.push_to_hub:
         trainer.push_to_hub()
     return model_folder
+
+
+def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
+    """The tokenizer that a recipe names, or else its encoder's."""
+    name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
+    return AutoTokenizer.from_pretrained(name)
 
 
 def save_model(

@@ -47,7 +47,8 @@ class PretrainingRecipe:
 
     Attributes:
         encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue, whose head and split are then kept.
+            continue, whose head and split are then kept; "starter" for the encoder that comes with
+            this package.
         corpus: what to train on: Hub data set name or local path, or a mapping of `Source`'s
             fields, or a list of these.
         objective: "condenser"; "mlm" for plain masked language modelling, its control;

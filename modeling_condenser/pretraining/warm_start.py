@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
+from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
@@ -39,7 +40,8 @@ def condenser_from_encoder(
     The head's weights are drawn from torch's generator: call `transformers.set_seed` first.
 
     Args:
-        name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint.
+        name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint;
+            "starter" for the encoder that comes with this package.
         n_head_layers: layers of the Condenser head.
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
         late_mlm: whether to train the backbone's late output with MLM too, eq. (10).
@@ -101,6 +103,7 @@ class _Parts:
 
 def _load_parts(name_or_path: str, config_changes: dict, **kwargs: Any) -> _Parts:
     """Load backbone and LM head from an encoder or from a Condenser checkpoint."""
+    name_or_path = resolve_encoder_name(name_or_path)
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     if config.model_type == CondenserConfig.model_type:
         _change(config.encoder_config, config_changes)

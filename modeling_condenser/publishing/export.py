@@ -9,7 +9,11 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder
+from modeling_condenser.hub.model_folder import (
+    MODULES_FILE,
+    find_model_folder,
+    resolve_encoder_name,
+)
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserModel
 from modeling_condenser.pretraining.positions import n_positions
@@ -82,8 +86,9 @@ def _run_folder(source: str) -> Path:
 
 def resolve_checkpoint(checkpoint: str | Path) -> str:
     """The folder (or Hub name) that holds the weights of a run, a checkpoint or a repository."""
-    model = Path(checkpoint) / MODEL_FOLDER
-    return str(model if model.is_dir() else checkpoint)
+    folder = resolve_encoder_name(checkpoint)
+    model = Path(folder) / MODEL_FOLDER
+    return str(model) if model.is_dir() else folder
 
 
 def write_repository(
@@ -106,7 +111,7 @@ def write_repository(
         name: `owner/name` that it will have on the Hub, where that is known.
     """
     encoder.save_pretrained(folder)
-    _save_tokenizer(tokenizer, contract, folder)
+    save_tokenizer(tokenizer, contract, folder)
     contract.save(folder)
     _write_sentence_transformers_modules(folder, contract)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
@@ -114,7 +119,7 @@ def write_repository(
     write_card(folder, name=name)
 
 
-def _save_tokenizer(
+def save_tokenizer(
     tokenizer: PreTrainedTokenizerBase, contract: EncodingContract, folder: Path
 ) -> None:
     """Save a tokenizer that does what the contract says, and nothing of this session with it."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from modeling_condenser.hub.model_folder import STARTER_TITLE
+
 from .provenance import FINETUNING, PRETRAINING, Stage
 
 CONDENSER = """@inproceedings{gao-callan-2021-condenser,
@@ -78,7 +80,7 @@ def cite(stages: Sequence[Stage]) -> str:
     found = []
     for stage in stages:
         objective = str(stage.run.get("objective") or stage.recipe.get("objective") or "").lower()
-        started = str(stage.recipe.get("encoder", "")).lower()
+        started = str(stage.recipe.get("encoder", "")).lower().removeprefix(STARTER_TITLE)
         if stage.name == PRETRAINING and objective == "ict":
             found.append(INVERSE_CLOZE)
         elif stage.name == PRETRAINING and objective == "tsdae":

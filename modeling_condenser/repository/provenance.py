@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
@@ -74,7 +75,7 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
     if stage is None:
         return []
     recipe = yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
-    encoder = Path(str(recipe.get("encoder", "")))
+    encoder = Path(resolve_encoder_name(recipe.get("encoder", "")))
     started_from_run = encoder.is_dir() and encoder.resolve().parent != run_folder.resolve()
     earlier: list[Stage] = []
     if started_from_run:

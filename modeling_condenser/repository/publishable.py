@@ -12,6 +12,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from modeling_condenser.hub.model_folder import describe_starter, is_starter
+
 _SECRET_NAME = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$", re.I)
 _SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{16,}")
 _WHERE = frozenset({"output_dir", "logging_dir"})  # name this machine, or mean nothing elsewhere
@@ -22,6 +24,7 @@ _SOURCES = frozenset(
     "encoder tokenizer corpus path collection data negatives name_or_path resume_from_checkpoint "
     "cross_encoder systems baseline model".split()
 )
+_ENCODERS = frozenset({"encoder", "tokenizer"})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _LOCAL_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home", ".corp")
@@ -41,7 +44,8 @@ def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dic
 
     Returns:
         Plain JSON values without tokens, passwords and output folders: a local path is
-        `local: LAST PART`, and an address has no user name and no host of a private network.
+        `local: LAST PART`, an address has no user name and no host of a private network, and the
+        encoder that comes with this package is named with the package's version.
     """
     return {
         str(name): _publishable(value, near, str(name))
@@ -71,6 +75,8 @@ def _publishable(value: Any, near: Path | None, name: str) -> Any:
     text = _SECRET_VALUE.sub("…", value if isinstance(value, str) else str(value))
     if name in _WORDS:
         return text
+    if name in _ENCODERS and is_starter(text):
+        return describe_starter()
     if _URL.search(text) and not text.lower().startswith("file://"):
         return _URL.sub(lambda found: _public_address(found[0]), text)
     is_local = _looks_local(text) or (("/" in text or name in _SOURCES) and _exists(text, near))

@@ -96,7 +96,12 @@ def _rows(stage: Stage) -> Iterator[tuple[str, str]]:
         if recipe.get(name):
             yield _DATA_NAMES[name], "; ".join(_source(part) for part in _as_list(recipe[name]))
     yield from _data_rows(run)
-    settings = [f"{said} {escape(recipe[k])}" for k, said in _SETTINGS.items() if k in recipe]
+    unused = {"num_train_epochs"} if recipe.get("max_steps", 0) > 0 else set()
+    settings = [
+        f"{said} {escape(recipe[name])}"
+        for name, said in _SETTINGS.items()
+        if name in recipe and name not in unused
+    ]
     settings += [f"batch {batch}"] if (batch := _batch(recipe)) else []
     if settings:
         yield "settings", ", ".join(settings)

@@ -4,6 +4,7 @@ In: `MODEL` or `bm25`, with settings behind commas where they are needed:
 
     my-encoder                                   an export or a sentence-transformers model
     google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
+    starter,pooling=cls                          the encoder that comes with this package
     bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
     runs/other-system.trec                       a TREC run file, of whatever made it
 

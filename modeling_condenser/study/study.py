@@ -77,7 +77,8 @@ class StudyRecipe:
         finetuning: settings of the fine-tuning, alike for all arms.
         output_dir: folder of the study.
         collection: "builtin", or a BEIR folder; its passages are the pre-training corpus too.
-        encoder: to start from; by default one is made, with `encoder_config` and `start`.
+        encoder: to start from, such as "starter"; by default one is made, with `encoder_config` and
+            `start`.
         encoder_config: fields of `BertConfig` of the encoder that is made.
         start: settings of that encoder's own MLM pre-training.
         finetuning_seeds: each arm is fine-tuned once with each of these, which decides labels and

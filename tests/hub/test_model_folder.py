@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
-from modeling_condenser.hub import fetching
-from modeling_condenser.hub.model_folder import find_model_folder
+from modeling_condenser.hub import fetching, model_folder
+from modeling_condenser.hub.model_folder import find_model_folder, resolve_encoder_name
 
 MODULES = [
     {"path": "", "type": "sentence_transformers.models.Transformer"},
@@ -110,6 +110,26 @@ def test_a_folder_is_itself_and_nothing_is_downloaded(
     (tmp_path / "encoder").mkdir()
     assert find_model_folder(tmp_path / "encoder") == tmp_path / "encoder"
     assert made.names == []
+
+
+def test_starter_is_the_bundled_encoder_and_a_path_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = tmp_path / "bundled"
+    bundled.mkdir()
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (bundled / file).write_text("{}")
+    (tmp_path / "starter").mkdir()
+    monkeypatch.setattr(model_folder, "STARTER_FOLDER", bundled)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_encoder_name("starter") == str(bundled)
+    assert find_model_folder("starter") == bundled
+    assert find_model_folder("./starter").resolve() == tmp_path / "starter"
+    assert find_model_folder(Path("starter")).resolve() == tmp_path / "starter"
+    assert resolve_encoder_name("owner/starter") == "owner/starter"
+    (bundled / "tokenizer.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"incomplete.*lacks tokenizer.json\. Install"):
+        find_model_folder("starter")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./encoder", "runs/a/model", "../b"])

@@ -487,3 +487,13 @@ def test_the_card_says_and_cites_how_an_encoder_was_made(
     assert said in card and cited in card and "contrastive 2.5000" in card
     assert ("gao-callan-2021-condenser" in card) == (objective not in ("ict", "tsdae"))
     assert ("gao-etal-2021-scaling" in card) == is_contrastive
+
+
+def test_epochs_are_not_stated_where_steps_decide(tmp_path: Path) -> None:
+    for name, recipe, is_stated in (
+        ("epochs", {"num_train_epochs": 3, "max_steps": -1}, True),
+        ("steps", {"num_train_epochs": 3, "max_steps": 9}, False),
+    ):
+        folder = make_folder(tmp_path / name, Stage(PRETRAINING, recipe, {"objective": "mlm"}))
+        write_card(folder)
+        assert ("| settings | epochs 3 |" in read(folder).text) == is_stated

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from modeling_condenser.hub import model_folder
 from modeling_condenser.repository.publishable import hub_name, publishable
 
 
@@ -53,6 +54,18 @@ def test_a_setting_says_nothing_of_this_machine(
         "corpus": [{"path": published, "split": "train"}],
         "data": [published],
     }
+
+
+def test_the_bundled_encoder_is_named_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starter").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(model_folder.importlib.metadata, "version", {"condenser": "1.2"}.get)
+    for given in ("starter", str(model_folder.STARTER_FOLDER)):
+        assert publishable({"encoder": given}) == {"encoder": "starter of condenser 1.2"}
+    assert publishable({"encoder": "./starter"}) == {"encoder": "local: starter"}
+    assert publishable({"corpus": "starter"}) == {"corpus": "local: starter"}
 
 
 def test_a_relative_path_is_known_from_where_its_run_lies(tmp_path: Path) -> None:

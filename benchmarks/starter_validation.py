@@ -1,0 +1,173 @@
+"""Validation loss of a run's checkpoints: masked-LM loss on fixed blocks with fixed masks.
+
+    python -m benchmarks.starter_validation CHECKPOINT... --corpus validation.jsonl --out FILE
+
+A CHECKPOINT is a run's `checkpoint-N` or `model` folder; the run may still be training. The figures
+are added to FILE, so they outlast the checkpoints. One that is measured again replaces its figure.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from modeling_condenser import CondenserDataCollator, CondenserForMaskedLM
+from modeling_condenser.pretraining.blocks import (
+    BlockBuilder,
+    KeyedBlocks,
+    build_blocks,
+    fingerprint_blocks,
+)
+from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.runs.checkpoints import MANIFEST
+from modeling_condenser.runs.run_folder import RUN_FILE
+from modeling_condenser.runs.whole_files import write_json
+
+STATE_FILE = "trainer_state.json"
+MAX_LENGTH = 128
+MLM_PROBABILITY = 0.3
+BATCH = 32
+
+Batch = dict[str, torch.Tensor]
+
+
+class Progress(NamedTuple):
+    """How far a run had come when a checkpoint was saved."""
+
+    run: str
+    step: int
+    tokens_seen: int
+
+
+def main() -> None:
+    """Measure the checkpoints, one after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("--corpus", required=True, help="text that no checkpoint was trained on")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="JSON")
+    parser.add_argument("--blocks", type=int, default=2000, help="how many (default: 2000)")
+    arguments = parser.parse_args()
+    for entry in measure(
+        arguments.checkpoints, arguments.corpus, out=arguments.out, n_blocks=arguments.blocks
+    ):
+        print(f"{entry['run']}, step {entry['step']}, {entry['tokens_seen']:,} tokens:", end=" ")
+        print(f"{entry['loss']:.4f}", flush=True)
+
+
+def measure(
+    checkpoints: list[Path], corpus: str, *, out: Path, n_blocks: int
+) -> list[dict[str, Any]]:
+    """Measure checkpoints and add the figures to a file.
+
+    Args:
+        checkpoints: with one tokenizer. One that is still being written is left out.
+        corpus: as `Source.path`.
+        out: JSON file with `settings` and `measured`.
+        n_blocks: how many blocks of the corpus to draw.
+
+    Returns:
+        Run, step, tokens seen and loss (nats a masked token) of each.
+
+    Raises:
+        ValueError: `out` holds figures of other blocks, or a folder is no checkpoint of a run.
+    """
+    whole = {checkpoint: read_progress(checkpoint) for checkpoint in filter(is_whole, checkpoints)}
+    if not whole:
+        return []
+    tokenizer = AutoTokenizer.from_pretrained(next(iter(whole)))
+    settings, batches = make_batches(corpus, tokenizer, n_blocks=n_blocks)
+    before = json.loads(out.read_text()) if out.is_file() else {"settings": settings}
+    if before["settings"] != settings:
+        raise ValueError(
+            f"{out} holds figures measured with {before['settings']}, but now it would be "
+            f"{settings}: measure all with the same text, tokenizer and number of blocks, or name "
+            "another file."
+        )
+    figures = {(entry["run"], entry["step"]): entry for entry in before.get("measured", ())}
+    added = []
+    for checkpoint, progress in whole.items():
+        model = CondenserForMaskedLM.from_pretrained(checkpoint, dtype=torch.float32)
+        entry = {**progress._asdict(), "loss": masked_lm_loss(model, batches)}
+        figures[progress.run, progress.step] = entry
+        added.append(entry)
+        write_json(out, {"settings": settings, "measured": list(figures.values())})
+    return added
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint is written to its end; a run's `model` folder always is."""
+    return not checkpoint.name.startswith("checkpoint-") or (checkpoint / MANIFEST).is_file()
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """The run, step and tokens seen of a checkpoint, or of a finished run's `model` folder.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    state, record = checkpoint / STATE_FILE, checkpoint.parent / RUN_FILE
+    run = checkpoint.resolve().parent.name
+    if state.is_file():
+        facts = json.loads(state.read_text())
+        return Progress(run, facts["global_step"], int(facts["num_input_tokens_seen"]))
+    if record.is_file():
+        facts = json.loads(record.read_text())
+        return Progress(run, facts["steps"], facts["tokens_seen"])
+    raise ValueError(
+        f"{checkpoint} holds no {STATE_FILE}, and no {RUN_FILE} is beside it: name a run's "
+        "checkpoint-N folder, or the model folder of a finished run."
+    )
+
+
+def make_batches(
+    corpus: str, tokenizer: PreTrainedTokenizerBase, *, n_blocks: int
+) -> tuple[dict[str, Any], list[Batch]]:
+    """Draw blocks of a corpus and mask them; the same each time.
+
+    Returns:
+        What identifies the measurement, and the masked batches.
+    """
+    max_length = min(MAX_LENGTH, tokenizer.model_max_length)
+    documents = load_documents([Source(corpus)])
+    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=max_length))
+    order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(0))
+    blocks = blocks.select(order[:n_blocks].tolist())
+    collator = CondenserDataCollator(
+        tokenizer, max_length=max_length, mlm_probability=MLM_PROBABILITY
+    )
+    keyed = KeyedBlocks(blocks, seed=0)
+    places = range(len(keyed))
+    batches = [
+        collator(keyed.__getitems__(list(places[first : first + BATCH])))
+        for first in places[::BATCH]
+    ]
+    settings = {
+        "blocks_sha256": fingerprint_blocks(blocks),
+        "max_length": max_length,
+        "mlm_probability": MLM_PROBABILITY,
+        "n_blocks": len(blocks),
+        "n_documents": len(documents),
+        "n_masked": sum(int((batch["labels"] != -100).sum()) for batch in batches),
+    }
+    return settings, batches
+
+
+@torch.no_grad()
+def masked_lm_loss(model: Any, batches: list[Batch]) -> float:
+    """Mean loss of a `CondenserForMaskedLM` over all masked tokens, in nats."""
+    model.eval()
+    total, n_masked = 0.0, 0
+    for batch in tqdm(batches, desc="Validating", leave=False):
+        total += model(**batch, num_items_in_batch=1).loss.item()  # the sum
+        n_masked += int((batch["labels"] != -100).sum())
+    return total / n_masked
+
+
+if __name__ == "__main__":
+    main()
