@@ -96,8 +96,8 @@ class CondenserDataCollator:
         """Make a batch.
 
         Args:
-            examples: each with `input_ids`, token ids without special tokens, and where possible
-                `mask_key`, an integer that decides its masks. Without one, keys are drawn in the
+            examples: each with `input_ids`, token ids with or without the special tokens around
+                them but without padding, and where possible `mask_key`, an integer that decides its masks. Without one, keys are drawn in the
                 order of the calls from a generator seeded with `seed` (and the worker's own seed),
                 so that masks differ between epochs but depend on the number of workers.
 
@@ -172,8 +172,19 @@ class CondenserDataCollator:
     def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
         """Read examples (see `__call__`): their blocks, cut to fit, and their keys, (B,)."""
         keys = self._keys(examples)
-        blocks = [np.asarray(example["input_ids"]) for example in examples]
+        blocks = [self._bare(np.asarray(example["input_ids"])) for example in examples]
         return self._windows(blocks, keys), keys
+
+    def _bare(self, block: np.ndarray) -> np.ndarray:
+        """A block without the special tokens that tokenizers add around a text."""
+        n_prefix, end = len(self._prefix), len(block) - len(self._suffix)
+        is_framed = (
+            end >= n_prefix
+            and block[0] == self._prefix[0]
+            and np.array_equal(block[:n_prefix], self._prefix)
+            and np.array_equal(block[end:], self._suffix)
+        )
+        return block[n_prefix:end] if is_framed else block
 
     def _keys(self, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """(B,) the examples' own keys, or fresh ones."""

@@ -48,8 +48,8 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: as for `Trainer`.
 
     Raises:
-        ValueError: batches are packed, which cannot be divided among the GPUs of one process; or
-            batches of a stream are to be dealt out (`check_reading`).
+        ValueError: batches are packed, which cannot be divided among the GPUs of one process;
+            batches of a stream are to be dealt out (`check_reading`); or labels are smoothed.
     """
 
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
@@ -64,6 +64,12 @@ class CondenserTrainer(WholeTrainer):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        if self.args.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor is {self.args.label_smoothing_factor}, but the Trainer "
+                "smooths the late predictions alone and drops the other losses: set it to 0."
+            )
+        self.args.remove_unused_columns = False  # `mask_key` is no argument of the model
         self._facts = dict(facts or {})
         self.batches = batches
         self.bow_weight = bow_weight

@@ -366,3 +366,15 @@ def test_a_length_without_room_for_text_is_refused(
     block = list(range(100, 110))
     batch = CondenserDataCollator(wordpiece_tokenizer, max_length=3)(examples_of([block] * 9))
     assert batch["input_ids"].shape == (9, 3)
+
+
+def test_texts_tokenized_the_usual_way_give_the_same_batch(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    collator = CondenserDataCollator(tokenizer, max_length=64)
+    bare, framed = (
+        collator(examples_of(tokenizer(texts[:20], add_special_tokens=flag)["input_ids"]))
+        for flag in (False, True)
+    )
+    for name, column in bare.items():
+        assert torch.equal(framed[name], column), name

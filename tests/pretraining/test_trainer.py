@@ -4,6 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback, TrainingArguments, set_seed
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_condenser import (
     CondenserDataCollator,
@@ -181,3 +182,31 @@ def test_seconds_that_are_left_out_count_to_no_training(tmp_path, bert_folder, b
     seconds = [entry["seconds"] for entry in trainer.state.log_history if "seconds" in entry]
     assert len(seconds) == 3
     assert all(-1000 < measured < -900 for measured in seconds)
+
+
+def test_default_arguments_keep_the_keys_of_masks(tmp_path, bert_folder, blocks):
+    """Or masks would depend on what was drawn before, and resuming would change them."""
+    log = []
+    for folder, remove in (("a", False), ("b", True)):
+        trainer = make_trainer(tmp_path / folder, bert_folder, blocks, remove_unused_columns=remove)
+        trainer.train()
+        log.append([entry["loss"] for entry in steps_of(trainer)])
+    assert log[0] == log[1]
+
+
+def test_label_smoothing_is_refused(tmp_path, bert_folder, blocks):
+    with pytest.raises(ValueError, match="label_smoothing_factor is 0.1"):
+        make_trainer(tmp_path, bert_folder, blocks, label_smoothing_factor=0.1)
+
+
+def test_a_model_of_remote_code_is_probed_as_the_packages_own(tmp_path, bert_folder, blocks):
+    own = condenser_from_encoder(str(bert_folder))
+    own.save_pretrained(tmp_path)
+    name = "modeling_condenser.CondenserForPreTraining"
+    remote = get_class_from_dynamic_module(name, str(tmp_path)).from_pretrained(tmp_path)
+    assert not isinstance(remote, type(own))
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    collator = CondenserDataCollator(tokenizer, max_length=32)
+    batch = collator(KeyedBlocks(blocks, seed=0).__getitems__(list(range(6))))
+    assert probe(remote, batch) == probe(own, batch)
+    assert probe(remote, batch).swap_cost is not None
