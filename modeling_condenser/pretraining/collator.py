@@ -97,9 +97,10 @@ class CondenserDataCollator:
 
         Args:
             examples: each with `input_ids`, token ids with or without the special tokens around
-                them but without padding, and where possible `mask_key`, an integer that decides its masks. Without one, keys are drawn in the
-                order of the calls from a generator seeded with `seed` (and the worker's own seed),
-                so that masks differ between epochs but depend on the number of workers.
+                them but without padding, and where possible `mask_key`, an integer that decides its
+                masks. Without one, keys are drawn in the order of the calls from a generator seeded
+                with `seed` (and the worker's own seed), so that masks differ between epochs but
+                depend on the number of workers.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
