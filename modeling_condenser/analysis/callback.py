@@ -8,7 +8,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.repository.readiness_log import SAMPLE, is_readiness
+from modeling_condenser.repository.readiness import SAMPLE, is_readiness
 
 from .readiness import Instruments, measure_readiness
 from .subject import Subject

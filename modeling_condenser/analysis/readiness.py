@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
-from modeling_condenser.repository.readiness_log import (
+from modeling_condenser.repository.readiness import (
     ENTROPY,
     EVEN_ENTROPY,
     FEW_SHOT,

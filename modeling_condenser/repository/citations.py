@@ -1,4 +1,4 @@
-"""Whose work a model rests on: its stages in, BibTeX out."""
+"""BibTeX of the papers whose methods made a model."""
 
 from collections.abc import Sequence
 
@@ -73,9 +73,9 @@ MARGIN_MSE = """@article{hofstatter-etal-2020-improving,
 
 
 def cite(stages: Sequence[Stage]) -> str:
-    """The papers whose methods made the model; Condenser's where nothing is recorded.
+    """The papers of all stages; Condenser's if nothing is recorded.
 
-    A Condenser that was made elsewhere and continued here is known by what it started from.
+    A Condenser that others trained is recognised by the name of the encoder.
     """
     found = []
     for stage in stages:
@@ -103,7 +103,7 @@ def cite(stages: Sequence[Stage]) -> str:
 
 
 def _cite_finetuning(stage: Stage, objective: str) -> list[str]:
-    """The paper of the objective; Sentence-BERT's, since its library trained the model."""
+    """The papers of the objective, and of the library that trained the model."""
     by_objective = {"contrastive": [DPR], "margin_mse": [MARGIN_MSE]}
     cached = [GRADIENT_CACHE] if stage.recipe.get("mini_batch_size") else []
     return [*by_objective.get(objective, []), *cached, SENTENCE_BERT]

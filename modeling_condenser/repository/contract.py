@@ -1,8 +1,7 @@
-"""The encoding contract: how a text becomes a vector, written once and read by every consumer.
+"""The encoding contract: how a text becomes a vector, stored beside the weights.
 
-A retriever is its weights and these choices; a silently different pooling or title separator is the
-usual reason why a published figure is not reproduced. transformers, sentence-transformers and the
-evaluation script of a repository all follow the one file written here.
+A different pooling or title separator is the usual reason why a published figure cannot be
+reproduced, so every consumer of an export reads these choices from one file.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Training curves: the logs of pre-training runs in, one picture out, always of the same bytes."""
+"""Draw training curves and readiness from logs; the same log gives the same bytes."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -6,86 +6,181 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from modeling_condenser.runs.whole_files import whole_file
 
-_PANELS = (
-    ("late_loss", "late MLM loss (nats a masked token)"),
-    ("head_loss", "head MLM loss (nats a masked token)"),
-    ("swap_cost", "swap cost (nats a masked token)"),
-    ("bow_loss", "bag-of-words loss (nats a block)"),
-    ("contrastive_loss", "contrastive loss (nats a text)"),
-)
-_TOKENS = ("num_input_tokens_seen", 1e6, "tokens seen (millions)")
-_STEPS = ("step", 1, "steps")
-# Neither date nor version, so that what did not change is not committed again.
+from .readiness import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
+
+Log = Sequence[Mapping[str, float]]
+
+_LOSS_PANELS = {
+    "late_loss": "late MLM loss (nats a masked token)",
+    "head_loss": "head MLM loss (nats a masked token)",
+    "swap_cost": "swap cost (nats a masked token)",
+    "bow_loss": "bag-of-words loss (nats a block)",
+    "contrastive_loss": "contrastive loss (nats a text)",
+}
+_READINESS_PANELS = {
+    "head's loss rises by (nats a masked token)": {
+        "zero_cost": "CLS zeroed",
+        "swap_cost": "CLS swapped",
+    },
+    "CLS attention entropy (nats)": {"entropy": "mean over layers"},
+    "alignment (lower: pairs are closer)": {"alignment": ""},
+    "uniformity (lower: more even)": {"uniformity": ""},
+}
+_TOKENS = "num_input_tokens_seen"
+# Without date and version, so that an unchanged picture is not committed again.
 _NO_METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},
 }
-
-Log = Sequence[Mapping[str, float]]
+_STYLES = ("-", "--", ":", "-.")
+_MARKERS = "os^Dv<>Ph*X"
+_FONT = 9
 
 
 def has_curves(log: Log) -> bool:
-    """Whether a log holds the losses of pre-training."""
+    """Whether a log holds losses of pre-training."""
     losses = {"head_loss", "late_loss", "bow_loss", "contrastive_loss"}
     return any(not losses.isdisjoint(entry) for entry in log)
 
 
 def plot_curves(runs: Mapping[str, Log], out: Path) -> Path:
-    """Draw losses and swap cost over the tokens seen, a line for each run.
-
-    Args:
-        runs: label -> entries of its log; see `training_log.py` for the names in them.
-        out: picture to write, .png or .svg.
-
-    Returns:
-        `out`.
-    """
+    """Write the picture of `draw_curves` to a .png or .svg file, and return its path."""
     with whole_file(out) as file:
         file.write(draw_curves(runs, kind=out.suffix))
     return out
 
 
 def draw_curves(runs: Mapping[str, Log], *, kind: str = ".png") -> bytes:
-    """The picture of `plot_curves`: the same bytes for the same logs.
+    """Draw losses and swap cost over the tokens seen, a line for each run.
 
     Args:
-        runs: label -> entries of its log.
+        runs: label -> entries of its log, named as in `training_log.py`.
         kind: ".png" or ".svg".
     """
     logged = {key for log in runs.values() for entry in log for key in entry}
-    # A run shorter than its logging interval leaves no entry: then the first panel stays empty.
-    panels = [panel for panel in _PANELS if panel[0] in logged] or [_PANELS[0]]
-    figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    over, scale, name = _TOKENS if _count_tokens(runs) else _STEPS
-    for axes, (key, title) in zip(all_axes, panels, strict=True):
+    # A run shorter than its logging interval has no entries: its picture has one empty panel.
+    names = [name for name in _LOSS_PANELS if name in logged] or ["late_loss"]
+    panels = [(_LOSS_PANELS[name], {name: ""}) for name in names]
+    return _draw(runs, panels, columns=len(panels), kind=kind, marker=None)
+
+
+def draw_readiness(runs: Mapping[str, Sequence[Entry]], *, kind: str = ".png") -> bytes:
+    """Draw readiness over the tokens seen, or over the steps where tokens were not counted.
+
+    Args:
+        runs: label -> entries of its log, as `readiness_entries` returns them.
+        kind: ".png" or ".svg".
+    """
+    present = {name for run in runs.values() for entry in run for name in entry}
+    panels = [
+        (title, {f"{PREFIX}{name}": label for name, label in lines.items()})
+        for title, lines in _READINESS_PANELS.items()
+    ]
+    measures = {
+        name.removeprefix(prefix)
+        for prefix in (ZERO_SHOT, FEW_SHOT)
+        for name in present
+        if name.startswith(prefix)
+    }
+    for measure in sorted(measures):
+        lines = {f"{ZERO_SHOT}{measure}": "no labels", f"{FEW_SHOT}{measure}": "few labels"}
+        panels.append((f"{measure} on a small collection", lines))
+    panels = [
+        (title, kept)
+        for title, lines in panels
+        if (kept := {name: label for name, label in lines.items() if name in present})
+    ]
+    return _draw(runs, panels, columns=min(len(panels), 3), kind=kind, marker="o")
+
+
+def _draw(
+    runs: Mapping[str, Log],
+    panels: Sequence[tuple[str, Mapping[str, str]]],
+    *,
+    columns: int,
+    kind: str,
+    marker: str | None,
+) -> bytes:
+    """Draw panels (title, measure -> label) of all runs over tokens or steps."""
+    entries = [entry for log in runs.values() for entry in log]
+    counts_tokens = all(_TOKENS in entry for entry in entries)
+    n_rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.3 * n_rows), layout="constrained")
+    all_axes: list[Axes] = list(figure.subplots(n_rows, columns, squeeze=False).flat)
+    for axes, (title, lines) in zip(all_axes, panels, strict=False):
         for number, (label, log) in enumerate(runs.items()):
-            entries = [entry for entry in log if key in entry and over in entry]
-            if entries:
-                x = [entry[over] / scale for entry in entries]
-                values = [entry[key] for entry in entries]
-                marker = "o" if len(entries) == 1 else None
-                axes.plot(x, values, label=label, color=f"C{number}", marker=marker)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel(name, fontsize=9)
+            for (name, line), style in zip(lines.items(), _STYLES, strict=False):
+                over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
+                found = [entry for entry in log if name in entry and over in entry]
+                if found:
+                    axes.plot(
+                        [entry[over] / scale for entry in found],
+                        [entry[name] for entry in found],
+                        style,
+                        color=f"C{number % 10}",
+                        label=f"{label}, {line}" if len(lines) > 1 else label,
+                        marker="o" if len(found) == 1 else marker,
+                        markersize=3,
+                    )
+        axes.set_title(title, fontsize=_FONT)
+        axes.set_xlabel("tokens seen (millions)" if counts_tokens else "steps", fontsize=_FONT)
         axes.grid(alpha=0.3)
-        if len(axes.lines) and len(runs) > 1:
-            axes.legend(fontsize=8)
+        if len(axes.lines) > 1:
+            axes.legend(fontsize=_FONT - 1)
+    for axes in all_axes[len(panels) :]:
+        axes.set_visible(False)
+    return save_figure(figure, kind)
+
+
+def draw_entropies(
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    *,
+    even: float | None = None,
+    kind: str = ".png",
+) -> bytes:
+    """Draw CLS attention entropy over the layers, as in Figure 2 of Gao & Callan (2021).
+
+    Args:
+        panels: title -> label -> entropy of each layer, in nats, from the first to the last. A
+            label has one colour and marker in all panels.
+        even: entropy of a row that attends to all tokens alike; None not to draw it.
+        kind: ".png" or ".svg".
+    """
+    figure = Figure(figsize=(1.4 + 3.6 * len(panels), 3.6), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+    for axes, (title, lines) in zip(all_axes, panels.items(), strict=True):
+        for label, entropies in lines.items():
+            place = labels.index(label)
+            axes.plot(
+                range(1, len(entropies) + 1),
+                entropies,
+                label=label,
+                color=f"C{place % 10}",
+                marker=_MARKERS[place % len(_MARKERS)],
+                markersize=4,
+            )
+        if even is not None:
+            axes.axhline(even, color="0.6", linestyle=":", label="even attention")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("layer", fontsize=_FONT)
+        axes.set_title(title, fontsize=_FONT)
+        axes.grid(alpha=0.3)
+    all_axes[0].set_ylabel("entropy of the CLS row (nats)", fontsize=_FONT)
+    all_axes[-1].legend(fontsize=_FONT - 1)
+    figure.suptitle("CLS attention entropy, mean over heads and texts", fontsize=_FONT + 1)
     return save_figure(figure, kind)
 
 
 def save_figure(figure: Figure, kind: str = ".png") -> bytes:
-    """A figure as a picture, .png or .svg: the same bytes each time."""
+    """A figure as .png or .svg, the same bytes each time."""
     stream = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "condenser"}):
         figure.savefig(stream, format=kind[1:], dpi=150, metadata=_NO_METADATA[kind])
     return stream.getvalue()
-
-
-def _count_tokens(runs: Mapping[str, Log]) -> bool:
-    """Whether all runs counted tokens; the Trainer can be told not to."""
-    return all("num_input_tokens_seen" in entry for log in runs.values() for entry in log)

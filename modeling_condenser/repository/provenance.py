@@ -1,7 +1,7 @@
-"""Provenance: the stages that made a published model, each with its recipe, its record and its log.
+"""Provenance: the stages that made a model, each with its recipe, record and log.
 
-Every stage copies its predecessor's provenance and adds itself, so that a card can be made from the
-folder alone, wherever it was copied to.
+Every stage copies the provenance of its predecessor and adds itself, so that the folder alone is
+enough to write a card.
 """
 
 import json
@@ -17,7 +17,7 @@ from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
 from .publishable import publishable
-from .readiness_log import readiness_entries
+from .readiness import readiness_entries
 from .training_log import thin_log
 
 __all__ = [
@@ -36,14 +36,14 @@ PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a model's making.
+    """One stage of training.
 
     Attributes:
         name: "Pre-training" or "Fine-tuning".
-        recipe: what was asked for; local paths are cut to their last part, tokens left out.
-        run: what it ran on and how long it took.
-        log: entries of the training log that hold losses, at most 200 of them (`thin_log`).
-        readiness: entries that hold readiness, where it was measured (`readiness_log.py`).
+        recipe: its settings, without secrets and local paths (`publishable`).
+        run: its record: data, versions, hardware, time.
+        log: at most 200 entries of the training log with losses (`thin_log`).
+        readiness: entries with readiness, if it was measured (`readiness.py`).
     """
 
     name: str
@@ -54,7 +54,7 @@ class Stage:
 
 
 def read_stage(run_folder: Path, name: str) -> Stage | None:
-    """The stage that a run folder holds; None if it is not a run folder."""
+    """The stage of a run folder; None if it is not a run folder."""
     recipe, run, log = (run_folder / file for file in (RECIPE_FILE, RUN_FILE, LOG_FILE))
     if not recipe.is_file():
         return None
@@ -70,7 +70,7 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
 
 
 def read_pretraining(run_folder: Path) -> list[Stage]:
-    """The pre-training runs that led to a run, itself last, as far back as they lie here."""
+    """The pre-training runs that led to a run, the run itself last, as far as they are local."""
     stage = read_stage(run_folder, PRETRAINING)
     if stage is None:
         return []
@@ -84,7 +84,7 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
 
 
 def read_provenance(folder: Path) -> list[Stage]:
-    """The stages that made a model, first to last; none if they are not known."""
+    """The stages that made a model, first to last; empty if not recorded."""
     stages = _read_json(folder / PROVENANCE_FILE, [])
     listed = ("log", "readiness")
     return [Stage(**{**stage, **{k: tuple(stage.get(k, ())) for k in listed}}) for stage in stages]

@@ -1,8 +1,4 @@
-"""Settings as they may be published: what is secret or says something of this machine is left out.
-
-In: a recipe, a run's record or the Trainer's arguments. Out: the same as plain JSON values, with
-local paths cut to their last part. A path of this machine says nothing elsewhere.
-"""
+"""Remove secrets and local paths from settings before they are published."""
 
 import glob
 import ipaddress
@@ -16,10 +12,9 @@ from modeling_condenser.hub.model_folder import describe_starter, is_starter
 
 _SECRET_NAME = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$", re.I)
 _SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{16,}")
-_WHERE = frozenset({"output_dir", "logging_dir"})  # name this machine, or mean nothing elsewhere
+_WHERE = frozenset({"output_dir", "logging_dir"})  # local paths
 _WORDS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # texts, never paths
-# Settings that name models or data, and so may be a folder's bare name. Another setting's word,
-# such as an objective, means no folder that happens to be called so.
+# Settings that name models or data, so a bare word in them may be a folder.
 _SOURCES = frozenset(
     "encoder tokenizer corpus path collection data negatives name_or_path resume_from_checkpoint "
     "cross_encoder systems baseline model".split()
@@ -35,17 +30,16 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dict[str, Any]:
-    """Make settings fit to be published.
+    """Settings as plain JSON values without secrets and local paths.
 
     Args:
-        settings: of any depth; nothing in it is changed.
-        near: a folder that relative paths may be meant from, or from one above it, beside the
-            working folder.
+        settings: a recipe, a run's record or the Trainer's arguments, of any depth.
+        near: relative paths are also looked up in the parents of this folder.
 
     Returns:
-        Plain JSON values without tokens, passwords and output folders: a local path is
-        `local: LAST PART`, an address has no user name and no host of a private network, and the
-        encoder that comes with this package is named with the package's version.
+        Settings without tokens, passwords and output folders. A local path becomes
+        `local: LAST PART`, an address loses its login and a private host, and the bundled encoder
+        is named with the package's version.
     """
     return {
         str(name): _publishable(value, near, str(name))
@@ -55,9 +49,9 @@ def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dic
 
 
 def hub_name(text: object) -> str | None:
-    """The `owner/name` in a published setting, without `@revision`; None if it is no such name.
+    """The `owner/name` in a published setting, without `@revision`; None if there is none.
 
-    A name cannot be told from a relative path of two parts, but `publishable` has marked those.
+    Local paths of two parts look the same, but `publishable` has marked those.
     """
     name = text.partition("@")[0] if isinstance(text, str) else ""
     if not _HUB_NAME.fullmatch(name) or name.lower().endswith(_DATA_ENDINGS):
@@ -84,14 +78,14 @@ def _publishable(value: Any, near: Path | None, name: str) -> Any:
 
 
 def _public_address(url: str) -> str:
-    """An address without user name and password; without its host, where that is private."""
+    """An address without login, and without its host if that is private."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return "…"
-    if parts.scheme in ("hf", "s3", "gs", "az"):  # what stands there is a bucket or an owner
+    if parts.scheme in ("hf", "s3", "gs", "az"):  # a bucket or an owner, no host
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if _is_private(host):
         return f"local: {_last_part(parts.path)}"
@@ -110,12 +104,12 @@ def _last_part(text: str) -> str:
 
 
 def _looks_local(text: str) -> bool:
-    """Whether a setting can only name something on a machine, be it still there or not."""
+    """Whether a setting has the form of a local path, whether or not the path exists."""
     if text.lower().startswith("file://") or _WINDOWS_PATH.match(text):
         return True
     if Path(text).is_absolute() or text.startswith((".", "~", "runs/")):
         return True
-    if text.partition("@")[0].count("/") > 1:  # a revision may hold some, as refs/pr/1
+    if text.partition("@")[0].count("/") > 1:  # a revision may hold slashes: refs/pr/1
         return True
     return "/" in text and glob.has_magic(text)
 

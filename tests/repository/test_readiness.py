@@ -5,8 +5,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
-from modeling_condenser.repository.readiness_curves import draw_entropies, draw_readiness
-from modeling_condenser.repository.readiness_log import (
+from modeling_condenser.repository.curves import draw_entropies, draw_readiness
+from modeling_condenser.repository.readiness import (
     layer_entropies,
     readiness_entries,
     titled_measures,
