@@ -1,4 +1,4 @@
-"""A model's name in; its folder out, downloaded where it is not here."""
+"""Find the folder of a model by its name, and download it if needed."""
 
 import importlib.metadata
 import json
@@ -21,9 +21,9 @@ _WITHOUT_WEIGHTS = ("Pooling", "Normalize")
 
 
 def resolve_encoder_name(name: str | Path) -> str:
-    """The folder of the encoder that comes with this package for "starter"; else the name itself.
+    """The folder of the bundled encoder for "starter"; any other name unchanged.
 
-    The bundled encoder goes before a folder of that name: write `./starter` for the folder.
+    A folder called starter is named `./starter`.
 
     Raises:
         FileNotFoundError: files of the bundled encoder are missing.
@@ -33,28 +33,28 @@ def resolve_encoder_name(name: str | Path) -> str:
     missing = [file for file in _STARTER_FILES if not (STARTER_FOLDER / file).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"The encoder {STARTER!r} that comes with condenser is incomplete: {STARTER_FOLDER} "
-            f"lacks {', '.join(missing)}. Install condenser again, or name another encoder; a "
-            f"folder of your own is written ./{STARTER}."
+            f"The bundled encoder {STARTER!r} is incomplete: {STARTER_FOLDER} lacks "
+            f"{', '.join(missing)}. Install condenser again, or name another encoder; a folder "
+            f"of your own is named ./{STARTER}."
         )
     return str(STARTER_FOLDER)
 
 
 def is_starter(name: str) -> bool:
-    """Whether a name or a path is that of the encoder that comes with this package."""
+    """Whether a name or path is that of the bundled encoder."""
     return name in (STARTER, str(STARTER_FOLDER))
 
 
 def describe_starter() -> str:
-    """What a model card calls the bundled encoder: by the version of the package it came with."""
+    """Name of the bundled encoder on cards, with the version of the package."""
     try:
         return f"{STARTER_TITLE} {importlib.metadata.version('condenser')}"
-    except importlib.metadata.PackageNotFoundError:  # run from its source, not installed
+    except importlib.metadata.PackageNotFoundError:  # not installed
         return STARTER_TITLE
 
 
 def find_model_folder(model: str | Path) -> Path:
-    """The folder of a model, downloaded where it is a Hub name.
+    """The folder of a model; a model on the Hub is downloaded.
 
     Only configuration, tokenizer and one set of weights are downloaded.
 
@@ -62,9 +62,8 @@ def find_model_folder(model: str | Path) -> Path:
         model: a folder, "starter", `owner/name`, or `owner/name@revision`.
 
     Raises:
-        FileNotFoundError: there is neither a folder nor a Hub model of that name, or the Hub cannot
-            be reached and the model was not downloaded before.
-        OSError: the Hub answered with an error, or a file differs from its checksum.
+        FileNotFoundError: there is neither a folder nor a Hub model of that name.
+        OSError: the Hub failed, or cannot be reached and the model is not in the cache.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
@@ -85,7 +84,7 @@ def find_model_folder(model: str | Path) -> Path:
 
 
 def _lacking_weights(folder: Path) -> list[str]:
-    """Patterns of the older weight files, for the folders of modules without newer ones."""
+    """Patterns of pickled weights, for modules that have no safetensors."""
     return [
         f"{path}/{_OLD_WEIGHTS}" if path else _OLD_WEIGHTS
         for path, kind in module_paths(folder).items()
@@ -94,9 +93,9 @@ def _lacking_weights(folder: Path) -> list[str]:
 
 
 def module_paths(folder: Path) -> dict[str, str]:
-    """Where a model's modules lie, below its folder, and what they are: path -> class.
+    """Subfolder -> class name of each sentence-transformers module.
 
-    A model that is not of sentence-transformers has one, its encoder, in the folder itself.
+    A model without sentence-transformers modules has one: its encoder, in the folder itself.
     """
     file = folder / MODULES_FILE
     if not file.is_file():

@@ -1,9 +1,9 @@
-"""Open a repository as a stranger does, and say what does not work: run in a process of its own.
+"""Open a repository as a user without this package does, in a process of its own.
 
     python open_repository.py FOLDER encoder|checkpoint
 
-Prints one line of JSON: a list of problems, empty if there is none. This package cannot be imported
-here, so a checkpoint has nothing but the code that it brings.
+Prints a JSON list of problems. This package cannot be imported here, so a checkpoint is opened by
+the code in its repository.
 """
 
 import json
@@ -17,11 +17,11 @@ TOLERANCE = 1e-4
 
 
 class _Absent:
-    """Keeps this package from being found."""
+    """Blocks imports of this package."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] in ("modeling_condenser", "hub_scripts"):
-            raise ModuleNotFoundError(f"{name} is not what a stranger has")
+            raise ModuleNotFoundError(f"{name} is blocked")
 
 
 def open_encoder(folder: str) -> list[str]:
@@ -54,14 +54,14 @@ def open_encoder(folder: str) -> list[str]:
     sentences = SentenceTransformer(folder, device="cpu")
     found = torch.as_tensor(sentences.encode_document(texts)).float()
     if not torch.isfinite(expected).all():
-        problems.append("its vectors hold NaN or infinity")
+        problems.append("vectors hold NaN or infinity")
     elif found.shape != expected.shape or (found - expected).abs().max() > TOLERANCE:
-        problems.append("sentence-transformers gives other vectors than the encoding contract says")
+        problems.append("sentence-transformers and the encoding contract give different vectors")
     return problems
 
 
 def open_checkpoint(folder: str) -> list[str]:
-    """Open a pre-training checkpoint with the code that it brings, and compute its losses."""
+    """Open a pre-training checkpoint by its own code, and compute its losses."""
     import torch
     from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
@@ -78,16 +78,16 @@ def open_checkpoint(folder: str) -> list[str]:
     with torch.no_grad():
         loss = whole.eval()(**batch, labels=labels).loss.item()
     if not math.isfinite(loss):
-        problems.append(f"its loss is {loss}")
+        problems.append(f"the loss is {loss}")
     return problems
 
 
 def _keys(info: dict[str, Any]) -> list[str]:
     problems = []
-    for name, what in (("missing_keys", "lacks"), ("unexpected_keys", "has no place for")):
+    for name, what in (("missing_keys", "are missing"), ("unexpected_keys", "do not belong to it")):
         keys = sorted(map(str, info[name]))
         if keys:
-            problems.append(f"it {what} {len(keys)} weights, such as {keys[0]}")
+            problems.append(f"{len(keys)} weights {what}, such as {keys[0]}")
     return problems
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     sys.meta_path.insert(0, _Absent())  # type: ignore[arg-type]
     try:
         problems = open_encoder(folder) if kind == "encoder" else open_checkpoint(folder)
-    except Exception as error:  # whatever it is, a stranger would meet it too
+    except Exception as error:  # a user would meet it too
         problems = [f"{type(error).__name__}: {error}"]
     sys.stdout.write(json.dumps(problems) + "\n")
 

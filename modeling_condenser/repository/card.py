@@ -57,7 +57,9 @@ _ORIGINS = {
 }
 
 
-def write_card(folder: Path, *, name: str | None = None, license: str | None = None) -> None:
+def write_card(
+    folder: Path, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+) -> None:
     """Write a repository's README.md and the pictures that it shows.
 
     Text outside of the generated block is kept below it. License, language and other metadata of
@@ -66,7 +68,7 @@ def write_card(folder: Path, *, name: str | None = None, license: str | None = N
     Args:
         folder: with an encoding contract, or a Condenser checkpoint.
         name: `owner/name` on the Hub for the examples; `OWNER/NAME` by default.
-        license: identifier on the Hub, such as "apache-2.0"; by default that of the earlier card.
+        metadata: entries to set, such as {"license": "apache-2.0"}.
 
     Raises:
         ValueError: the folder holds no model of this package, its card's metadata cannot be read,
@@ -84,19 +86,18 @@ def write_card(folder: Path, *, name: str | None = None, license: str | None = N
     stages, results = read_provenance(folder), read_results(folder)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
-    metadata = _merge_metadata(existing, make_metadata(stages, results, title, contract is None))
-    if license:
-        metadata["license"] = license
+    made = make_metadata(stages, results, title, contract is None)
+    merged = {**_merge_metadata(existing, made), **(metadata or {})}
     readiness = {
         label: stage.readiness for label, stage in label_stages(stages).items() if stage.readiness
     }
     card = ModelCard.from_template(
-        ModelCardData(**metadata),
+        ModelCardData(**merged),
         template_path=str(_TEMPLATE),
         **_facts(folder, config, contract, stages, results),
         title=title,
         repository=name,
-        license=_license(metadata),
+        license=_license(merged),
         readiness=readiness_section(readiness) if readiness else "",
         own_text=re.sub(r"\n{3,}", "\n\n", _GENERATED.sub("", text)).strip(),
     )
