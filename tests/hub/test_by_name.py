@@ -16,6 +16,8 @@ from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.provenance import read_provenance
 
+pytestmark = pytest.mark.slow
+
 MODEL, DATA = "owner/encoder", "owner/collection"
 
 
@@ -55,16 +57,6 @@ def test_tables_are_pushed_by_datasets_and_loaded_as_a_collection(loopback_hub, 
     there = load_collection(DATA)
     assert there.passages.to_list() == here.passages.to_list()
     assert (there.queries, there.qrels) == (here.queries, here.qrels)
-
-
-def test_a_private_collection_needs_its_owners_token(loopback_hub, collection, monkeypatch):
-    upload(collection, DATA, "dataset")
-    loopback_hub.repo(DATA, repo_type="dataset").private = True
-    wrong = "hf_" + "wrongWRONG0123456789"
-    monkeypatch.setenv("HF_TOKEN", wrong)
-    with pytest.raises(OSError, match="Cannot fetch owner/collection") as error:
-        load_collection(DATA)
-    assert wrong not in str(error.value)
 
 
 def test_a_retriever_by_its_name_is_the_folder_it_was_pushed_from(loopback_hub, encoder):
