@@ -133,6 +133,7 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         ValueError: the earlier results cannot be read.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
+    replaced = results.get(result.key)
     files: dict[str, bytes] = {}
     if run_file is not None:
         content = run_file.read_bytes()
@@ -151,6 +152,9 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         (folder / name).parent.mkdir(exist_ok=True)
         with whole_file(folder / name) as file:
             file.write(content)
+    kept = {each.run["file"] for each in results.values() if each.run}
+    if replaced and replaced.run and replaced.run["file"] not in kept:
+        (folder / replaced.run["file"]).unlink(missing_ok=True)
 
 
 def _as_json(result: EvaluationResult) -> dict[str, Any]:

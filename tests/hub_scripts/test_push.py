@@ -38,7 +38,9 @@ def test_pushing_twice_says_that_there_is_nothing_to_do(encoder, capsys, loopbac
     assert loopback_hub.repo("owner/encoder").private
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert printed.splitlines()[-1] == f"nothing changed: {loopback_hub.url}/owner/encoder is at {sha}"
+    assert (
+        printed.splitlines()[-1] == f"nothing changed: {loopback_hub.url}/owner/encoder is at {sha}"
+    )
 
 
 def test_a_branch_a_message_and_a_pull_request(encoder, capsys, loopback_hub):

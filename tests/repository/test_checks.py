@@ -51,40 +51,18 @@ def test_a_card_that_is_whole_has_no_problem(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("license: mit\n", "", "names no license: add `license: apache-2.0`"),
-        ("library_name: sentence-transformers\n", "", "names no library_name.*: add `library_name"),
-        ("me/model", "OWNER/NAME", "still says OWNER/NAME: write it anew with"),
-        ("# model\n", "\n", "does not say what it is.*: write it anew"),
+        ("license: mit\n", "", "names no license"),
+        ("library_name: sentence-transformers\n", "", "names no library_name"),
+        ("me/model", "OWNER/NAME", "says OWNER/NAME"),
         ("## How to use", "## Hm", "does not say how to use it"),
-        ("raining\n", "hm\n", "does not say how it was trained"),
-        ("## Evaluation results", "## Hm", "does not say what it reached"),
-        ("## Citation", "## Hm", "does not say whom to cite"),
-        (
-            "value: 0.5124",
-            "value: 0.6124",
-            "says 0.6124 for MRR@10 on BeIR/nfcorpus .test, depth "
-            "100., and evaluation_results.json 0.5124: write the card anew",
-        ),
-        ("type: BeIR/nfcorpus", "type: a/b", "says nothing for MRR@10 on BeIR/nfcorpus"),
-        ("tags:\n", "tags: [\n", "cannot be read: .*no YAML"),
-        (
-            "    dataset:\n",
-            "    dataset_: 3\n    data:\n",
-            "client cannot read the metadata.*model_index",
-        ),
+        ("value: 0.5124", "value: 0.6124", "says 0.6124 for MRR@10 .*, but .* says 0.5124"),
+        ("tags:\n", "tags: [\n", "cannot read the metadata"),
     ],
 )
 def test_each_lack_is_named_with_what_to_do(folder: Path, old: str, new: str, problem: str) -> None:
     edit(folder, lambda text: text.replace(old, new))
     found = card_problems(folder)
     assert any(re.search(problem, line, re.DOTALL) for line in found), found
-
-
-def test_a_card_without_metadata_or_no_card_is_a_problem(folder: Path) -> None:
-    edit(folder, lambda text: text[text.index("<!--") :])
-    assert "begins with no metadata" in card_problems(folder)[0]
-    (folder / "README.md").unlink()
-    assert card_problems(folder) == ["There is no README.md: write one (`write_card`)."]
 
 
 def test_files_that_the_card_links_must_be_there(folder: Path) -> None:
@@ -112,20 +90,6 @@ def test_a_run_that_is_not_the_measured_one_is_a_problem(folder: Path) -> None:
     assert "differs from its checksum: evaluate the model on nfcorpus (test) anew" in problem
     (folder / RUN_NAME).write_bytes(b"no gzip")
     assert "cannot be read" in card_problems(folder)[0]
-
-
-def test_results_of_others_in_the_metadata_need_no_file(folder: Path) -> None:
-    theirs = """  - task:
-      type: Retrieval
-    dataset:
-      type: mteb/x
-      name: x
-    metrics:
-    - type: ndcg_at_10
-      value: 3
-"""
-    edit(folder, lambda text: text.replace("  results:\n", f"  results:\n{theirs}"))
-    assert card_problems(folder) == []
 
 
 def test_a_result_that_is_not_on_the_card_is_a_problem(folder: Path) -> None:

@@ -4,17 +4,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
+from modeling_condenser.repository.card import _draw_pictures
 from modeling_condenser.repository.curves import draw_entropies, draw_readiness
+from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
 from modeling_condenser.repository.readiness import (
     layer_entropies,
     readiness_entries,
-    titled_measures,
-)
-from modeling_condenser.repository.readiness_section import (
-    draw_pictures,
     readiness_section,
     readiness_table,
+    titled_measures,
 )
 
 
@@ -67,19 +65,12 @@ def test_provenance_keeps_readiness_and_reads_what_was_written_without(tmp_path:
 
 
 def test_the_section_shows_both_ends_of_each_stage() -> None:
-    stages = [
-        Stage("Pre-training", {}, {}, readiness=ENTRIES),
-        Stage("Pre-training", {}, {}, readiness=ENTRIES[:1]),
-        Stage("Fine-tuning", {}, {}),
-    ]
-    section = readiness_section(stages)
-    assert section is not None
+    section = readiness_section({"Pre-training": ENTRIES, "Pre-training 2": ENTRIES[:1]})
     assert "### Pre-training: measured 3 times" in section
     assert "### Pre-training 2: measured 1 time" in section
     lines = section.splitlines()
     assert "| rise when the late CLS is another text's | 0.0000 | 0.5000 | +0.5000 |" in lines
     assert "| rise when the late CLS is another text's | 0.0000 |" in lines
-    assert readiness_section([Stage("Fine-tuning", {}, {})]) is None
 
 
 def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
@@ -93,13 +84,13 @@ def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
 
 def test_pictures_show_what_was_measured(figures: list[Figure]) -> None:
     stage = Stage("Pre-training", {}, {}, readiness=ENTRIES)
-    assert list(draw_pictures([stage])) == ["readiness.png", "attention_entropy.png"]
+    assert list(_draw_pictures([stage])) == ["readiness.png", "attention_entropy.png"]
     course, entropies = figures
     [swaps] = course.axes[0].lines
     assert swaps.get_xydata().tolist() == [[0.0, 0.0], [0.01, 0.25], [0.02, 0.5]]
     drawn = {line.get_label(): line.get_ydata().tolist() for line in entropies.axes[0].lines}
     assert drawn == {"start": [2.0, 1.0], "step 20": [1.75, 0.25]}
-    assert draw_pictures([Stage("Pre-training", {}, {}, readiness=ENTRIES[:1])]).keys() == {
+    assert _draw_pictures([Stage("Pre-training", {}, {}, readiness=ENTRIES[:1])]).keys() == {
         "attention_entropy.png"
     }
 

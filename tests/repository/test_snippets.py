@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from hub_scripts.main import main
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER, write_card
 from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import plain_vectors, run_isolated
+
+pytestmark = pytest.mark.slow
 
 QUERY, TITLE, TEXT = "what is the capital of Norway", "Oslo", "It is the capital of Norway."
 CONTRACTS = {
@@ -90,7 +93,7 @@ def test_an_encoders_snippets_encode_as_the_contract_says(
     score = query @ passage.T
     if contract.similarity == "euclidean":
         score = -np.linalg.norm(query - passage, axis=1, keepdims=True)
-    with_library, alone, pinned = left_by_cards[name]
+    with_library, alone, *_, pinned = left_by_cards[name]
     for left in (with_library, alone):
         np.testing.assert_allclose(left["values"]["queries"], query, rtol=0, atol=3e-6)
         np.testing.assert_allclose(left["values"]["passages"], passage, rtol=0, atol=3e-6)
@@ -141,6 +144,17 @@ def test_a_checkpoints_snippets_open_all_its_parts_by_its_own_code(
     )
     assert use["printed"].strip()
     assert pinned["kinds"]["model"] == "CondenserForPreTraining"
+
+
+def test_a_tokenizer_for_pairs_of_sequences_is_restored(exports: dict[str, Path]) -> None:
+    text = (exports["dot"] / "README.md").read_text()
+    [block] = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "token_type" in b]
+    names: dict = {}
+    exec(block.replace(PLACEHOLDER, str(exports["dot"])), names)
+    assert names["tokenizer"]("one", "two")["token_type_ids"][-1] == 1
+    plain = AutoTokenizer.from_pretrained(exports["dot"])("one", "two")
+    assert "token_type_ids" not in plain
+    assert "token_type_ids" not in (exports["max"] / "README.md").read_text().split("## Eval")[0]
 
 
 def test_a_checkpoints_commands_go_on_and_export(
