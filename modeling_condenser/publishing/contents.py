@@ -6,7 +6,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import constants, get_token
@@ -72,7 +72,8 @@ def _check(path: str, file: Path) -> Iterator[Refusal]:
         yield Refusal(path, None, f"{pickle}, which can execute code: save it as safetensors")
     elif file.suffix == ".safetensors":
         try:
-            yield from _search(path, [_read_metadata(file)], {**_SECRETS, **_PATHS})
+            for refusal in _search(path, [_read_metadata(file)], {**_SECRETS, **_PATHS}):
+                yield replace(refusal, line=None)
         except ValueError:
             yield Refusal(path, None, "not a complete safetensors file: save the model again")
     elif path.endswith(".gz"):

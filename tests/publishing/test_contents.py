@@ -91,7 +91,7 @@ def test_secrets_are_found_with_their_line_and_not_shown(look, kind):
 )
 def test_paths_of_a_machine_are_found_with_their_line(look, path):
     (found,) = look(json.dumps({"a": 1, "corpus": path}, indent=2), "run.json")
-    assert found.startswith("run.json, line 3: a path of a local machine (")
+    assert found.startswith("run.json, line 3: a local path (")
 
 
 def test_this_machines_own_folders_are_found_wherever_they_are(look, tmp_path, monkeypatch):
@@ -139,7 +139,7 @@ def test_compressed_runs_are_looked_into(look):
 def test_the_metadata_of_weights_is_looked_into(look, tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "w", metadata={"from": "/home/me/run"})
     (found,) = look((tmp_path / "w").read_bytes(), "model.safetensors")
-    assert found == "model.safetensors: a path of a local machine (/home/me/run)"
+    assert found == "model.safetensors: a local path (/home/me/run)"
     (torn,) = look(b"\x10\0\0\0\0\0\0\0{", "model.safetensors")
     assert torn.startswith("model.safetensors: no whole safetensors file")
 

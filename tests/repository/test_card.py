@@ -144,7 +144,7 @@ def test_foreign_names_cannot_break_a_table(tmp_path: Path) -> None:
     write_card(folder)
     text = read(folder).text
     assert "\n## Heading" not in text
-    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "``a\\|b`c``" in text
+    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`` a\\|b`c ``" in text
 
 
 def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run: Path, tmp_path: Path) -> None:

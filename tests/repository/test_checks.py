@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
         "nfcorpus", "test", 100, 3, {"MRR@10": 0.51239}, source="BeIR/nfcorpus"
     )
     add_result(folder, result, run_file=tmp_path / "run.trec")
-    write_card(folder, name="me/model", license="mit")
+    write_card(folder, name="me/model", metadata={"license": "mit"})
     return folder
 
 
@@ -68,10 +68,10 @@ def test_each_lack_is_named_with_what_to_do(folder: Path, old: str, new: str, pr
 def test_files_that_the_card_links_must_be_there(folder: Path) -> None:
     (folder / "training_curves.png").unlink()
     [problem] = card_problems(folder)
-    assert "links training_curves.png, which is not there" in problem
+    assert "links training_curves.png, which does not exist" in problem
     (folder / RUN_NAME).unlink()
     problems = card_problems(folder)
-    assert any(f"links {RUN_NAME}, which is not there" in line for line in problems)
+    assert any(f"links {RUN_NAME}, which does not exist" in line for line in problems)
     assert any("anew" in line and "nfcorpus (test)" in line for line in problems)
 
 
@@ -87,7 +87,7 @@ def test_links_elsewhere_and_code_are_no_files(folder: Path) -> None:
 def test_a_run_that_is_not_the_measured_one_is_a_problem(folder: Path) -> None:
     (folder / RUN_NAME).write_bytes(gzip.compress(b"q Q0 other 1 1 x\n"))
     [problem] = card_problems(folder)
-    assert "differs from its checksum: evaluate the model on nfcorpus (test) anew" in problem
+    assert "differs from its checksum: evaluate the model on nfcorpus (test) again" in problem
     (folder / RUN_NAME).write_bytes(b"no gzip")
     assert "cannot be read" in card_problems(folder)[0]
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_not_the_measured_one_is_a_problem(folder: Path) -> None:
 def test_a_result_that_is_not_on_the_card_is_a_problem(folder: Path) -> None:
     add_result(folder, EvaluationResult("mine", "dev", 10, 3, {"R@10": 0.5}))
     [problem] = card_problems(folder)
-    assert "says nothing for R@10 on mine (dev, depth 10)" in problem
+    assert "says nothing for R@10 on mine (dev, {'depth': 10})" in problem
     write_card(folder)
     assert card_problems(folder) == []
     (folder / "evaluation_results.json").write_text(json.dumps([3]))
