@@ -41,7 +41,7 @@ def test_pickles_are_found_by_name_and_by_content(look, tmp_path):
     archive = (tmp_path / "weights").read_bytes()
     objects = io.BytesIO()
     np.save(objects, np.array([{}]), allow_pickle=True)
-    assert "optimizer.pt: a .pt file, which executes code" in look(b"x", "optimizer.pt")[0]
+    assert "optimizer.pt: a .pt file, which can execute code" in look(b"x", "optimizer.pt")[0]
     assert "training_args.bin: a .bin file" in look(b"x", "training_args.bin")[0]
     assert "weights.dat: an archive with a pickle" in look(archive, "weights.dat")[0]
     assert "harmless.txt: a pickle" in look(pickle.dumps({"a": 1}), "harmless.txt")[0]
@@ -141,7 +141,7 @@ def test_the_metadata_of_weights_is_looked_into(look, tmp_path):
     (found,) = look((tmp_path / "w").read_bytes(), "model.safetensors")
     assert found == "model.safetensors: a local path (/home/me/run)"
     (torn,) = look(b"\x10\0\0\0\0\0\0\0{", "model.safetensors")
-    assert torn.startswith("model.safetensors: no whole safetensors file")
+    assert torn.startswith("model.safetensors: not a complete safetensors file")
 
 
 def test_every_file_and_line_is_named_in_order(look, tmp_path):

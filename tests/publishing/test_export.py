@@ -137,9 +137,9 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is no earlier export"):
+    with pytest.raises(ValueError, match="not an earlier export"):
         export_encoder(bert_run, mine)
-    with pytest.raises(ValueError, match="is no earlier export"):
+    with pytest.raises(ValueError, match="not an earlier export"):
         export_encoder(bert_run, mine / "notes.txt")
     assert contents(tmp_path) == {"mine/notes.txt": b"mine"}
 
@@ -189,6 +189,7 @@ def test_the_default_lengths_fit_the_encoders_positions(
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
     for name, data in contents(run / "model").items():
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
         (model / name).write_bytes(data)
     settings = json.loads((model / "tokenizer_config.json").read_text())
     del settings["model_max_length"]

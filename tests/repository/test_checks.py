@@ -96,7 +96,7 @@ def test_a_result_that_is_not_on_the_card_is_a_problem(folder: Path) -> None:
     add_result(folder, EvaluationResult("mine", "dev", 10, 3, {"R@10": 0.5}))
     [problem] = card_problems(folder)
     assert "says nothing for R@10 on mine (dev, {'depth': 10})" in problem
-    write_card(folder)
+    write_card(folder, name="me/model")
     assert card_problems(folder) == []
     (folder / "evaluation_results.json").write_text(json.dumps([3]))
     assert "is no list of results" in card_problems(folder)[0]
