@@ -72,7 +72,7 @@ def test_files_that_the_card_links_must_be_there(folder: Path) -> None:
     (folder / RUN_NAME).unlink()
     problems = card_problems(folder)
     assert any(f"links {RUN_NAME}, which does not exist" in line for line in problems)
-    assert any("anew" in line and "nfcorpus (test)" in line for line in problems)
+    assert any("again" in line and "nfcorpus (test)" in line for line in problems)
 
 
 def test_links_elsewhere_and_code_are_no_files(folder: Path) -> None:
