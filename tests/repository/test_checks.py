@@ -99,4 +99,4 @@ def test_a_result_that_is_not_on_the_card_is_a_problem(folder: Path) -> None:
     write_card(folder, name="me/model")
     assert card_problems(folder) == []
     (folder / "evaluation_results.json").write_text(json.dumps([3]))
-    assert "is no list of results" in card_problems(folder)[0]
+    assert "is not a list of results" in card_problems(folder)[0]
