@@ -66,7 +66,8 @@ def read_answers(value: object, *, place: str) -> tuple[str, ...]:
 
 
 def _error(record: Mapping[str, Any], key: str, *, place: str, expected: str) -> ValueError:
+    value = record.get(key)
     return ValueError(
-        f"{place}: {key!r} is {record.get(key)!r:.80}, expected {expected}; the record has the"
-        f" fields {', '.join(record) or '(none)'}."
+        f"{place}: {key!r} is {value!r:.80} ({type(value).__name__}), expected {expected}; the"
+        f" record has the fields {', '.join(record) or '(none)'}."
     )

@@ -97,8 +97,10 @@ def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in read_lines(path):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
-            record = None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not JSON ({error}): {line!r:.80}.") from None
         if not isinstance(record, dict):
-            raise ValueError(f"{path}:{number}: {line!r:.80}, expected a JSON object per line.")
+            raise ValueError(
+                f"{path}:{number}: a JSON {type(record).__name__}, expected one object per line."
+            )
         yield number, record
