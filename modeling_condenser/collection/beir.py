@@ -56,7 +56,7 @@ def load_beir_collection(
     qrels_folder: Path | None = None,
     name: str | None = None,
 ) -> Collection:
-    """Load one split of a BEIR folder.
+    """Load one split of a BEIR folder; see `load_collection`.
 
     A split without a file of judgements is judged by answers: it holds the queries that have
     answers and that no other split judges.
@@ -66,10 +66,6 @@ def load_beir_collection(
         split: name of a file of judgements, without its ending.
         qrels_folder: that holds the judgements, `qrels/` by default.
         name: of the collection, by default that of the folder.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: the split is unknown, or the contents are malformed or do not fit together.
     """
     folder = Path(path)
     file = need_file(folder, QUERIES_FILE)
@@ -96,16 +92,9 @@ def load_configured_collection(
     qrels_folder: Path | None = None,
     name: str | None = None,
 ) -> Collection:
-    """Load one split of a folder whose README.md declares tables.
+    """Load one split of a folder whose README.md declares tables; see `load_beir_collection`.
 
-    Args:
-        path: the folder.
-        split: of the judgements; "dev" and "validation" mean the same.
-        qrels_folder: that holds the judgements if `path` does not, by default `<path>-qrels`.
-        name: of the collection, by default that of the folder.
-
-    Raises:
-        ValueError: a table or the split is missing, or the contents do not fit together.
+    The judgements may also lie in `qrels_folder`, by default `<path>-qrels`.
     """
     folder = Path(path)
     where = f"{folder} (queries)"
@@ -120,9 +109,7 @@ def load_configured_collection(
 def load_configured_passages(path: str | Path, *, split: str = "test") -> Dataset:
     """Load the passages of a folder whose README.md declares tables.
 
-    Args:
-        path: the folder.
-        split: whose passages to load, where each split has its own.
+    Where each split has passages of its own, `split` chooses them.
     """
     table = _load_table(Path(path), CORPUS_CONFIG, split=split)
     where = f"{path} ({CORPUS_CONFIG})"

@@ -28,18 +28,10 @@ def is_dpr_folder(folder: Path) -> bool:
 
 
 def load_dpr_collection(path: str | Path, *, split: str = "nq-test") -> Collection:
-    """Load the questions of one file, with DPR's passages.
+    """Load the questions of one file, with DPR's passages; see `load_collection`.
 
-    Args:
-        path: the folder.
-        split: name of the file of questions without `.qa.csv` or `.csv`, such as "nq-test".
-
-    Returns:
-        All passages, and the questions with their answers; the id of a question is its place in
-        the file, from 0.
-
-    Raises:
-        ValueError: the split is unknown, or a file is malformed.
+    The split is the name of the file without `.qa.csv` or `.csv`, such as "nq-test". The id of a
+    question is its place in the file, from 0.
     """
     folder = Path(path)
     files: dict[str, Path] = {}
@@ -58,11 +50,7 @@ def load_dpr_collection(path: str | Path, *, split: str = "nq-test") -> Collecti
 
 
 def load_dpr_passages(path: str | Path) -> Dataset:
-    """Load DPR's passages: columns `_id`, `title`, `text`.
-
-    Raises:
-        ValueError: the folder holds several files of passages, or the file is malformed.
-    """
+    """Load DPR's passages: columns `_id`, `title`, `text`."""
     files = {
         plain_name(file): file for file in sorted(Path(path).glob(PASSAGES_PATTERN), reverse=True)
     }

@@ -44,18 +44,9 @@ def is_msmarco_folder(folder: Path) -> bool:
 
 
 def load_msmarco_collection(path: str | Path, *, split: str = "dev.small") -> Collection:
-    """Load one split of an MS MARCO folder.
+    """Load one split of an MS MARCO folder; see `load_collection`.
 
-    Args:
-        path: the folder.
-        split: as in the names of the files ("train", "dev", "dev.small"), or "dl19" or "dl20".
-
-    Returns:
-        All passages (or documents), and the queries that the split judges.
-
-    Raises:
-        FileNotFoundError: the folder lacks passages or queries.
-        ValueError: the split is unknown, or the files are malformed or do not fit together.
+    The split is that in the names of the files ("train", "dev.small"), or "dl19" or "dl20".
     """
     folder = Path(path)
     qrels_name, queries_names = _split_names(folder, split)
