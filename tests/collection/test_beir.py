@@ -76,7 +76,7 @@ def test_an_unknown_split_and_a_missing_file_are_refused(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="no split 'train': it has judgements for test"):
         load_collection(folder, split="train")
     (folder / "queries.jsonl").unlink()
-    with pytest.raises(FileNotFoundError, match="no queries.jsonl .*it holds corpus.jsonl, qrels"):
+    with pytest.raises(FileNotFoundError, match="no queries.jsonl .*it holds corpus.jsonl"):
         load_collection(folder)
 
 
@@ -86,8 +86,11 @@ def test_an_unknown_split_and_a_missing_file_are_refused(tmp_path: Path) -> None
         ({"corpus": []}, "corpus.jsonl holds no passage"),
         ({"queries": []}, "queries.jsonl holds no query"),
         ({"qrels": [HEADER]}, "test.tsv holds no judgement"),
-        ({"corpus": [*CORPUS, {"_id": 1.5, "text": "x"}]}, "corpus.jsonl:4: '_id' is 1.5 \\(float\\), exp"),
-        ({"corpus": [{"_id": "p4", "text": None}]}, "'text' is None .NoneType., expected text"),
+        (
+            {"corpus": [*CORPUS, {"_id": 1.5, "text": "x"}]},
+            "corpus.jsonl:4: '_id' is 1.5 \\(float\\), exp",
+        ),
+        ({"corpus": [{"_id": "p4", "text": None}]}, "'text' is None .*, expected text"),
         ({"queries": [{"_id": "q9", "texts": "x"}]}, "'text' is None .* fields _id, texts"),
         ({"queries": [{**QUERIES[0], "answers": ["Ann", " "]}]}, "answers are .* without blank"),
         ({"corpus": [*CORPUS, *CORPUS[1:]]}, "2 ids occur more than once, such as 'p2', '3'"),
@@ -110,7 +113,11 @@ def test_a_broken_collection_is_refused(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("corpus.jsonl", b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "te', "corpus.jsonl:2: not JSON"),
+        (
+            "corpus.jsonl",
+            b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "te',
+            "corpus.jsonl:2: not JSON",
+        ),
         ("corpus.jsonl", b'{"_id": "p1", "text": "caf\xe9"}\n', "cannot be read .*utf-8"),
         ("corpus.jsonl.gz", b"not gzip", "corpus.jsonl.gz cannot be read .Not a gzipped"),
     ],
@@ -169,7 +176,10 @@ def test_judgements_may_lie_in_a_folder_beside(tmp_path: Path) -> None:
         ({"corpus": {"a": CORPUS, "b": CORPUS}}, r"\(corpus\) has no split 'test'; .* are a, b"),
         ({"corpus": {"corpus": [{"_id": date(2020, 1, 1), "text": "x"}]}}, "'_id' is datetime"),
         ({"default": {"train": TABLE_QRELS}}, "no split 'test': it has judgements for train"),
-        ({"default": {"test": [{"qid": "q1", "score": 1}]}}, "'query-id' is None .* expected an id"),
+        (
+            {"default": {"test": [{"qid": "q1", "score": 1}]}},
+            "'query-id' is None .* expected an id",
+        ),
     ],
 )
 def test_broken_tables_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
