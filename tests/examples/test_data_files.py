@@ -111,7 +111,7 @@ def test_another_encoding_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a.csv: not UTF-8 behind line"):
         read(tmp_path / "a.csv")
     (tmp_path / "a.tsv").write_bytes("query\tpositive\ncafé\tp\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="a.tsv:2: byte 0xe9"):
+    with pytest.raises(ValueError, match="a.tsv cannot be read"):
         read(tmp_path / "a.tsv")
 
 

@@ -113,7 +113,7 @@ def test_a_text_that_is_none_and_an_unknown_column_are_refused(tmp_path: Path) -
     with pytest.raises(ValueError, match="t.jsonl:2: not JSON"):
         read_triplets(path)
     path.write_text('{"anchor": "a", "positive": "b", "negative": null}\n')
-    with pytest.raises(ValueError, match="t.jsonl:1: 'negative' is null"):
+    with pytest.raises(ValueError, match="t.jsonl:1: 'negative' is None"):
         read_triplets(path)
     with pytest.raises(ValueError, match="columns maps 'ancor'.* did you mean 'anchor'"):
         read_triplets(path, columns={"ancor": "x"})
