@@ -120,7 +120,7 @@ def test_an_encoder_that_cannot_be_packed_is_padded_or_refused(
     model = open_model(PretrainingRecipe(str(bert_folder), ""))
     assert model.condenser.encoder.config._attn_implementation != PACKED
     with pytest.raises(
-        ValueError, match="packed is true, but it reads in circles. Leave packed out"
+        ValueError, match="it reads in circles. Leave packed out"
     ):
         open_model(PretrainingRecipe(str(bert_folder), "", packed=True))
 
