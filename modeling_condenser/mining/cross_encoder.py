@@ -1,12 +1,9 @@
-"""The cross-encoder: pairs of query and passage in, how relevant it thinks them out.
+"""Score pairs of a query and a passage with a cross-encoder.
 
-It reads both texts at once, so it is slow and right where a retriever is fast and rough: it finds
-the false negatives among mined ones (RocketQA, Qu et al. 2020), and its scores are
-what distillation learns from.
-
-A score is always the log-odds of "relevant": the one logit of a model with one label, the second
-minus the first of a model with two. Saved cross-encoders differ in what they apply to that (some a
-sigmoid, some nothing), so a threshold on what they return would mean something else for each.
+Its scores find the false negatives among mined ones (RocketQA, Qu et al. 2020), and distillation
+learns from them. A score is always the log-odds of "relevant": the one logit of a model with one
+label, the second minus the first of a model with two. Saved cross-encoders differ in the function
+that they apply to it, and a threshold would mean something else for each.
 """
 
 import math
@@ -23,26 +20,26 @@ from modeling_condenser.encoding.fingerprints import fingerprint_files
 from modeling_condenser.encoding.model_files import encoding_files
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 
-_PAIRS_A_CALL = 2048  # sorted by length together
+_CHUNK = 2048  # pairs that are sorted by length together
 
 
-class Teacher:
+class RelevanceScorer:
     """A cross-encoder.
 
     Args:
         model: folder or Hub name of a sentence-transformers cross-encoder, or of a transformers
             model for sequence classification with one label (relevant) or two (not, and yes).
-        max_length: longest pair in tokens; the model's own by default. The rest is cut.
-        batch_size: pairs at once.
+        max_length: maximum tokens of a pair; the model's own by default.
+        batch_size: number of pairs to score at once.
         device: such as "cuda:0"; by default the first accelerator, or CPU.
         progress: whether to show a bar while scoring takes long.
 
     Attributes:
-        fingerprint: of its files.
+        fingerprint: identifies the content of its files.
 
     Raises:
         FileNotFoundError: there is no such model.
-        ValueError: it is no cross-encoder.
+        ValueError: it is not a cross-encoder.
     """
 
     def __init__(
@@ -57,8 +54,8 @@ class Teacher:
         folder = find_model_folder(model)
         if not any((folder / name).is_file() for name in (CONFIG_FILE, MODULES_FILE)):
             raise ValueError(
-                f"{folder} holds neither {CONFIG_FILE} nor {MODULES_FILE}, so it is no model: name "
-                "the folder of a cross-encoder."
+                f"{folder} contains neither {CONFIG_FILE} nor {MODULES_FILE}: name the folder of a "
+                "cross-encoder."
             )
         self.fingerprint = fingerprint_files(encoding_files(folder))
         self.name = str(model)
@@ -73,12 +70,12 @@ class Teacher:
             )
 
     def _check_head(self) -> None:
-        """A single module is a transformers model, whose head is random if its folder has none."""
-        named = self._model[0].model.config.architectures or []
-        if not any("SequenceClassification" in name for name in named):
+        """Refuse a transformers model without a head, to which the library gives a random one."""
+        architectures = self._model[0].model.config.architectures or []
+        if not any("SequenceClassification" in name for name in architectures):
             raise ValueError(
-                f"{self.name} is a {', '.join(named) or 'model of unknown kind'}, which has no "
-                "trained head to score pairs with: name a cross-encoder, such as "
+                f"{self.name} is a {', '.join(architectures) or 'model of unknown type'} and has "
+                "no trained head to score with: name a cross-encoder, such as "
                 "cross-encoder/ms-marco-MiniLM-L6-v2."
             )
 
@@ -86,7 +83,7 @@ class Teacher:
         """The log-odds that passages are relevant.
 
         Args:
-            pairs: query and passage, as texts.
+            pairs: texts of a query and a passage.
 
         Returns:
             (N,) float64.
@@ -96,23 +93,18 @@ class Teacher:
         """
         scores = np.empty(len(pairs))
         with tqdm(
-            total=len(pairs),
-            desc="Scoring",
-            unit="pair",
-            leave=False,
-            delay=5,
-            disable=not self._progress,
+            total=len(pairs), desc="Scoring", leave=False, delay=5, disable=not self._progress
         ) as bar:
-            for first in range(0, len(pairs), _PAIRS_A_CALL):
-                part = list(pairs[first : first + _PAIRS_A_CALL])
+            for first in range(0, len(pairs), _CHUNK):
+                part = list(pairs[first : first + _CHUNK])
                 scores[first : first + len(part)] = self._log_odds(part)
                 bar.update(len(part))
-        if not np.isfinite(scores).all():
-            query, passage = pairs[int(np.flatnonzero(~np.isfinite(scores))[0])]
+        wrong = np.flatnonzero(~np.isfinite(scores))
+        if len(wrong):
+            query, passage = pairs[int(wrong[0])]
             raise ValueError(
                 f"{self.name} gives no finite score for query {query[:60]!r} and passage "
-                f"{passage[:60]!r}: its weights are damaged, or overflow in half precision; load "
-                "it in float32."
+                f"{passage[:60]!r}: its weights are damaged, or overflow in half precision."
             )
         return scores
 
@@ -128,6 +120,6 @@ class Teacher:
 
     @staticmethod
     def probability(score: float) -> float:
-        """What a score says as a probability, from 0 to 1."""
+        """The probability, from 0 to 1, that a score means."""
         # Written with tanh, the logistic function does not overflow.
         return 0.5 * (1.0 + math.tanh(score / 2.0))
