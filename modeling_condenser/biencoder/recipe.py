@@ -269,7 +269,7 @@ def _check_negatives(recipe: FinetuningRecipe) -> None:
         raise ValueError("A triplet has one negative: remove n_negatives.")
     if recipe.is_distilled and recipe.n_negatives < 1:
         raise ValueError(
-            f"objective {recipe.objective} needs at least 1 negative: raise n_negatives."
+            f"n_negatives is 0, but objective {recipe.objective} needs at least 1."
         )
 
 

@@ -1,6 +1,5 @@
 """The fine-tuning stage on data small enough to learn by heart."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -80,18 +79,11 @@ def test_a_retriever_opens_as_an_export_does(retriever: Path) -> None:
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert list(AutoTokenizer.from_pretrained(retriever)("x")) == ["input_ids", "attention_mask"]
     assert type(SentenceTransformer(str(retriever))[2]) is Normalize
-    # The sentence that training cut and padded last is no part of the tokenizer.
+    # The last truncation and padding of the training is not saved.
+    expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
+    assert EncodingContract.load(retriever) == expected
     saved = json.loads((retriever / "tokenizer.json").read_text())
     assert saved["truncation"] is None and saved["padding"] is None
-
-
-def test_the_contract_is_the_encoders_with_the_recipes_changes(
-    retriever: Path, encoder: Path
-) -> None:
-    before = EncodingContract.load(encoder)
-    assert before == EncodingContract(48, 56, title_separator=" : ")
-    expected = dataclasses.replace(before, query_max_length=16, similarity="cosine")
-    assert EncodingContract.load(retriever) == expected
 
 
 def test_provenance_names_both_stages(retriever: Path) -> None:
@@ -186,11 +178,7 @@ SCORED = {"format": "scored"}
     ("changes", "pooling", "similarity"),
     [
         (MANY, "cls", "dot"),
-        (MANY, "max", "dot"),
-        ({**MANY, "similarity": "cosine"}, "mean", "cosine"),
-        (TRIPLES, "mean", "euclidean"),
         (TRIPLES, "max", "euclidean"),
-        ({**TRIPLES, "similarity": "cosine"}, "cls", "cosine"),
         ({**SCORED, "objective": "margin_mse"}, "cls", "dot"),
         ({**SCORED, "objective": "kl", "similarity": "cosine", "n_negatives": 1}, "mean", "cosine"),
     ],
@@ -338,17 +326,13 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(
     settings: dict[str, Any], bert_folder: Path, tmp_path: Path
 ) -> None:
     out = {"output_dir": str(tmp_path / "run")}
-    with pytest.raises(ValueError, match="names no output_dir"):
+    with pytest.raises(ValueError, match="has no output_dir"):
         finetune(settings)
-    with pytest.raises(ValueError, match="no field 'temprature'.*'temperature'"):
-        finetune({**settings, **out, "temprature": 0.1})
-    with pytest.raises(ValueError, match="margin is only for objective triplet"):
-        finetune({**settings, **out, "margin": 1.0})
-    with pytest.raises(ValueError, match="become one vector is unknown: add pooling"):
+    with pytest.raises(ValueError, match="state pooling"):
         finetune({**settings, **out, "encoder": str(bert_folder)})
     with pytest.raises(ValueError, match="passage_max_length is 65, but .* 64 tokens only"):
         finetune({**settings, **out, "passage_max_length": 65})
-    with pytest.raises(ValueError, match="train_size is 41, but .* gives 40 training examples"):
+    with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
         finetune({**settings, **out, "train_size": 41})
     with pytest.raises(ValueError, match="'batch_sampler', but objective contrastive needs"):
         finetune({**settings, **out, "batch_sampler": "batch_sampler"})

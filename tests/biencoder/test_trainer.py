@@ -85,6 +85,7 @@ def assert_same_run(a: Path, b: Path) -> None:
     assert all(first[name].equal(second[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_a_run_killed_and_restarted_by_the_same_command_ends_bit_equal(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_every_way_of_training_resumes_bit_equal(
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
+@pytest.mark.slow
 def test_a_torn_checkpoint_is_passed_over(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,14 +162,6 @@ def test_a_failure_while_the_model_is_written_leaves_none_and_the_next_run_write
     model = finetune(short)
     assert (model / "README.md").is_file()
     assert len(losses(tmp_path / "whole")) == 3  # and not one more
-
-
-def test_checkpoints_are_written_only_where_the_recipe_says_how_often(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    del settings["save_steps"]
-    finetune({**settings, "max_steps": 5})
-    assert not list((tmp_path / "whole").glob("checkpoint-*"))
 
 
 def test_a_checkpoint_holds_no_card_of_the_librarys_making(

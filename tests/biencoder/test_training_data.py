@@ -10,6 +10,7 @@ import pytest
 
 from modeling_condenser.biencoder.recipe import FinetuningRecipe
 from modeling_condenser.biencoder.training_data import TrainingData, load_training_data
+from modeling_condenser.examples.collection_examples import USELESS_NEGATIVE
 from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
@@ -63,7 +64,6 @@ def test_judged_pairs_with_a_file_of_negatives(marco: Path, write_text: Write) -
         "n_examples": 9,
         "n_negatives": 3,
         "left_out": {
-            "negatives that are relevant": 9,
             "queries of the split without a line of negatives": 1,
         },
     }
@@ -112,7 +112,7 @@ def test_triples_of_ids_take_their_texts_from_the_collection(
         columns=["query_id", "positive_id", "negative_id"],
         objective="triplet",
     )
-    assert data.facts["left_out"] == {"negatives that are relevant": 1}
+    assert data.facts["left_out"] == {USELESS_NEGATIVE: 1}
     assert data.examples[:]["negative_1"] == ["p: Title 20 | text 20", "p: text 21"]
     assert data.examples[0]["query"] == "q: query 3"
 

@@ -112,7 +112,6 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
     file = tmp_path / "array.json"
     file.write_text(json.dumps(values, indent=indent, ensure_ascii=bool(chunk % 2)), "utf-8")
     monkeypatch.setattr(data_files, "_JSON_CHUNK", chunk)
-    # With chunks of one character the array's bracket must be in the first one.
     assert [record for _, record in read(file)] == values
 
 
