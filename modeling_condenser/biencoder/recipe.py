@@ -268,9 +268,7 @@ def _check_negatives(recipe: FinetuningRecipe) -> None:
     if recipe.objective == "triplet" and recipe.n_negatives != 1:
         raise ValueError("A triplet has one negative: remove n_negatives.")
     if recipe.is_distilled and recipe.n_negatives < 1:
-        raise ValueError(
-            f"n_negatives is 0, but objective {recipe.objective} needs at least 1."
-        )
+        raise ValueError(f"n_negatives is 0, but objective {recipe.objective} needs at least 1.")
 
 
 def _check_columns(recipe: FinetuningRecipe) -> None:

@@ -28,11 +28,19 @@ RANK_FILTERS = (
 
 
 class Candidate(NamedTuple):
-    """A passage that the searcher found; ranks count from 1."""
+    """A passage that the searcher found.
+
+    Attributes:
+        rank: from 1.
+        passage_id: the passage.
+        score: the searcher's.
+        teacher_score: the cross-encoder's; NaN without one.
+    """
 
     rank: int
     passage_id: str
     score: float
+    teacher_score: float = math.nan
 
 
 def to_candidates(scores: Mapping[str, float]) -> list[Candidate]:

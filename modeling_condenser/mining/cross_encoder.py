@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
-from tqdm.auto import tqdm
 
 from modeling_condenser.encoding.fingerprints import fingerprint_files
 from modeling_condenser.encoding.model_files import encoding_files
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
-
-_CHUNK = 2048  # pairs that are sorted by length together
 
 
 class RelevanceScorer:
@@ -32,7 +29,7 @@ class RelevanceScorer:
         max_length: maximum tokens of a pair; the model's own by default.
         batch_size: number of pairs to score at once.
         device: such as "cuda:0"; by default the first accelerator, or CPU.
-        progress: whether to show a bar while scoring takes long.
+        progress: whether to show a bar.
 
     Attributes:
         fingerprint: identifies the content of its files.
@@ -80,25 +77,22 @@ class RelevanceScorer:
             )
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """The log-odds that passages are relevant.
-
-        Args:
-            pairs: texts of a query and a passage.
-
-        Returns:
-            (N,) float64.
+        """The log-odds that passages are relevant: (N,) float64 for N texts of query and passage.
 
         Raises:
             ValueError: a score is not finite.
         """
-        scores = np.empty(len(pairs))
-        with tqdm(
-            total=len(pairs), desc="Scoring", leave=False, delay=5, disable=not self._progress
-        ) as bar:
-            for first in range(0, len(pairs), _CHUNK):
-                part = list(pairs[first : first + _CHUNK])
-                scores[first : first + len(part)] = self._log_odds(part)
-                bar.update(len(part))
+        if not pairs:
+            return np.empty(0)
+        logits: Any = self._model.predict(
+            list(pairs),
+            batch_size=self._batch_size,
+            activation_fn=torch.nn.Identity(),
+            show_progress_bar=self._progress,
+        )
+        scores = logits.astype(np.float64)  # (N,) or (N, 2)
+        if scores.ndim == 2:
+            scores = scores[:, 1] - scores[:, 0]
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             query, passage = pairs[int(wrong[0])]
@@ -107,16 +101,6 @@ class RelevanceScorer:
                 f"{passage[:60]!r}: its weights are damaged, or overflow in half precision."
             )
         return scores
-
-    def _log_odds(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        logits: Any = self._model.predict(
-            pairs,
-            batch_size=self._batch_size,
-            activation_fn=torch.nn.Identity(),
-            show_progress_bar=False,
-        )
-        logits = logits.astype(np.float64)  # (N,) or (N, 2)
-        return logits[:, 1] - logits[:, 0] if logits.ndim == 2 else logits
 
     @staticmethod
     def probability(score: float) -> float:

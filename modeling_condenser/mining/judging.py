@@ -28,35 +28,18 @@ Key = tuple[str, str]
 
 
 class Verdict(NamedTuple):
-    """What a text says about a candidate.
-
-    Attributes:
-        reason: why it is not a negative; None if it is one.
-        score: the cross-encoder's; NaN without one.
-    """
+    """Why a candidate is not a negative (None if it is one), and the cross-encoder's score."""
 
     reason: str | None = None
     score: float = math.nan
 
 
-class Judged(NamedTuple):
-    """A candidate and the cross-encoder's score of it; NaN without one."""
-
-    candidate: Candidate
-    score: float
-
-
 @dataclass(frozen=True)
 class Selection:
-    """A query's judged candidates, in the order of their ranks.
+    """A query's negatives, and candidates that the cross-encoder considers positives, by rank."""
 
-    Attributes:
-        negatives: the negatives.
-        relabelled: those that the cross-encoder considers positives.
-    """
-
-    negatives: list[Judged] = field(default_factory=list)
-    relabelled: list[Judged] = field(default_factory=list)
+    negatives: list[Candidate] = field(default_factory=list)
+    relabelled: list[Candidate] = field(default_factory=list)
 
 
 class PassageReader:
@@ -197,18 +180,19 @@ def select(
             selection = selections[query_id]
             if len(selection.negatives) == n:
                 continue
+            candidate = candidate._replace(teacher_score=verdict.score)
             if verdict.reason is None:
-                selection.negatives.append(Judged(candidate, verdict.score))
+                selection.negatives.append(candidate)
                 continue
             dropped[verdict.reason] += 1
             if verdict.reason == RELABELLED:
-                selection.relabelled.append(Judged(candidate, verdict.score))
+                selection.relabelled.append(candidate)
         waiting = [
             query_id
             for query_id in waiting
             if done[query_id] < len(orders[query_id]) and len(selections[query_id].negatives) != n
         ]
     for selection in selections.values():
-        selection.negatives.sort(key=lambda judged: judged.candidate.rank)
-        selection.relabelled.sort(key=lambda judged: judged.candidate.rank)
+        selection.negatives.sort()
+        selection.relabelled.sort()
     return selections

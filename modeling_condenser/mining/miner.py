@@ -5,7 +5,6 @@ The steps are: search, filter by rank and score and draw (`candidates.py`), filt
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,13 +52,6 @@ class HardNegatives:
     negative_scores: tuple[float, ...]
     positive_teacher_scores: tuple[float, ...] | None = None
     negative_teacher_scores: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not all(map(math.isfinite, self.negative_scores)):
-            raise ValueError(
-                f"A score of query {self.query_id!r} is not finite: {self.negative_scores}. Look "
-                "for NaN or overflow in the embeddings."
-            )
 
     @property
     def passage_ids(self) -> tuple[str, ...]:
@@ -189,7 +181,7 @@ class Miner:
 
         selections = select(orders, has_answer, n=1, dropped=Counter())
         return {
-            query_id: (selection.negatives[0].candidate.passage_id,)
+            query_id: (selection.negatives[0].passage_id,)
             for query_id, selection in selections.items()
             if selection.negatives
         }
@@ -250,15 +242,16 @@ class Miner:
     ) -> HardNegatives:
         negatives, relabelled = chosen.negatives, chosen.relabelled
         is_scored = self.scorer is not None
+        teacher_scores = (*scores, *(candidate.teacher_score for candidate in relabelled))
         return HardNegatives(
             query_id,
-            positive_ids=(*positives, *(judged.candidate.passage_id for judged in relabelled)),
-            negative_ids=tuple(judged.candidate.passage_id for judged in negatives),
-            negative_scores=tuple(judged.candidate.score for judged in negatives),
-            positive_teacher_scores=(*scores, *(j.score for j in relabelled))
+            positive_ids=(*positives, *(candidate.passage_id for candidate in relabelled)),
+            negative_ids=tuple(candidate.passage_id for candidate in negatives),
+            negative_scores=tuple(candidate.score for candidate in negatives),
+            positive_teacher_scores=teacher_scores if is_scored else None,
+            negative_teacher_scores=tuple(c.teacher_score for c in negatives)
             if is_scored
             else None,
-            negative_teacher_scores=tuple(j.score for j in negatives) if is_scored else None,
         )
 
 

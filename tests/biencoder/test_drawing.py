@@ -6,8 +6,6 @@ import numpy as np
 from datasets import Dataset
 
 from modeling_condenser.biencoder.training_data import DrawnNegatives
-from modeling_condenser.examples.collection_examples import PassageTexts
-from modeling_condenser.repository.contract import EncodingContract
 
 POOL = [f"n{i}" for i in range(20)]
 STORED = Dataset.from_dict(
@@ -83,26 +81,6 @@ def test_a_row_with_fewer_gives_all_of_them_before_any_twice() -> None:
     row = few.with_transform(DrawnNegatives(n_negatives=7, seed=0))[0]
     given = [row[f"negative_{i}"] for i in range(1, 8)]
     assert set(given[:3]) == set(given[3:6]) == {"a", "b", "c"}
-
-
-def test_rows_of_passages_are_looked_up() -> None:
-    passages = Dataset.from_dict({"title": ["", "T"], "text": ["zero", "one"]})
-    texts = PassageTexts(passages, EncodingContract(8, 8, title_separator=": "))
-    stored = Dataset.from_dict(
-        {
-            "query": ["a", "b"],
-            "positive": [1, 0],
-            "negatives": [[0], [1]],
-            "teacher_scores": [None, None],
-            "row_number": [0, 1],
-        }
-    )
-    examples = stored.with_transform(DrawnNegatives(n_negatives=1, seed=0, texts=texts))
-    assert examples[:] == {
-        "query": ["a", "b"],
-        "positive": ["T: one", "zero"],
-        "negative_1": ["zero", "T: one"],
-    }
 
 
 def test_worker_processes_see_the_epoch() -> None:

@@ -254,21 +254,3 @@ def test_with_dropout_the_cache_repeats_the_first_passs_random_numbers(
     for name, parameter in plain.named_parameters():
         if parameter.grad is not None:
             assert torch.allclose(cached[name], parameter.grad, atol=1e-5, rtol=1e-4), name
-
-
-def test_a_batch_of_256_encodes_no_more_than_a_mini_batch_at_once(
-    model: SentenceTransformer, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = features(model, texts, n=256, columns=2, n_words=(1, 4))
-    encoded: list[tuple[int, bool]] = []
-    original = Transformer.forward
-
-    def forward(self: Transformer, inputs: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        encoded.append((len(inputs["input_ids"]), torch.is_grad_enabled()))
-        return original(self, inputs, **kwargs)
-
-    monkeypatch.setattr(Transformer, "forward", forward)
-    loss, found = gradients(recipe("contrastive", mini_batch_size=32), model.eval(), batch)
-    assert max(size for size, _ in encoded) == 32
-    assert sum(size for size, with_grad in encoded if with_grad) == 2 * 256
-    assert np.isfinite(loss) and all(g.isfinite().all() for g in found.values())

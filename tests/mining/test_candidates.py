@@ -1,6 +1,5 @@
 """Ranks, scores and margins: by hand, by brute force, and beside sentence-transformers."""
 
-import random
 from collections import Counter
 
 import numpy as np
@@ -70,39 +69,6 @@ def test_a_passage_counts_for_the_first_filter_that_drops_it():
         "max_score": 2,
         "relative_margin": 1,
     }
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_random_scores_with_ties_are_filtered_as_by_brute_force(seed):
-    rng = random.Random(seed)
-    scores = {f"p{i}": rng.randint(-6, 12) / 2 for i in rng.sample(range(60), 30)}
-    positives = rng.sample(sorted(scores), rng.randint(1, 3))
-    first = rng.randint(1, 12)
-    last = rng.randint(first, 40)
-    low, high = rng.choice([None, -1.0]), rng.choice([None, 4.0])
-    absolute, relative = rng.choice([None, 0.5]), rng.choice([None, 0.25])
-    expected = []
-    for passage in scores:
-        rank = 1 + sum(
-            scores[other] > scores[passage]
-            or (scores[other] == scores[passage] and other < passage)
-            for other in scores
-        )
-        lowest = min(scores[p] for p in positives)
-        if (
-            first <= rank <= last
-            and passage not in positives
-            and (low is None or scores[passage] >= low)
-            and (high is None or scores[passage] <= high)
-            and (absolute is None or scores[passage] <= lowest - absolute)
-            and (relative is None or scores[passage] <= lowest - abs(lowest) * relative)
-        ):
-            expected.append((rank, passage, scores[passage]))
-    dropped: Counter[str] = Counter()
-    rule = CandidateFilter(first, last, low, high, absolute, relative)
-    found = rule.apply(scores, positives, dropped=dropped)
-    assert [tuple(candidate) for candidate in found] == sorted(expected)
-    assert len(found) + dropped.total() == max(min(last, 30) - first + 1, 0)
 
 
 @pytest.mark.parametrize(
