@@ -183,7 +183,7 @@ def _n_negatives(recipe: FinetuningRecipe, held: tuple[int, int], what: str) -> 
 def _store_data(
     recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection | None
 ) -> StoredExamples:
-    """Examples of the recipe's own data; a collection holds the texts of triples of ids."""
+    """Examples of the recipe's own data; a collection has the texts of triples of ids."""
     source = find_data(
         recipe.data,
         name=recipe.data_name,
