@@ -143,7 +143,7 @@ def _rows(
         others: a second choice of names, taken where a row has all of them.
     """
     # Columns are checked row by row below, as not every format has a header.
-    for place, record in read_records(find_data(path), columns=None, needed=lambda *_: None):
+    for place, record in read_records(find_data(path)):
         chosen = others if others and record.keys() >= set(others.values()) else names
         for ours, theirs in chosen.items():
             if theirs not in record:
