@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.measures.pairs import (
+from modeling_condenser.measures.similarity import (
     compare_spearman,
     evaluate_graded_pairs,
     evaluate_triplets,
