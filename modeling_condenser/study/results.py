@@ -184,7 +184,14 @@ class StudyResults:
                 "control": self.control,
                 "comparisons": {
                     group: {
-                        arm: {measure: c._asdict() for measure, c in by_measure.items()}
+                        arm: {
+                            measure: c._replace(
+                                p_adjusted=self.adjusted_p_values[
+                                    group, arm, measure, self.control_of(arm)
+                                ]
+                            )._asdict()
+                            for measure, c in by_measure.items()
+                        }
                         for arm, by_measure in arms.items()
                     }
                     for group, arms in self.comparisons.items()
