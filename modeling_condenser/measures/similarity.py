@@ -123,9 +123,9 @@ def _read_columns(
 def _read_table(path: Path) -> pd.DataFrame:
     match Path(path.name.removesuffix(".gz")).suffix.lower():
         case ".jsonl":
-            return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
+            return pd.read_json(path, lines=True, dtype=False)
         case ".json":
-            return pd.read_json(path, dtype=False, convert_dates=False)
+            return pd.read_json(path, dtype=False)
         case ".parquet":
             return pd.read_parquet(path)
         case suffix:

@@ -255,12 +255,9 @@ def test_a_new_report_replaces_the_old_one_and_nothing_else(tmp_path: Path) -> N
     (tmp_path / "notes.txt").write_text("mine")
     write_report(tmp_path, THREE, collection=COLLECTION, costs={"good": COST})
     assert (tmp_path / "costs.png").is_file()
-    written = (tmp_path / "report.md").read_bytes()
-    write_report(tmp_path, THREE, collection=COLLECTION)
+    write_report(tmp_path, THREE[:1], collection=COLLECTION)
     assert not (tmp_path / "costs.png").exists()
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    write_report(tmp_path, THREE, collection=COLLECTION, costs={"good": COST})
-    assert (tmp_path / "report.md").read_bytes() == written
 
 
 def test_a_correlation_has_its_own_comparison_or_is_called_untested(tmp_path: Path) -> None:

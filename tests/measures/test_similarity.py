@@ -87,6 +87,7 @@ def test_the_bootstrap_interval_is_that_of_drawing_pairs_and_ranking_anew() -> N
     assert low < evaluate_graded_pairs(similarities, scores).spearman < high
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_true_correlation_nineteen_times_in_twenty() -> None:
     # Of a bivariate normal distribution with Pearson's r, Spearman's is 6/pi arcsin(r/2).
     r, held = 0.6, 0
@@ -133,6 +134,7 @@ def test_many_pairs_come_near_the_exact_p_value() -> None:
     assert sampled == compare_spearman(a, b, scores, n_resamples=8000)
 
 
+@pytest.mark.slow
 def test_a_true_hypothesis_is_rejected_one_time_in_twenty() -> None:
     p_values = []
     for seed in range(200):
@@ -152,8 +154,8 @@ def test_systems_of_one_order_do_not_differ() -> None:
 
 
 def test_a_clear_difference_is_found_and_turns_with_the_systems() -> None:
-    good, scores = graded(200, noise=0.1)
-    poor, _ = graded(200, noise=0.8)
+    good, scores = graded(100, noise=0.1)
+    poor, _ = graded(100, noise=0.8)
     forth, back = compare_spearman(good, poor, scores), compare_spearman(poor, good, scores)
     assert forth.p_value == 1 / 10_001
     assert 0 < forth.interval[0] < forth.difference < forth.interval[1]
