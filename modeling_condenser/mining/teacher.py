@@ -19,8 +19,7 @@ import torch
 from sentence_transformers import CrossEncoder
 from tqdm.auto import tqdm
 
-from modeling_condenser.encoding.fingerprints import fingerprint_files
-from modeling_condenser.encoding.model_files import encoding_files
+from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_files
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 
 _PAIRS_A_CALL = 2048  # sorted by length together

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from modeling_condenser.encoding.model_files import encoding_files
+from modeling_condenser.encoding.fingerprints import encoding_files
 
 MODULES = [
     {"path": "", "type": "sentence_transformers.models.Transformer"},

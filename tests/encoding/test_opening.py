@@ -28,7 +28,7 @@ from transformers import (
     T5EncoderModel,
 )
 
-from modeling_condenser.encoding.opening import n_positions
+from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
