@@ -113,8 +113,10 @@ def encode_collection(
     """
     folder = Path(folder)
     _check(passages, shard_size=shard_size, n_processes=n_processes, n_threads=n_threads)
-    rank, n_ranks = (int(os.environ.get(*name)) for name in (("RANK", "0"), ("WORLD_SIZE", "1")))
-    used = _worker_devices(retriever, devices, n_processes) if n_ranks == 1 else [_device(retriever)]
+    rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    used = [_device(retriever)]
+    if n_ranks == 1:
+        used = _worker_devices(retriever, devices, n_processes)
     job = _plan(retriever, passages, folder, shard_size, n_threads)
     if (folder / RECORD_FILE).is_file() and not _missing(job):
         logger.info("%s is finished.", folder)

@@ -84,7 +84,7 @@ def open_encoder(
 
     Raises:
         FileNotFoundError: there is no such model, or the folder holds no encoder.
-        ValueError: a required field is neither in the files nor stated, or does not fit the encoder.
+        ValueError: a field is neither in the files nor stated, or does not fit the encoder.
     """
     check_dtype(dtype)
     stated = {field: value for field, value in stated.items() if value is not None}

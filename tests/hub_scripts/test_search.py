@@ -184,7 +184,7 @@ def test_bm25_answers_by_words_and_keeps_its_index(
     assert [line.split()[1:3] for line in lines[::2]] == [
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
-    assert Path("runs/bm25-thesis-search-small/bm25.json").is_file()
+    assert Path("runs/bm25-thesis-search-small/bm25/bm25.json").is_file()
     assert search("bm25", collection, "xylophone", capsys=capsys) == ["nothing found"]
 
 
