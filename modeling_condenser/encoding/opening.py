@@ -333,7 +333,7 @@ def check_length(folder: Path, model: SentenceTransformer, **lengths: int) -> No
     for name, length in lengths.items():
         if longest is not None and length > longest:
             raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens: state "
+                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
                 f"{name}={longest} or less."
             )
         if length <= n_special:
