@@ -2,8 +2,8 @@
 
     python -m benchmarks.search [--passages 100000 --dimension 256 --queries 500 --depth 100]
 
-The vectors are random, of length 1, around 1,000 centres. The sides take turns, each in a process of
-its own; figures are medians.
+The vectors are random, of length 1, around 1,000 centres. The sides take turns, each in its own
+process; figures are medians.
 """
 
 import argparse
