@@ -19,6 +19,8 @@ ROOMS = (
     "publishing",
     "encoding",
     "retrieval",
+    "examples",
+    "biencoder",
     "mining",
     "examples",
     "biencoder",

@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from torch import nn
 from transformers import AutoModel
 
-from modeling_condenser.encoding.opening import open_model
+from modeling_condenser.encoding import opening
 from modeling_condenser.hub.model_folder import CONFIG_FILE, find_model_folder
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.repository.contract import EncodingContract, Pooling
@@ -51,7 +51,7 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> EncoderToTrain:
     """
     folder = find_model_folder(name)
     _refuse_condenser(folder)
-    opened = open_model(folder, changes)
+    opened = opening.open_encoder(folder, **changes)
     modules: list[Any] = list(opened.model)
     kinds = [type(module) for module in modules]
     if kinds not in _SUPPORTED_MODULES:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 
-from modeling_condenser.encoding.fingerprints import fingerprint_files
-from modeling_condenser.encoding.model_files import encoding_files
+from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_files
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 
 

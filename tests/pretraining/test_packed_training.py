@@ -119,9 +119,7 @@ def test_an_encoder_that_cannot_be_packed_is_padded_or_refused(
     monkeypatch.setattr(examples, "why_not_packed", lambda encoder: "it reads in circles")
     model = open_model(PretrainingRecipe(str(bert_folder), ""))
     assert model.condenser.encoder.config._attn_implementation != PACKED
-    with pytest.raises(
-        ValueError, match="it reads in circles. Leave packed out"
-    ):
+    with pytest.raises(ValueError, match="it reads in circles. Leave packed out"):
         open_model(PretrainingRecipe(str(bert_folder), "", packed=True))
 
 
