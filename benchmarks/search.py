@@ -1,10 +1,9 @@
-"""Speed, memory and recall of search, beside one flat faiss index in memory.
+"""Speed, memory and recall of search, compared with a flat faiss index in memory.
 
     python -m benchmarks.search [--passages 100000 --dimension 256 --queries 500 --depth 100]
 
-Vectors: random, around 1,000 centres, of length 1, from a seed. Each side runs in a process of its
-own, in turns, so that memory is its own; figures are medians. Exact search over mapped shards and
-the flat index must find the same passages, but for those whose float32 scores tie.
+The vectors are random, of length 1, around 1,000 centres. The sides take turns, each in its own
+process; figures are medians.
 """
 
 import argparse
@@ -21,6 +20,7 @@ from typing import Self
 
 import faiss
 import numpy as np
+import psutil
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
 from modeling_condenser.retrieval.approximate import (
@@ -157,7 +157,14 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
 
         def search(queries: np.ndarray, names: list[str]) -> Run:
             scores, rows = flat.search(queries, depth)
-            return make_run(names, rows, scores, embeddings.passage_ids)
+            return make_run(
+                names,
+                rows,
+                scores,
+                passage_ids=embeddings.passage_ids,
+                id_order=embeddings.id_order,
+                depth=depth,
+            )
 
         return search
     index = ApproximateIndex.open(_folder_of(side, arguments), embeddings)
@@ -167,9 +174,11 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
 
 def _resident() -> dict[str, float]:
     """Resident memory of this process in MiB: private (RssAnon), and mapped files (RssFile)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    values = dict(line.split(":") for line in lines if line.startswith("Rss"))
-    return {name: int(value.split()[0]) / 1024 for name, value in values.items()}
+    memory = psutil.Process().memory_info()
+    return {
+        "RssAnon": (memory.rss - memory.shared) / 2**20,
+        "RssFile": memory.shared / 2**20,
+    }
 
 
 class _Peak:

@@ -23,10 +23,10 @@ import numpy as np
 
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.measures.pair_files import read_graded_pairs
-from modeling_condenser.measures.pairs import (
+from modeling_condenser.measures.similarity import (
     evaluate_graded_pairs,
     pair_similarities,
+    read_graded_pairs,
     spearman_interval,
 )
 from modeling_condenser.runs.recipe import read_recipe

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from modeling_condenser.collection.judgements import read_trec_qrels
+from modeling_condenser.collection.msmarco import read_trec_qrels
 from modeling_condenser.measures.measures import (
     OURS,
     TREC_EVAL,

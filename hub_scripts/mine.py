@@ -14,8 +14,7 @@ from hub_scripts.recipe_command import read_words_and_settings
 def run(words: list[str]) -> None:
     import json
 
-    from modeling_condenser.mining.mine import mine
-    from modeling_condenser.mining.negatives import EXAMPLES_FILE
+    from modeling_condenser.mining.mine import EXAMPLES_FILE, mine
     from modeling_condenser.mining.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.runs.run_folder import RUN_FILE

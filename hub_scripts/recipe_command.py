@@ -34,7 +34,7 @@ def read_settings(
         prog=f"condenser {command}",
         description="Run a recipe: a YAML file of fields, each of which --field value overrides."
         "\n\n"
-        f"Own fields: {', '.join([*fields, *(nested or {})])}.\n\n{own.__doc__}\n\n{inner}"
+        f"Own fields: {', '.join([*fields, *(nested or {})])}.\n\n{_explain(own)}\n\n{inner}"
         f"Further fields: all of {library.__module__.split('.')[0]}' {library.__name__}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,6 +43,14 @@ def read_settings(
     )
     recipe, changes = parser.parse_known_args(words)
     return read_recipe(recipe.recipe, changes)
+
+
+def _explain(settings: type) -> str:
+    """The docstrings of a dataclass and of the dataclasses that it extends."""
+    import dataclasses
+
+    parts = [cls.__doc__ for cls in settings.__mro__ if dataclasses.is_dataclass(cls)]
+    return "\n\n".join(map(str, parts))
 
 
 def read_words_and_settings(

@@ -1,12 +1,12 @@
-"""condenser search: the best passages for a query, or for one query after the other.
+"""condenser search: show the best passages for queries.
 
     condenser search runs/demo "how do I sort a list"
     condenser search MODEL COLLECTION "how do I sort a list"
     condenser search MODEL COLLECTION
 
-A study (runs/demo) knows its collection and its embeddings; for another retriever, or for bm25,
-name the collection. Without a query, queries are read line by line, until an empty line or the end.
-The collection is encoded the first time. Its embeddings go beside the model, or into runs/.
+A study (runs/demo) names its collection and embeddings itself; with a retriever or bm25, name the
+collection. Without a query, queries are read from standard input, one a line. The first search
+encodes the collection; its embeddings are stored next to the model, or in runs/ for a Hub model.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _SHOWN_LETTERS = 160
 
 
 class Answer(NamedTuple):
-    """A passage that was found."""
+    """A passage found for a query."""
 
     passage_id: str
     score: float
@@ -43,28 +43,28 @@ def run(words: list[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="a study's folder; or MODEL[,setting=value]..., or bm25")
-    parser.add_argument("collection", nargs="?", help="folder or Hub name, unless for a study")
-    parser.add_argument("query", nargs="?", help="by default, lines of the standard input")
+    parser.add_argument("collection", nargs="?", help="folder or Hub name; not for a study")
+    parser.add_argument("query", nargs="?", help="(default: lines of standard input)")
     parser.add_argument("-k", type=int, default=5, help="passages to show (default: 5)")
-    parser.add_argument("--embeddings", type=Path, help="the collection's, by this model")
+    parser.add_argument("--embeddings", type=Path, help="folder of embeddings")
     parser.add_argument(
         "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
     )
-    parser.add_argument("--index", metavar="FACTORY", help="search approximately, by faiss's name")
+    parser.add_argument("--index", metavar="FACTORY", help="search approximately by a faiss index")
     parser.add_argument("--search_parameters", help="of the index, such as nprobe=16")
     arguments = parser.parse_intermixed_args(words)
     if arguments.k < 1:
         parser.error(f"-k {arguments.k}: expected at least 1")
-    _name_what_a_study_names(arguments)
+    _resolve_study(arguments)
     if arguments.query is not None and not arguments.query.strip():
-        parser.error("the query is empty: name what to search for, or leave it out to be asked")
+        parser.error("the query is empty: give one, or leave it out to read standard input")
     searcher, passages = _open(arguments)
     for query in [arguments.query] if arguments.query is not None else _ask():
         _show(find(searcher, passages, query, depth=arguments.k))
 
 
 def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -> list[Answer]:
-    """Search for one query: the best `depth` passages, with their texts."""
+    """The best `depth` passages for one query, with their texts."""
     from modeling_condenser.collection.lookup import find_rows
 
     scores = searcher.search({"query": query}, depth=depth).get("query", {})
@@ -73,8 +73,8 @@ def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -
     return [Answer(i, scores[i], passage["title"], passage["text"]) for i, passage in found]
 
 
-def _name_what_a_study_names(arguments: argparse.Namespace) -> None:
-    """Fill in a study's model, collection and embeddings."""
+def _resolve_study(arguments: argparse.Namespace) -> None:
+    """Replace a study's folder by its model, collection and embeddings."""
     file = Path(arguments.model) / STUDY_FILE
     if not file.is_file():
         if arguments.collection is None:
@@ -82,7 +82,7 @@ def _name_what_a_study_names(arguments: argparse.Namespace) -> None:
         return
     if arguments.query is not None:
         raise ValueError(
-            f"{arguments.model} is a study, which knows its collection: leave out "
+            f"{arguments.model} is a study, which names its collection itself: leave out "
             f'{arguments.collection!r} (condenser search STUDY "query").'
         )
     named = json.loads(file.read_text())
@@ -104,8 +104,9 @@ def _no_study(model: str) -> str:
 
 def _open(arguments: argparse.Namespace) -> "tuple[Searcher, Dataset]":
     from modeling_condenser.collection.load import load_passages
-    from modeling_condenser.retrieval.dense import EXACT, SearchSettings, open_dense
-    from modeling_condenser.retrieval.systems import parse_system
+    from modeling_condenser.retrieval.bm25 import Bm25
+    from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
+    from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
     system = parse_system(arguments.model).in_dtype(arguments.dtype)
     if system.is_stored:
@@ -118,22 +119,25 @@ def _open(arguments: argparse.Namespace) -> "tuple[Searcher, Dataset]":
         if arguments.query is not None or not system.is_dense:
             raise
         raise FileNotFoundError(f"{_no_study(arguments.model)}; and {error}") from error
-    settings = SearchSettings(
-        index=arguments.index or EXACT, search_parameters=arguments.search_parameters
+    searcher = open_searcher(
+        system,
+        passages,
+        _beside(system, arguments.collection),
+        embeddings=arguments.embeddings,
+        settings=SearchSettings(
+            index=arguments.index or EXACT, search_parameters=arguments.search_parameters
+        ),
     )
-    folder = _beside(system, arguments.collection)
-    if system.is_lexical:
-        from modeling_condenser.retrieval.bm25 import Bm25
-
-        lexical = Bm25(passages, folder=folder, show_progress=True, **system.settings)
-        lexical.show_progress = False  # no bar for every query
-        return lexical, passages
-    dense = open_dense(system, passages, folder, embeddings=arguments.embeddings, settings=settings)
-    return dataclasses.replace(dense, progress=False), passages
+    # No progress bar for each query.
+    if isinstance(searcher, DenseSearcher):
+        searcher = dataclasses.replace(searcher, progress=False)
+    if isinstance(searcher, Bm25):
+        searcher.show_progress = False
+    return searcher, passages
 
 
 def _beside(system: "System", collection: str) -> Path:
-    """Where the embeddings of a collection, or its BM25 index, go."""
+    """The folder for the embeddings of a collection, or for its BM25 index."""
     model = Path(system.model).resolve()
     words = [model.name, *map(str, system.settings.values()), "search"]
     words.append(Path(collection).resolve().name)
@@ -142,7 +146,7 @@ def _beside(system: "System", collection: str) -> Path:
 
 
 def _ask() -> Iterator[str]:
-    """Queries from the standard input, which is prompted where a person types."""
+    """Yield queries from standard input, with a prompt on a terminal."""
     prompt = "query: " if sys.stdin.isatty() else ""
     while True:
         try:

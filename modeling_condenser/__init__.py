@@ -20,7 +20,9 @@ from .modeling_condenser import (
 
 if TYPE_CHECKING:
     from .analysis.callback import ReadinessCallback
+    from .pretraining.arguments import CondenserTrainingArguments
     from .pretraining.collator import CondenserDataCollator
+    from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
     from .publishing.export import export_encoder
@@ -33,6 +35,8 @@ AutoModelForPreTraining.register(CondenserConfig, CondenserForPreTraining)
 _STAGES = {
     "CondenserDataCollator": ".pretraining.collator",
     "CondenserTrainer": ".pretraining.trainer",
+    "CondenserTrainingArguments": ".pretraining.arguments",
+    "ContrastiveTrainer": ".pretraining.contrastive_trainer",
     "ReadinessCallback": ".analysis.callback",
     "condenser_from_encoder": ".pretraining.warm_start",
     "masked_lm_from_encoder": ".pretraining.warm_start",
@@ -54,6 +58,8 @@ __all__ = [
     "CondenserForPreTrainingOutput",
     "CondenserModel",
     "CondenserTrainer",
+    "CondenserTrainingArguments",
+    "ContrastiveTrainer",
     "ReadinessCallback",
     "condenser_from_encoder",
     "export_encoder",

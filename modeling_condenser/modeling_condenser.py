@@ -23,7 +23,9 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -243,6 +245,34 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         model._freeze_pooler()
         return loaded
 
+    @classmethod
+    def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
+        """Start from an encoder and its LM head, for plain MLM; needs the condenser package.
+
+        Args:
+            name_or_path: Hub name or folder of an encoder, or "starter".
+            **kwargs: as for `masked_lm_from_encoder`.
+        """
+        return _package("pretraining.warm_start").masked_lm_from_encoder(name_or_path, **kwargs)
+
+    def save_encoder(self, folder: str | Path, *, tokenizer: Any = None) -> Path:
+        """Save the backbone as a plain encoder's repository; needs the condenser package.
+
+        `AutoModel` and `SentenceTransformer` (with CLS pooling) open it without remote code.
+
+        Args:
+            folder: new or empty.
+            tokenizer: by default that of the checkpoint that the model was loaded from.
+
+        Returns:
+            The folder.
+        """
+        tokenizer = tokenizer or _package("pretraining.examples").find_tokenizer(self)
+        with TemporaryDirectory() as checkpoint:
+            self.save_pretrained(checkpoint)
+            tokenizer.save_pretrained(checkpoint)
+            return _package("publishing.export").export_encoder(checkpoint, folder)
+
     def get_output_embeddings(self) -> nn.Module:
         return self.get_submodule(self._output_embeddings_name)
 
@@ -372,6 +402,16 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         missing = {key for key in info["missing_keys"] if not (new_head and _is_of_head(key))}
         refuse_incomplete(pretrained_model_name_or_path, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
+
+    @classmethod
+    def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
+        """Start from an encoder and its LM head, with a new Condenser head; needs the package.
+
+        Args:
+            name_or_path: Hub name or folder of an encoder, or "starter".
+            **kwargs: as for `condenser_from_encoder` (`n_head_layers`, `skip_from`, ...).
+        """
+        return _package("pretraining.warm_start").condenser_from_encoder(name_or_path, **kwargs)
 
     def encode(
         self,
@@ -546,6 +586,16 @@ class CondenserForPreTraining(CondenserForMaskedLM):
                 "head_input_ids or no head_targets: make batches with "
                 f"CondenserDataCollator(head_mlm_probability={rate})."
             )
+
+
+def _package(module: str) -> Any:
+    """A module of the condenser package, by name: these files also work without the package."""
+    try:
+        return import_module(f"modeling_condenser.{module}")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "This needs the condenser package, not only its model files: install condenser."
+        ) from error
 
 
 def _cls_of(late: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:

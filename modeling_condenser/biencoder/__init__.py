@@ -1,6 +1,5 @@
-"""Fine-tuning: encoder + labelled texts -> retriever.
+"""Fine-tuning: an encoder is trained on labelled texts and becomes a retriever.
 
-Reads an encoder and a collection, or training data of its own, trains through
-sentence-transformers, and writes a run folder whose `model` is laid out like the export, so that
-everything that opens one opens the other.
+sentence-transformers trains. The result has the layout of an export, so that whatever opens an
+export opens the result.
 """

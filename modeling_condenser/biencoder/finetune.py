@@ -1,4 +1,4 @@
-"""The fine-tuning stage: a recipe in, a run folder with a retriever out."""
+"""Run a fine-tuning recipe: the output folder holds the retriever, its log and its record."""
 
 import copy
 import dataclasses
@@ -26,52 +26,50 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .batches import choose_batch_sampler
-from .encoder import OpenedEncoder, open_encoder
-from .lengths import LengthCollator
+from .encoder import EncoderToTrain, open_encoder
 from .objectives import make_loss
 from .recipe import FinetuningRecipe
-from .trainer import RetrieverTrainer
+from .trainer import LengthCollator, RetrieverTrainer, choose_batch_sampler
 from .training_data import load_training_data
 
 logger = logging.getLogger(__name__)
 
 
 def finetune(settings: Mapping[str, Any]) -> Path:
-    """Run a fine-tuning recipe, from its start or from its last whole checkpoint.
+    """Run a fine-tuning recipe, or resume it from its last complete checkpoint.
 
-    Everything is opened and checked before the run folder is touched. A finished run is left as
-    it is.
+    Encoder and data are opened and checked before the output folder is created. A finished folder
+    is left unchanged.
 
     Args:
         settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
 
     Returns:
-        The folder of the retriever, within the run folder.
+        The folder of the retriever, within the output folder.
 
     Raises:
-        ValueError: a setting or the data does not fit; the message says which and what to do.
+        ValueError: a setting or the data does not fit.
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     recipe, arguments = _read(settings)
-    run_folder = Path(str(arguments.output_dir))
-    model_folder = run_folder / MODEL_FOLDER
+    output_folder = Path(str(arguments.output_dir))
+    model_folder = output_folder / MODEL_FOLDER
     if model_folder.is_dir():
-        claim_run_folder(run_folder, settings)
-        logger.info("%s is finished.", run_folder)
+        claim_run_folder(output_folder, settings)
+        logger.info("%s is finished.", output_folder)
         return model_folder
 
     set_seed(arguments.seed)
     encoder = open_encoder(recipe.encoder, recipe.contract_changes)
     data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
     with arguments.main_process_first():
-        claim_run_folder(run_folder, settings)
+        claim_run_folder(output_folder, settings)
     facts = {"objective": recipe.objective, "seed": arguments.seed, **data.facts}
 
     def write_current(folder: Path, state: TrainerState, name: str | None) -> None:
-        """The repository of the encoder as it stands, in the middle of the training too."""
+        """Write the repository of the encoder in its present state, for pushes during training."""
         so_far = {**facts, **_progress(state)}
-        _write_repository(encoder, run_folder, folder, facts=so_far, state=state, name=name)
+        _write_repository(encoder, output_folder, folder, facts=so_far, state=state, name=name)
 
     trainer = RetrieverTrainer(
         repository=write_current,
@@ -86,12 +84,12 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     log = trainer.state.log_history
     if trainer.is_world_process_zero():
-        write_json(run_folder / LOG_FILE, log)
+        write_json(output_folder / LOG_FILE, log)
         facts |= _progress(trainer.state)
         facts["session_seconds"] = round(time.perf_counter() - started, 1)
-        record_run(run_folder, facts)
+        record_run(output_folder, facts)
         with whole_folder(model_folder) as partial:
-            _write_repository(encoder, run_folder, partial, facts=facts, state=trainer.state)
+            _write_repository(encoder, output_folder, partial, facts=facts, state=trainer.state)
     trainer.accelerator.wait_for_everyone()
     if arguments.push_to_hub:
         trainer.push_to_hub()
@@ -102,11 +100,11 @@ def _read(
     settings: Mapping[str, Any],
 ) -> tuple[FinetuningRecipe, SentenceTransformerTrainingArguments]:
     if "output_dir" not in settings:
-        raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
+        raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
     defaults = {
         "dataloader_pin_memory": torch.cuda.is_available(),
         "report_to": "none",
-        # A recipe that says how often to save wants checkpoints.
+        # A recipe that sets save_steps wants checkpoints.
         "save_strategy": "steps" if "save_steps" in settings else "no",
     }
     recipe, arguments = fill(
@@ -120,7 +118,7 @@ def _read(
 
 
 def _mean_loss(log: list[dict[str, float]]) -> float | None:
-    """Over all sessions of a run; the trainer's own mean is that of the last."""
+    """The mean over all sessions; the trainer's own mean is that of the last session."""
     losses = [entry["loss"] for entry in log if "loss" in entry]
     losses = losses or [entry["train_loss"] for entry in log if "train_loss" in entry]
     return round(sum(losses) / len(losses), 4) if losses else None
@@ -131,21 +129,21 @@ def _progress(state: TrainerState) -> dict[str, Any]:
 
 
 def _write_repository(
-    encoder: OpenedEncoder,
-    run_folder: Path,
+    encoder: EncoderToTrain,
+    output_folder: Path,
     folder: Path,
     *,
     facts: Mapping[str, Any],
     state: TrainerState,
     name: str | None = None,
 ) -> None:
-    """Write the repository of the encoder as it stands."""
+    """Write the repository of the encoder in its present state."""
     transformer: Any = encoder.model[0]
     stages = read_provenance(encoder.folder)
-    stage = read_stage(run_folder, FINETUNING)
+    stage = read_stage(output_folder, FINETUNING)
     if stage is not None:
         run = {**describe_machine(), **facts}
         stages.append(dataclasses.replace(stage, run=run, log=thin_log(state.log_history)))
-    # A copy, because it is changed into what the contract says, and training may go on.
+    # A copy, because write_repository changes the tokenizer, and training may continue.
     tokenizer = copy.deepcopy(encoder.model.tokenizer)
     write_repository(folder, transformer.model, tokenizer, encoder.contract, stages, name=name)

@@ -1,9 +1,9 @@
-"""The objectives: a recipe in, a loss of sentence-transformers for the papers' equation out.
+"""The losses of the objectives; sentence-transformers implements all of them.
 
 With s the similarity, t the temperature, q a query, p its positive and n a negative:
 
-contrastive   -log( exp(s(q,p)/t) / sum over d of exp(s(q,d)/t) ), d all passages of the batch,
-              positives and given negatives (Condenser eq. 12; DPR's loss for dot and t = 1)
+contrastive   -log( exp(s(q,p)/t) / sum over d of exp(s(q,d)/t) ), d all positives and negatives of
+              the batch (Condenser eq. 12; DPR's loss for dot and t = 1)
 mse_cosine    (cos(u,v) - score)^2, the score from 0 to 1 (Reimers & Gurevych 2019, section 3)
 triplet       max( dist(q,p) - dist(q,n) + margin, 0 ), dist Euclidean (the same section) or
               1 - cos (the thesis, eq. 3.1)
@@ -36,7 +36,7 @@ _PAIRWISE = {"dot": pairwise_dot_score, "cosine": pairwise_cos_sim}  # row by ro
 
 
 def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
-    """Make the loss that a recipe's objective means.
+    """Make the loss of a recipe's objective.
 
     Args:
         recipe: checked.
@@ -65,12 +65,11 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
 def _contrastive(
     recipe: FinetuningRecipe, model: SentenceTransformer, temperature: float
 ) -> nn.Module:
-    """In-batch contrast, with a gradient cache (Gao et al. 2021) where the recipe wants one.
+    """In-batch contrast, with a gradient cache (Gao et al. 2021) if mini_batch_size is set.
 
     The cache encodes all texts without gradients, computes the gradient of the loss with respect to
-    their vectors, and then encodes mini-batch by mini-batch again to carry it into the weights. The
-    second pass replays the first one's random numbers (`RandContext`), so that dropout drops the
-    same units and the gradient is that of the vectors which the loss has seen.
+    their vectors, and encodes mini-batch by mini-batch again to propagate it to the weights. Both
+    passes use the same random numbers, so dropout drops the same units.
     """
     arguments: dict[str, Any] = {
         "scale": 1.0 / temperature,
@@ -87,7 +86,7 @@ def _contrastive(
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Euclidean distance of (B, H) vectors, row by row: (B,).
 
-    Where two vectors are equal, as those of equal texts without dropout are, its gradient is 0;
-    that of sentence-transformers 6.0 is NaN there.
+    The gradient of sentence-transformers 6.0 is NaN where two vectors are equal, as those of equal
+    texts are without dropout; here it is 0.
     """
     return torch.linalg.vector_norm(a - b, dim=-1)

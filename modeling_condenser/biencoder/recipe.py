@@ -1,4 +1,4 @@
-"""What a fine-tuning recipe may say, and which settings belong to which objective and data."""
+"""The fields of a fine-tuning recipe, and which of them fit which objective and data."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Format = Literal[
     "pairs", "triples", "negatives", "graded_pairs", "scored", "id_triples", "dpr", "stsb"
 ]
 
-# The first is what the objective takes where the recipe says nothing.
+# The first one is the default.
 _SIMILARITIES: dict[str, tuple[Similarity, ...]] = {
     "contrastive": ("dot", "cosine"),
     "mse_cosine": ("cosine",),
@@ -34,8 +34,8 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
 }
-# Columns that a format reads; a list of negatives may also be one column each.
-COLUMNS: dict[str, tuple[str, ...]] = {
+# The columns that a format reads; negatives may also be one column each.
+_COLUMNS: dict[str, tuple[str, ...]] = {
     "pairs": ("query", "positive"),
     "triples": ("query", "positive", "negative"),
     "negatives": ("query", "positive", "negatives", "negative", "negative_1"),
@@ -48,14 +48,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "id_triples": ("query_id", "positive_id", "negative_id"),
 }
 _NUMBERED = re.compile(r"(negative(?:_score)?)_[1-9]\d*")
-_WITH_NEGATIVES = ("negatives", "scored", "dpr")  # formats whose rows hold any number of them
-# The least that a number may be.
+_WITH_NEGATIVES = ("negatives", "scored", "dpr")  # formats whose rows have any number of them
+_CONTRACT_FIELDS = (
+    *("pooling", "query_max_length", "passage_max_length"),
+    *("title_separator", "query_prompt", "passage_prompt"),
+)
+# The smallest allowed values.
 _LEAST = {
     "train_size": 1,
     "first_rows": 1,
     "n_negatives": 0,
     "mini_batch_size": 1,
     "subset_seed": 0,
+    "margin": 0,
     "query_max_length": 1,
     "passage_max_length": 1,
 }
@@ -63,56 +68,56 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class FinetuningRecipe:
-    """What a fine-tuning recipe says beside the trainer's arguments.
+    """Fields of a fine-tuning recipe, in addition to the trainer's arguments.
 
     Attributes:
         encoder: folder or Hub name of an export, of a sentence-transformers model, or of any plain
             encoder, for which `pooling` must be given; "starter" is a plain encoder that comes with
             this package.
-        objective: "contrastive" (Condenser eq. 12: the positive against the other passages of the
-            batch and the given negatives), "mse_cosine" (graded pairs: squared error of cosine),
-            "triplet" (the positive nearer than the negative by a margin; the thesis, eq. 3.1),
-            "margin_mse" or "kl" (distillation of a cross-encoder's scores).
+        objective: "contrastive" (Condenser eq. 12: the positive against all other passages of the
+            batch), "mse_cosine" (graded pairs: squared error of the cosine), "triplet" (the
+            positive nearer than the negative by a margin; the thesis, eq. 3.1), "margin_mse" or
+            "kl" (distillation of a cross-encoder's scores).
         collection: a collection whose judgements are the training pairs: a folder in the layout of
             BEIR, MS MARCO or DPR, or a Hub data set.
-        split: whose judgements to train on, or which split of a Hub data set; "train" by default.
-        negatives: hard negatives for the collection's pairs: JSON lines as `condenser mine` writes
-            them, or lines of query id, tab, passage ids with commas between.
-        data: training data of its own: a file or pattern of .jsonl, .json, .tsv, .csv or .parquet
-            (.jsonl, .json, .tsv and .csv also with .gz), a list of them, or a Hub data set.
+        split: whose judgements to train on, or the split of a Hub data set; "train" by default.
+        negatives: file of hard negatives for the collection's pairs: JSON lines as `condenser mine`
+            writes them, or lines of query id, tab, passage ids separated by commas.
+        data: other training data: a file or pattern of .jsonl, .json, .tsv, .csv or .parquet (all
+            but .parquet also with .gz), a list of them, or a Hub data set.
         data_name: configuration of a Hub data set.
         data_revision: branch, tag or commit of a Hub data set.
-        format: what a row of `data` holds: "pairs" (query, positive), "triples" (and negative),
+        format: what a row of `data` contains: "pairs" (query, positive), "triples" (and negative),
             "negatives" (and negative_1, negative_2, ... or a list negatives), "graded_pairs"
             (sentence1, sentence2, score), "scored" (as negatives, with positive_score and
             negative_score(s), a list scores, or margin), "id_triples" (query_id, positive_id,
             negative_id of `collection`), "dpr" (DPR's JSON), "stsb" (the STS benchmark's files).
-        columns: our names -> the data's, such as {query: question}; or, for a file without header,
-            the list of all its columns' names in their order.
-        first_rows: read no more than this many rows of the data.
+        columns: our names -> the data's names, such as {query: question}; or, for a file without
+            a header, the list of all its columns in their order.
+        first_rows: read at most this many rows of the data.
         train_size: number of training examples to use, all by default.
         subset_seed: decides which; the subsets of one seed are nested.
         n_negatives: how many of a row's negatives to train with, drawn anew each epoch; by default
             1 for DPR's data and for triplets, else as many as every row has.
         order: "shuffled", or "sequential" for the order of the data.
         pooling: how token vectors become one vector; the contract's by default.
-        similarity: what the objective compares by, and so what the result is used with: "dot" or
+        similarity: what the objective compares by, and what the retriever is used with: "dot" or
             "cosine" for contrastive, margin_mse and kl, "euclidean" or "cosine" for triplet; the
             first of them by default. "cosine" for mse_cosine.
-        query_max_length: longest query in tokens; the contract's by default.
-        passage_max_length: longest passage (or sentence of a graded pair) in tokens; the contract's
-            by default.
-        title_separator: stands between title and text; the contract's by default.
+        query_max_length: maximum tokens of a query; the contract's by default.
+        passage_max_length: maximum tokens of a passage, or of a sentence of a graded pair; the
+            contract's by default.
+        title_separator: between title and text; the contract's by default.
         query_prompt: put before every query; the contract's by default.
         passage_prompt: put before every passage; the contract's by default.
-        temperature: the similarity is divided by it; 1 by default, which for the dot product is
-            DPR's and Condenser's loss. For kl it divides the teacher's scores too.
+        temperature: divides the similarity; 1 by default, which for the dot product is DPR's and
+            Condenser's loss. For kl it also divides the cross-encoder's scores.
         margin: of the triplet loss; 1 by default, as in Reimers & Gurevych 2019, section 3.
         score_range: lowest and highest score of graded pairs, which become 0 and 1; [0, 1] by
             default, [0, 5] for the format stsb.
-        mini_batch_size: how many texts to encode at once, whatever the batch: gradient cache (Gao
-            et al. 2021), with the same gradient as the whole batch at once. Off by default.
-        gather_across_devices: take the passages of all devices as negatives.
+        mini_batch_size: number of texts to encode at once: gradient cache (Gao et al. 2021), with
+            the same gradient as the whole batch at once. Off by default.
+        gather_across_devices: use the passages of all devices as negatives.
     """
 
     encoder: str
@@ -144,10 +149,10 @@ class FinetuningRecipe:
     gather_across_devices: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings that need no file to be checked.
+        """Check the settings that can be checked without reading a file.
 
         Raises:
-            ValueError: a setting that the objective or the data has no use for, or a wrong value.
+            ValueError: a setting does not fit the objective or the data, or has a wrong value.
         """
         _check_numbers(self)
         _check_objective(self)
@@ -162,15 +167,14 @@ class FinetuningRecipe:
 
     @property
     def contract_changes(self) -> dict[str, Any]:
-        """Fields of the encoder's contract that the recipe states."""
-        names = "pooling query_max_length passage_max_length title_separator query_prompt".split()
-        stated = {name: getattr(self, name) for name in (*names, "passage_prompt")}
-        changes = {name: value for name, value in stated.items() if value is not None}
+        """The fields of the encoder's contract that the recipe sets."""
+        set_by_recipe = {name: getattr(self, name) for name in _CONTRACT_FIELDS}
+        changes = {name: value for name, value in set_by_recipe.items() if value is not None}
         return {**changes, "similarity": self.trained_similarity}
 
     @property
     def is_distilled(self) -> bool:
-        """Whether the objective learns from a teacher's scores."""
+        """Whether the objective learns from a cross-encoder's scores."""
         return self.objective in ("margin_mse", "kl")
 
 
@@ -181,38 +185,32 @@ def _check_numbers(recipe: FinetuningRecipe) -> None:
             raise ValueError(f"{name} is {value}, expected at least {least}.")
     if recipe.temperature is not None and not recipe.temperature > 0:
         raise ValueError(f"temperature is {recipe.temperature}, expected a number above 0.")
-    if recipe.margin is not None and not recipe.margin >= 0:
-        raise ValueError(f"margin is {recipe.margin}, expected at least 0.")
-    _check_score_range(recipe.score_range)
-
-
-def _check_score_range(bounds: Any) -> None:
-    if bounds is None:
-        return
-    is_pair = isinstance(bounds, list | tuple) and len(bounds) == 2
-    is_pair = is_pair and all(type(bound) in (int, float) for bound in bounds)
-    if not is_pair or not bounds[0] < bounds[1]:
-        raise ValueError(
-            f"score_range is {bounds!r}, expected the lowest and the highest score, as [0, 5]."
-        )
+    bounds = recipe.score_range
+    if bounds is not None:
+        is_pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+        is_pair = is_pair and all(type(bound) in (int, float) for bound in bounds)
+        if not is_pair or not bounds[0] < bounds[1]:
+            raise ValueError(
+                f"score_range is {bounds!r}, expected the lowest and the highest score, as [0, 5]."
+            )
 
 
 def _check_objective(recipe: FinetuningRecipe) -> None:
     for name, objectives in _ONLY_FOR.items():
         if getattr(recipe, name) not in (None, False) and recipe.objective not in objectives:
             raise ValueError(
-                f"{name} is only for objective {' and '.join(objectives)}, but the recipe's is "
-                f"{recipe.objective}: leave it out."
+                f"{name} is for objective {' or '.join(objectives)}, but the objective is "
+                f"{recipe.objective}: remove it."
             )
     if recipe.trained_similarity not in _SIMILARITIES[recipe.objective]:
         raise ValueError(
-            f"similarity is {recipe.similarity!r}, but objective {recipe.objective} compares by "
-            f"{' or '.join(_SIMILARITIES[recipe.objective])}: choose one of these."
+            f"similarity {recipe.similarity!r} is not supported for objective {recipe.objective}; "
+            f"supported: {', '.join(_SIMILARITIES[recipe.objective])}."
         )
     if recipe.order == "sequential" and recipe.objective == "contrastive":
         raise ValueError(
-            "order: sequential is not for objective contrastive, whose batches are put together so "
-            "that none holds a text twice: leave it out."
+            "order: sequential is not supported for objective contrastive, whose batches must not "
+            "contain a text twice: remove it."
         )
 
 
@@ -221,99 +219,76 @@ def _check_source(recipe: FinetuningRecipe) -> None:
     if recipe.data is None:
         if recipe.collection is None:
             raise ValueError(
-                "The recipe names nothing to train on: add collection (a collection's folder or "
-                "name), or data (files or a Hub data set) with its format."
+                "The recipe has no training data: add collection (a collection's folder or name), "
+                "or data (files or a Hub data set) and its format."
             )
-        _refuse_stated(recipe, "data", "data_name", "data_revision", "format", "columns")
-        if recipe.first_rows is not None:
-            _refuse_stated(recipe, "data", "first_rows")
+        for name in ("data_name", "data_revision", "format", "columns", "first_rows"):
+            if getattr(recipe, name) is not None:
+                raise ValueError(f"{name} is for data, which the recipe does not have: remove it.")
         if recipe.objective == "mse_cosine":
             raise ValueError(
-                "objective mse_cosine needs graded pairs, which a collection has not: give data "
-                "with format graded_pairs or stsb."
+                "objective mse_cosine needs graded pairs, which a collection does not have: use "
+                "data of format graded_pairs or stsb."
             )
         return
     allowed = _FORMATS[recipe.objective]
     if recipe.format not in allowed:
-        came = f"format is {recipe.format!r}" if recipe.format else "The recipe names no format"
         raise ValueError(
-            f"{came}, but objective {recipe.objective} trains on data of format "
-            f"{', '.join(allowed)}: say which of these the data has."
+            f"format is {recipe.format!r}, but objective {recipe.objective} trains on data of "
+            f"format {', '.join(allowed)}: set format to what the data has."
         )
-    if recipe.format == "id_triples" and recipe.collection is None:
+    if (recipe.format == "id_triples") != (recipe.collection is not None):
         raise ValueError(
-            "format id_triples holds ids only: name the collection that holds the texts."
+            f"format is {recipe.format} and collection is {recipe.collection!r}: format id_triples "
+            "needs the collection that has the texts; with other formats, name either data or a "
+            "collection."
         )
-    if recipe.format != "id_triples" and recipe.collection is not None:
-        raise ValueError(
-            "The recipe names both a collection and data, two sources of training examples: leave "
-            "one out (both are only for format id_triples, whose texts the collection holds)."
-        )
-
-
-def _refuse_stated(recipe: FinetuningRecipe, needs: str, *names: str) -> None:
-    for name in names:
-        if getattr(recipe, name) is not None:
-            raise ValueError(f"{name} is only for {needs}, which the recipe lacks: leave it out.")
 
 
 def _check_negatives(recipe: FinetuningRecipe) -> None:
     if recipe.negatives is not None and (recipe.collection is None or recipe.data is not None):
         raise ValueError(
-            "negatives is only for the judged pairs of a collection: name the collection, and "
-            "leave data out."
+            "negatives is for the judged pairs of a collection: name the collection, and remove "
+            "data."
         )
     needs_file = recipe.objective == "triplet" or recipe.is_distilled
     if recipe.data is None and recipe.negatives is None and needs_file:
-        what = "with a cross-encoder's scores" if recipe.is_distilled else ""
+        scores = " with a cross-encoder's scores" if recipe.is_distilled else ""
         raise ValueError(
-            f"objective {recipe.objective} needs negatives {what}".rstrip() + " beside a "
-            "collection's judgements: name a file of them (`condenser mine` writes one)."
+            f"objective {recipe.objective} needs negatives{scores}: set negatives to a file that "
+            "`condenser mine` wrote."
         )
     if recipe.n_negatives is None:
         return
     if recipe.negatives is None and recipe.format not in _WITH_NEGATIVES:
         raise ValueError(
-            "n_negatives is only for a file of negatives, or for data of format "
-            f"{', '.join(_WITH_NEGATIVES)}: leave it out."
+            "n_negatives is for a file of negatives, or for data of format "
+            f"{', '.join(_WITH_NEGATIVES)}: remove it."
         )
     if recipe.objective == "triplet" and recipe.n_negatives != 1:
-        raise ValueError(
-            f"n_negatives is {recipe.n_negatives}, but a triplet has one negative: leave it out."
-        )
+        raise ValueError("A triplet has one negative: remove n_negatives.")
     if recipe.is_distilled and recipe.n_negatives < 1:
-        raise ValueError(
-            f"objective {recipe.objective} compares a positive with negatives: set "
-            "n_negatives to 1 or more."
-        )
+        raise ValueError(f"n_negatives is 0, but objective {recipe.objective} needs at least 1.")
 
 
 def _check_columns(recipe: FinetuningRecipe) -> None:
-    columns, known = recipe.columns, COLUMNS.get(recipe.format or "", ())
+    columns, known = recipe.columns, _COLUMNS.get(recipe.format or "", ())
     if columns is None:
         return
-    if recipe.format not in COLUMNS:
+    if not known:
+        raise ValueError(f"columns is not supported for format {recipe.format}: remove it.")
+    names = columns.values() if isinstance(columns, dict) else columns
+    is_valid = isinstance(columns, dict | list | tuple) and all(isinstance(n, str) for n in names)
+    if not columns or not is_valid:
         raise ValueError(
-            f"columns is not for format {recipe.format}, whose layout is fixed: leave it out."
+            f"columns is {columns!r}, expected our names and the data's, as {{{known[0]}: ...}}, "
+            f"or all columns of a file without a header, as [{', '.join(known[:3])}]."
         )
-    if isinstance(columns, list | tuple):
-        if not columns or not all(isinstance(name, str) for name in columns):
-            raise ValueError(
-                f"columns is {columns!r}, expected the names of all columns of a file without "
-                f"header, in their order, as [{', '.join(known[:3])}]."
-            )
-        return
-    if not isinstance(columns, dict) or not all(isinstance(v, str) for v in columns.values()):
-        raise ValueError(
-            f"columns is {columns!r}, expected our names and the data's, as {{{known[0]}: ...}}."
-        )
-    for name in columns:
+    for name in columns if isinstance(columns, dict) else ():
         numbered = _NUMBERED.fullmatch(str(name))
         if name not in known and not (numbered and f"{numbered[1]}_1" in known):
             nearest = get_close_matches(str(name), known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(
-                f"columns names {name!r}, but format {recipe.format} reads "
-                f"{', '.join(known)}.{hint} It maps our names to the data's, as "
-                f"{{{known[0]}: {name}}}."
+                f"columns has {name!r}, but format {recipe.format} reads {', '.join(known)}.{hint}"
             )

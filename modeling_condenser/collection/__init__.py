@@ -1,5 +1,5 @@
-"""Collections: passages, queries, and judgements or answers, which every later stage reads.
+"""Collections: passages, queries, and judgements or answers.
 
-`load.py` opens one by its name, in any of the layouts in which collections are published;
-`builtin.py` makes one on any machine without a download.
+`load.py` opens a collection from a folder or from the Hub; `builtin.py` builds one without a
+download.
 """

@@ -1,11 +1,9 @@
-"""DPR's answer matching: answers and a passage's text in; whether the text holds one of them out.
+"""DPR's answer matching: does a passage contain one of the answers to a question?
 
-The rule of Karpukhin et al. (2020), as their `SimpleTokenizer` and `has_answer` have it: text and
-answer are decomposed (NFD) and cut into tokens, which are runs of letters, digits and combining
-marks, or else single characters that are neither blank nor control; in lower case, an answer's
-tokens must stand in the text one after another. So "U.S." is not found in "US", nor "café" in
-"cafe", nor "art" in "party". A rule of whole words that ignores punctuation finds "U.S." in "U S"
-too, and "rock n roll" in "rock 'n' roll": its figures are a little higher.
+As in `SimpleTokenizer` and `has_answer` of Karpukhin et al. (2020), text and answer are decomposed
+(NFD) and split into tokens: runs of letters, digits and combining marks, or else single characters
+that are neither blank nor control. An answer is found where its lower-case tokens stand one after
+another in the text. So "U.S." is not found in "US", nor "café" in "cafe", nor "art" in "party".
 """
 
 import logging
@@ -22,37 +20,28 @@ Match = Literal["string", "regex"]
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
-def has_answer(answers: Iterable[str], text: str, *, match: Match = "string") -> bool:
-    """Whether a text holds one of the answers.
-
-    Args:
-        answers: of one question.
-        text: of a passage, without its title (DPR looks in the text only).
-        match: "string" for token sequences, "regex" for answers that are regular expressions, as
-            those of CuratedTREC, which are searched for in any case.
-    """
-    return AnswerMatcher(answers, match=match).is_in(text)
-
-
 class AnswerMatcher:
-    """Looks for the answers of one question in many passages.
+    """Looks for the answers to one question in many passages.
 
     Args:
-        answers: of one question.
-        match: see `has_answer`.
+        answers: to one question.
+        match: "string" for token sequences; "regex" for answers that are regular expressions, as
+            those of CuratedTREC, which are searched for in any case.
     """
 
     def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
         if match not in ("string", "regex"):
-            raise ValueError(
-                f'match is {match!r}, expected "string" or "regex": choose one of them'
-            )
+            raise ValueError(f'match is {match!r}, expected "string" or "regex".')
         forms = [unicodedata.normalize("NFD", answer) for answer in answers]
         self._patterns = _compile(forms) if match == "regex" else []
         self._answers = [_tokenize(form) for form in forms] if match == "string" else []
 
     def is_in(self, text: str) -> bool:
-        """Whether the text holds one of the answers."""
+        """Whether a text contains one of the answers.
+
+        Args:
+            text: of a passage, without its title, since DPR searches the text only.
+        """
         text = unicodedata.normalize("NFD", text)
         if self._patterns:
             return any(pattern.search(text) for pattern in self._patterns)
@@ -60,7 +49,7 @@ class AnswerMatcher:
         possible = [tokens for tokens in self._answers if _may_be_in(tokens, lowered)]
         if not possible:
             return False
-        words = f" {' '.join(_tokenize(text))} "  # no token holds a blank
+        words = f" {' '.join(_tokenize(text))} "  # no token contains a blank
         # An answer without tokens is found everywhere, as in DPR.
         return any(not tokens or f" {' '.join(tokens)} " in words for tokens in possible)
 
@@ -70,8 +59,8 @@ def _tokenize(form: str) -> list[str]:
 
 
 def _may_be_in(tokens: Sequence[str], lowered: str) -> bool:
-    """A quick test that most passages fail; cutting a text into tokens takes much longer."""
-    # Lower case can depend on a letter's neighbours (Greek sigma), but not that of ASCII letters.
+    """A quick test that most passages fail; splitting a text into tokens takes much longer."""
+    # Lower case can depend on neighbouring letters (Greek sigma), but not for ASCII letters.
     return all(token in lowered for token in tokens if token.isascii())
 
 
@@ -81,7 +70,5 @@ def _compile(forms: Iterable[str]) -> list[regex.Pattern]:
         try:
             patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
         except regex.error as error:
-            logger.warning(
-                "%r is no regular expression (%s); as in DPR, it finds nothing", form, error
-            )
+            logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
     return patterns

@@ -1,17 +1,15 @@
-"""The built-in collection: docstrings of the Python packages on this machine.
+"""The built-in collection: the docstrings of Python packages on this machine, without a download.
 
-In: the source files of the standard library and of the packages that the project installs, parsed,
-never imported. Out: a BEIR folder of real technical English, on every machine, without a download.
-The first paragraph of a docstring is the query, the rest is the passage.
+The sources of the standard library and of the installed packages are parsed, never imported. The
+first paragraph of a docstring is the query, the rest is the passage.
 
-- Passages have no title. The natural one, the object's name, mostly repeats the query's words
-  (`Interpreter.call_function`: "Execute a ``call_function`` node ..."), so that matching names
-  would answer the queries. The name is the passage's id, which no model reads.
-- A passage must hold some prose: one paragraph that is not a section (Parameters, Args, ...), a
-  list, a directive or an example. That drops boilerplate, most of transformers' above all.
+- Passages have no title. The name of the object would repeat the words of the query, so that
+  matching names would answer it. The name is the passage's id, which no model reads.
+- A passage must have a paragraph of prose: not a section (Parameters, Args, ...), a list, a
+  directive or an example. This removes boilerplate.
 - A query or passage that occurred before (up to case and white space) is dropped.
-- The split of a pair depends on the hash of the object's name alone, so that it survives other
-  versions of other packages.
+- The split of a pair depends only on a hash of the object's name, so that it stays the same with
+  other versions of the packages.
 """
 
 import ast
@@ -24,10 +22,8 @@ import logging
 import multiprocessing
 import platform
 import re
-import shutil
 import sys
 import sysconfig
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,45 +33,24 @@ from typing import Literal, NamedTuple
 
 from tqdm.auto import tqdm
 
+from modeling_condenser.runs.run_folder import whole_folder
+
 logger = logging.getLogger(__name__)
 
 STANDARD_LIBRARY = "python"
-PACKAGES = (
-    "numpy",
-    "scipy",
-    "torch",
-    "transformers",
-    "pandas",
-    "sklearn",
-    "datasets",
-    "sentence_transformers",
-    "huggingface_hub",
-    "tokenizers",
-    "accelerate",
-    "evaluate",
-    "matplotlib",
-    "networkx",
-    "sympy",
-    "mpmath",
-    "joblib",
-    "fsspec",
-    "pyarrow",
-    "faiss",
-    "bm25s",
-    "PIL",
-    "jinja2",
-    "requests",
+PACKAGES = tuple(
+    "numpy scipy torch transformers pandas sklearn datasets sentence_transformers huggingface_hub "
+    "tokenizers accelerate evaluate matplotlib networkx sympy mpmath joblib fsspec pyarrow faiss "
+    "bm25s PIL jinja2 requests".split()
 )
 """Import names, besides the standard library; those that are not installed are skipped."""
 
 SOURCES_FILE = "sources.json"
-SPLITS = ("train", "dev", "test")
 Split = Literal["train", "dev", "test"]
 
-_TEST_FOLDERS = ("test", "tests", "testing", "_testing")
-_FOREIGN_FOLDERS = ("site-packages", "dist-packages", "_vendor", "vendored", "extern", "externals")
 _SKIPPED_FOLDERS = frozenset(
-    {*_TEST_FOLDERS, *_FOREIGN_FOLDERS, "lib2to3", "idlelib", "turtledemo"}
+    "test tests testing _testing site-packages dist-packages _vendor vendored extern externals "
+    "lib2to3 idlelib turtledemo".split()
 )
 _QUERY_WORDS = range(3, 65)
 _MIN_PASSAGE_WORDS = 15
@@ -93,11 +68,10 @@ _NOT_PROSE = re.compile(
 
 
 class Pair(NamedTuple):
-    """A docstring, cut in two."""
+    """A docstring split in two; `name` is the qualified name of the object."""
 
     package: str
     name: str
-    """Qualified name of the documented object; the passage's id."""
     query: str
     passage: str
 
@@ -119,13 +93,13 @@ def build_builtin_collection(
 ) -> Path:
     """Write the built-in collection as a BEIR folder, atomically.
 
-    `sources.json` records the versions of all packages, since the collection changes with them, and
-    a fingerprint of the content. Passages of eval queries beyond the maximum stay in the corpus.
+    `sources.json` records the versions of all packages, which the collection depends on, and a
+    fingerprint of the content.
 
     Args:
-        out: the folder to make. If it holds a finished collection, that one is left alone.
-        max_queries_per_eval_split: at most so many dev and so many test queries, those of the
-            lowest hashes. There is no limit for train.
+        out: the folder to write; a finished collection there is left unchanged.
+        max_queries_per_eval_split: limits the dev and the test queries, each to those of the lowest
+            hashes; their passages stay in the corpus.
         roots: package -> folder of its source; by default `find_package_roots()`.
         n_workers: processes that parse.
 
@@ -134,45 +108,37 @@ def build_builtin_collection(
 
     Raises:
         FileExistsError: `out` holds something else.
-        ValueError: the packages hold no usable docstring.
+        ValueError: the packages have no usable docstring.
     """
     out = Path(out)
     if (out / SOURCES_FILE).is_file():
         return out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(
-            f"{out} exists and has no {SOURCES_FILE}, expected a new or empty folder: name another"
-        )
+        raise FileExistsError(f"{out} exists and has no {SOURCES_FILE}. Choose an empty folder.")
     roots = find_package_roots() if roots is None else roots
     pairs = drop_duplicates(_parse_files(list_source_files(roots), n_workers=n_workers))
     if not pairs:
         raise ValueError(
             f"no usable docstring in {', '.join(map(str, roots.values()))}: expected Python source"
-            " with docstrings of two paragraphs or more; install packages with their source"
+            " with docstrings of two or more paragraphs."
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        _write_collection(partial, pairs, roots=roots, max_queries=max_queries_per_eval_split)
-        partial.chmod(0o755)  # mkdtemp makes it private
-        partial.replace(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with whole_folder(out) as folder:
+        _write_collection(folder, pairs, roots=roots, max_queries=max_queries_per_eval_split)
     return out
 
 
 def find_package_roots() -> dict[str, Path]:
-    """Locate the standard library and the installed ones of `PACKAGES`, without importing them."""
+    """Find the standard library and the installed ones of `PACKAGES`, without importing them."""
     roots = {STANDARD_LIBRARY: Path(sysconfig.get_paths()["stdlib"])}
     for package in PACKAGES:
-        spec = importlib.util.find_spec(package)  # a top-level name: finds, does not run it
+        spec = importlib.util.find_spec(package)  # does not run a top-level package
         if spec is not None and spec.submodule_search_locations:
             roots[package] = Path(spec.submodule_search_locations[0])
     return roots
 
 
 def list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
-    """List the `.py` files below the roots, but for tests and vendored code, in a fixed order."""
+    """List the `.py` files of packages, without tests and vendored code, in a fixed order."""
     files = []
     for package, root in roots.items():
         prefix = () if package == STANDARD_LIBRARY else (package,)
@@ -185,7 +151,7 @@ def list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
 
 
 def _parse_files(files: Sequence[SourceFile], *, n_workers: int) -> Iterator[Pair]:
-    # A forked worker needs no imports; a spawned one would load this package, and torch, anew.
+    # A forked worker starts at once; a spawned one would import this package, and torch, again.
     context = multiprocessing.get_context("fork") if sys.platform == "linux" else None
     with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
         parsed = pool.map(extract_pairs, files, chunksize=32)
@@ -194,27 +160,20 @@ def _parse_files(files: Sequence[SourceFile], *, n_workers: int) -> Iterator[Pai
 
 
 def extract_pairs(file: SourceFile) -> list[Pair]:
-    """Read the usable docstrings of one file: of the module, its classes and functions.
-
-    A file that this Python can't parse gives none.
-    """
+    """Read the usable docstrings of a file; none if this version of Python cannot parse it."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            warnings.simplefilter("ignore")  # about escapes in the packages' strings
             tree = ast.parse(file.path.read_bytes())
     except (SyntaxError, ValueError, RecursionError) as error:
         logger.debug("skipped %s: %s", file.path, error)
         return []
-    pairs = []
-    for name, docstring in _find_docstrings(tree, file.module):
-        halves = split_docstring(docstring)
-        if halves is not None:
-            pairs.append(Pair(file.package, name, *halves))
-    return pairs
+    parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, file.module))
+    return [Pair(file.package, name, *halves) for name, halves in parts if halves]
 
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Walk statements, not expressions; definitions below `if` and `try` count as well."""
+    """Visit modules, classes and functions, also those defined below `if` and `try`."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         docstring = ast.get_docstring(node, clean=False)
         if docstring:
@@ -227,11 +186,11 @@ def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 
 
 def split_docstring(docstring: str) -> tuple[str, str] | None:
-    """Cut a docstring into query and passage.
+    """Split a docstring into query and passage.
 
     Returns:
-        The first paragraph on one line (3 to 64 words), and the rest (15 words or more, some of it
-        prose); None if the docstring has no such two.
+        The first paragraph on one line (3 to 64 words), and the rest (15 words or more, with some
+        prose); None if the docstring does not have both.
     """
     text = inspect.cleandoc(docstring).encode("utf-8", "ignore").decode()  # no lone surrogates
     first, *rest = _BLANK_LINE.split(text, maxsplit=1)
@@ -264,39 +223,31 @@ def hash_name(name: str) -> int:
 
 def split_of(name: str) -> Split:
     """Assign a qualified name to train (80 %), dev (10 %) or test (10 %)."""
-    match hash_name(name) % 10:
-        case 0:
-            return "test"
-        case 1:
-            return "dev"
-        case _:
-            return "train"
+    splits: dict[int, Split] = {0: "test", 1: "dev"}
+    return splits.get(hash_name(name) % 10, "train")
 
 
 def _write_collection(
     folder: Path, pairs: Sequence[Pair], *, roots: Mapping[str, Path], max_queries: int
 ) -> None:
-    judged: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    judged: dict[Split, list[Pair]] = {"train": [], "dev": [], "test": []}
     for pair in pairs:
         judged[split_of(pair.name)].append(pair)
     for split in ("dev", "test"):
         judged[split] = sorted(judged[split], key=lambda pair: hash_name(pair.name))[:max_queries]
-    queries = [pair for split in SPLITS for pair in judged[split]]
+    passages = [{"_id": pair.name, "title": "", "text": pair.passage} for pair in pairs]
+    _write_lines(folder / "corpus.jsonl", map(_to_json, passages))
+    queries = [
+        {"_id": _query_id(pair), "text": pair.query} for part in judged.values() for pair in part
+    ]
+    _write_lines(folder / "queries.jsonl", map(_to_json, queries))
     (folder / "qrels").mkdir()
-    _write_jsonl(
-        folder / "corpus.jsonl",
-        ({"_id": pair.name, "title": "", "text": pair.passage} for pair in pairs),
-    )
-    _write_jsonl(
-        folder / "queries.jsonl", ({"_id": _query_id(p), "text": p.query} for p in queries)
-    )
-    for split, members in judged.items():
-        lines = [f"{_query_id(pair)}\t{pair.name}\t1\n" for pair in members]
-        text = "query-id\tcorpus-id\tscore\n" + "".join(lines)
-        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    for split, part in judged.items():
+        lines = [f"{_query_id(pair)}\t{pair.name}\t1" for pair in part]
+        _write_lines(folder / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *lines])
     sources = _describe_sources(folder, pairs, roots=roots)
-    sources["queries"] = {split: len(members) for split, members in judged.items()}
-    (folder / SOURCES_FILE).write_text(json.dumps(sources, indent=2) + "\n", encoding="utf-8")
+    sources["queries"] = {split: len(part) for split, part in judged.items()}
+    _write_lines(folder / SOURCES_FILE, [json.dumps(sources, indent=2)])
 
 
 def _query_id(pair: Pair) -> str:
@@ -304,10 +255,13 @@ def _query_id(pair: Pair) -> str:
     return f"q:{pair.name}"
 
 
-def _write_jsonl(path: Path, records: Iterable[Mapping[str, str]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+def _to_json(record: Mapping[str, str]) -> str:
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def _describe_sources(
@@ -315,9 +269,8 @@ def _describe_sources(
 ) -> dict[str, object]:
     counts = Counter(pair.package for pair in pairs)
     content = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            content.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     distributions = importlib.metadata.packages_distributions()
     return {
         "python": platform.python_version(),

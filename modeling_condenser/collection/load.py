@@ -1,26 +1,53 @@
-"""Any collection by its name: the layout is found by what lies there."""
+"""Loads any collection, from a folder in one of the known layouts or from the Hub.
 
+Of a Hub data set, only the files that are needed are downloaded into the Hub's cache; they are then
+read as a folder, and later also offline.
+"""
+
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from datasets import Dataset
 
-from .beir import is_beir_folder, load_beir_collection, load_beir_passages
+from modeling_condenser.hub.errors import NotOnHubError
+from modeling_condenser.hub.fetching import HubName, fetch
+
+from .beir import (
+    CARD_FILE,
+    CORPUS_CONFIG,
+    CORPUS_FILE,
+    QRELS_CONFIGS,
+    QRELS_FOLDER,
+    QUERIES_CONFIGS,
+    QUERIES_FILE,
+    is_beir_folder,
+    is_configured_folder,
+    load_beir_collection,
+    load_beir_passages,
+    load_configured_collection,
+    load_configured_passages,
+    qrels_readers,
+    read_configs,
+)
 from .collection import Collection
-from .configured import has_configurations, load_configured_collection, load_configured_passages
 from .dpr import is_dpr_folder, load_dpr_collection, load_dpr_passages
-from .hub import load_hub_collection, load_hub_passages
 from .msmarco import is_msmarco_folder, load_msmarco_collection, load_msmarco_passages
+from .text_files import list_names
+
+logger = logging.getLogger(__name__)
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+_BEIR_PATTERNS = (f"{CORPUS_FILE}*", f"{QUERIES_FILE}*", f"{QRELS_FOLDER}/*")
+_QRELS_PATTERNS = ("*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
 
 
 class Layout(NamedTuple):
-    """One way that a collection can lie in a folder."""
+    """One way in which a collection is laid out in a folder."""
 
-    marks: str
+    description: str
     is_in: Callable[[Path], bool]
     load_collection: Callable[..., Collection]
     load_passages: Callable[[Path], Dataset]
@@ -36,8 +63,8 @@ _LAYOUTS = (
         load_msmarco_passages,
     ),
     Layout(
-        "a README.md that declares corpus and queries (a copy of a Hub data set)",
-        has_configurations,
+        "a README.md that declares the tables corpus and queries (a Hub data set)",
+        is_configured_folder,
         load_configured_collection,
         load_configured_passages,
     ),
@@ -48,24 +75,30 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     """Load one split of a collection.
 
     Args:
-        source: a folder in the layout of BEIR, MS MARCO or DPR, or `owner/name`, a data set on the
-            Hub (`owner/name@revision` for one of its commits), in the layout of BEIR or MTEB. See
-            the modules of those names.
-        split: whose queries and judgements to load, as the layout names it: "test" for most, but
-            "dev.small" or "dl19" for MS MARCO and "nq-test" for DPR.
+        source: a folder in the layout of BEIR, MTEB, MS MARCO or DPR, or a data set on the Hub in
+            the layout of BEIR or MTEB: `owner/name`, or `owner/name@revision`.
+        split: whose queries and judgements to load: "test" for most collections, but "dev.small"
+            or "dl19" for MS MARCO and "nq-test" for DPR.
 
     Returns:
         All passages, and the queries that the split judges, by passages or by answers.
 
     Raises:
         FileNotFoundError: there is no such collection, or one of its files is missing.
-        ValueError: unknown layout or split, or files that are malformed or do not fit together; the
-            message names file and line, or id.
+        ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
     layout = _find_layout(source)
-    if layout is None:
-        return load_hub_collection(str(source), split=split)
-    return layout.load_collection(Path(source), split=split)
+    if layout is not None:
+        return layout.load_collection(Path(source), split=split)
+    folder, layout = _fetch_collection(str(source))
+    in_files = is_beir_folder(folder)
+    own = qrels_readers(folder / QRELS_FOLDER) if in_files else _patterns(folder, *QRELS_CONFIGS)
+    return layout.load_collection(
+        folder,
+        split=split,
+        qrels_folder=None if own else _fetch_qrels(str(source)),
+        name=HubName.parse(str(source)).name.rpartition("/")[2],
+    )
 
 
 def load_passages(source: str | Path) -> Dataset:
@@ -73,13 +106,12 @@ def load_passages(source: str | Path) -> Dataset:
 
     Args:
         source: see `load_collection`.
-
-    Raises:
-        FileNotFoundError: there is no such collection, or its passages are missing.
-        ValueError: unknown layout, malformed file or duplicate id; the message names the line.
     """
     layout = _find_layout(source)
-    return load_hub_passages(str(source)) if layout is None else layout.load_passages(Path(source))
+    if layout is not None:
+        return layout.load_passages(Path(source))
+    folder, layout = _fetch_collection(str(source))
+    return layout.load_passages(folder)
 
 
 def _find_layout(source: str | Path) -> Layout | None:
@@ -88,17 +120,57 @@ def _find_layout(source: str | Path) -> Layout | None:
     if not folder.is_dir():
         if not folder.exists() and _HUB_NAME.fullmatch(str(source)):
             return None
-        what = "is a file" if folder.exists() else "does not exist"
         raise FileNotFoundError(
-            f"no collection at {source}: it {what}, expected a folder, or owner/name on the Hub;"
-            " mend the path"
+            f"no collection at {source}: expected a folder, or a data set on the Hub as owner/name."
         )
-    for layout in _LAYOUTS:
-        if layout.is_in(folder):
-            return layout
-    held = sorted(path.name for path in folder.iterdir())
-    raise FileNotFoundError(
-        f"no collection in {folder}: it holds {', '.join(held[:8]) or 'nothing'}"
-        f"{', …' if len(held) > 8 else ''}, expected"
-        f" {'; or '.join(layout.marks for layout in _LAYOUTS)}; add the passages, or mend the path"
-    )
+    layout = next((layout for layout in _LAYOUTS if layout.is_in(folder)), None)
+    if layout is None:
+        raise FileNotFoundError(
+            f"no collection in {folder}: it holds {list_names(folder)}, expected"
+            f" {'; or '.join(layout.description for layout in _LAYOUTS)}."
+        )
+    return layout
+
+
+def _fetch_collection(name: str) -> tuple[Path, Layout]:
+    """Download the files of a collection."""
+    folder = _fetch(name, (CARD_FILE, *_BEIR_PATTERNS))
+    if is_beir_folder(folder):
+        return folder, _LAYOUTS[0]
+    if not is_configured_folder(folder):
+        raise ValueError(
+            f"{name} has no {CORPUS_FILE} and the configurations"
+            f" {', '.join(read_configs(folder)) or '(none)'}, expected {CORPUS_CONFIG} and"
+            f" {QUERIES_CONFIGS[0]}. Download it and write it as a BEIR folder."
+        )
+    patterns = _patterns(folder, CORPUS_CONFIG, *QUERIES_CONFIGS, *QRELS_CONFIGS)
+    return _fetch(name, (CARD_FILE, *patterns)), _LAYOUTS[-1]
+
+
+def _fetch_qrels(name: str) -> Path | None:
+    """Download the judgements from a repository of their own, `<name>-qrels`, if there is one."""
+    beside = f"{HubName.parse(name).name}-qrels"
+    try:
+        folder = _fetch(beside, (CARD_FILE, *_QRELS_PATTERNS))
+        if qrels_readers(folder):
+            return folder
+        return _fetch(beside, (CARD_FILE, *_patterns(folder, *QRELS_CONFIGS)))
+    except FileNotFoundError as error:
+        logger.warning("%s holds no judgements, and %s", name, error)
+        return None
+
+
+def _patterns(folder: Path, *names: str) -> list[str]:
+    """The patterns of the files of some configurations."""
+    configs = read_configs(folder)
+    return [pattern for name in names for pattern in configs.get(name, ())]
+
+
+def _fetch(name: str, patterns: Sequence[str]) -> Path:
+    try:
+        return fetch(name, repo_type="dataset", only=patterns)
+    except (NotOnHubError, ValueError) as error:
+        raise FileNotFoundError(
+            f"no collection {name}: there is no such folder, and no such data set could be"
+            f" downloaded. {error}"
+        ) from None

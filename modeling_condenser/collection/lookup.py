@@ -1,4 +1,4 @@
-"""Passages by id: a few rows of a large collection, without a table of all its ids."""
+"""Finds passages by id with a scan of the id column, so that no table of all ids is held."""
 
 from collections.abc import Iterable
 
@@ -7,40 +7,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-_BATCH_ROWS = 100_000
+_BATCH_ROWS = 1_000_000  # large, because each batch builds a hash table of the wanted ids
 
 
 def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
-    """The row of each id.
+    """Return the row of each id, in the order of the rows.
 
     Args:
-        passages: with a column `_id` of unique strings; N rows.
-        ids: of passages; memory grows with their number and not with N.
+        passages: with a column `_id` of unique strings.
+        ids: of passages; memory grows with their number, not with that of the passages.
 
     Raises:
-        ValueError: an id that no passage has.
+        ValueError: no passage has one of the ids.
     """
-    wanted = pa.array(sorted(set(ids)), type=pa.large_string())
-    rows: dict[str, int] = {}
-    first = 0
-    columns = passages.select_columns(["_id"]).with_format("arrow")
-    for table in columns.iter(batch_size=_BATCH_ROWS):
-        ids_here = table["_id"].combine_chunks().cast(pa.large_string())
-        mask = pc.is_in(ids_here, value_set=wanted).to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(mask).tolist():
-            rows[ids_here[place].as_py()] = first + place
-        first += len(ids_here)
-    if len(rows) < len(wanted):
-        missing = next(i for i in wanted.to_pylist() if i not in rows)
+    wanted, rows = _search(passages, ids)
+    missing = [wanted[i] for i in np.flatnonzero(rows < 0)[:3].tolist()]
+    if missing:
         raise ValueError(
-            f"{len(wanted) - len(rows)} of {len(wanted)} passage ids are not in the collection, "
-            f"such as {missing!r}: take ids and passages from the same release."
+            f"{int((rows < 0).sum())} of {len(wanted)} passage ids are not in the collection, such"
+            f" as {', '.join(map(repr, missing))}. Take ids and passages from the same release."
         )
-    return rows
+    return {wanted[i]: int(rows[i]) for i in np.argsort(rows).tolist()}
+
+
+def find_missing(ids: Iterable[str], passages: Dataset) -> list[str]:
+    """Return the ids that no passage has, sorted."""
+    wanted, rows = _search(passages, ids)
+    return [wanted[i] for i in np.flatnonzero(rows < 0).tolist()]
 
 
 def find_texts(passages: Dataset, ids: Iterable[str], *, column: str = "text") -> dict[str, str]:
-    """The text (or the title) of each id; see `find_rows`."""
+    """Return the text (or another column) of each id; see `find_rows`."""
     rows = find_rows(passages, ids)
     texts = passages[list(rows.values())][column] if rows else []
     return dict(zip(rows, texts, strict=True))
+
+
+def _search(passages: Dataset, ids: Iterable[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct ids, sorted, and the row of each, -1 where no passage has it."""
+    wanted = sorted(set(ids))
+    values = pa.array(wanted, type=pa.large_string())
+    rows = np.full(len(wanted), -1, dtype=np.int64)
+    first = 0
+    columns = passages.select_columns(["_id"]).with_format("arrow")
+    for batch in columns.iter(batch_size=_BATCH_ROWS):
+        column = batch["_id"].cast(pa.large_string())
+        places = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy()
+        found = np.flatnonzero(places >= 0)
+        rows[places[found]] = first + found
+        first += len(places)
+    return wanted, rows

@@ -1,111 +1,73 @@
-"""Fields of one record: what JSON or a table holds in, checked ids, texts, grades and answers out.
+"""Reads checked fields from one record (a line of JSON or a row of a table).
 
-An id may be a whole number, as it often is on the Hub; it becomes the string that spells it.
-Anything else that is not text is refused and never guessed at: a date or a float would be spelt
-otherwise in the judgements.
+Whole numbers become ids as text, since many Hub data sets have them. Dates and floats are refused:
+their text form could differ between passages and judgements.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 
 def read_id(record: Mapping[str, Any], key: str, *, place: str) -> str:
-    """The id below a key.
+    """Read an id.
 
     Args:
-        record: what one line or row holds.
+        record: one line or row.
         key: name of the field.
-        place: file and line, for errors.
+        place: where the record stands, for errors.
 
     Raises:
-        ValueError: it is missing, empty, or neither text nor a whole number.
+        ValueError: the field is missing, empty, or neither text nor a whole number.
     """
-    value = _value(record, key, place=place)
+    value = record.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and value:
         return value
-    raise ValueError(
-        f"{place}: {key!r} is {_describe(value)}, expected an id, a string of at least one"
-        " character or a whole number: give each record one"
-    )
+    raise _error(record, key, place=place, expected="an id (text or a whole number)")
 
 
 def read_text(record: Mapping[str, Any], key: str, *, place: str) -> str:
-    """The text below a key, which may be empty.
+    """Read a text, which may be empty.
 
     Raises:
-        ValueError: it is missing or not text.
+        ValueError: the field is missing or not text.
     """
-    value = _value(record, key, place=place)
+    value = record.get(key)
     if not isinstance(value, str):
-        raise ValueError(
-            f'{place}: {key!r} is {_describe(value)}, expected a string: quote it, or write "" for'
-            " none"
-        )
+        raise _error(record, key, place=place, expected="text")
     return value
 
 
 def read_title(record: Mapping[str, Any], *, place: str) -> str:
-    """The title, empty where there is none or null.
-
-    Raises:
-        ValueError: it is not text.
-    """
+    """Read the field `title`; a missing or null title is empty."""
     return "" if record.get("title") is None else read_text(record, "title", place=place)
 
 
 def read_grade(value: object, *, place: str) -> int:
-    """The grade of a judgement; 1.0 is as good as 1.
-
-    Raises:
-        ValueError: it is not a whole number.
-    """
+    """Read the grade of a judgement, a whole number; 1.0 and "1" count as 1."""
     try:
-        grade = float(value) if isinstance(value, str | int | float) else float("nan")
-    except ValueError:
-        grade = float("nan")
-    if not grade.is_integer():
-        raise ValueError(
-            f"{place}: the grade is {_describe(value)}, expected a whole number, above 0 if the"
-            " passage is relevant: mend it"
-        )
-    return int(grade)
+        grade = float(value)  # type: ignore[arg-type]
+        if grade.is_integer():
+            return int(grade)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"{place}: the grade is {value!r}, expected a whole number.")
 
 
 def read_answers(value: object, *, place: str) -> tuple[str, ...]:
-    """The answer strings of a question.
-
-    Raises:
-        ValueError: it is not a list of strings, or one of them is blank, which DPR's matching would
-            find in every passage.
-    """
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-        raise ValueError(
-            f"{place}: the answers are {_describe(value)}, expected a list of strings, as"
-            " ['Oslo', 'Christiania']: mend them"
-        )
-    if any(not text.strip() for text in value):
-        raise ValueError(
-            f"{place}: an answer is blank, expected text: it would be found in every passage; drop"
-            " it"
-        )
-    return tuple(value)
-
-
-def _value(record: Mapping[str, Any], key: str, *, place: str) -> object:
-    if key in record:
-        return record[key]
-    nearest = difflib.get_close_matches(key, record, n=1, cutoff=0.0)
-    hint = f"rename {nearest[0]!r}, or add it" if nearest else "add it"
+    """Read the answers to a question, a list of texts that are not blank."""
+    if isinstance(value, list) and all(isinstance(a, str) and a.strip() for a in value):
+        return tuple(value)
     raise ValueError(
-        f"{place}: {key!r} is missing; there is {', '.join(record) or 'nothing'}: {hint}"
+        f"{place}: the answers are {value!r:.80}, expected a list such as ['Oslo', 'Christiania']"
+        " without blank texts, which DPR's matching would find in every passage."
     )
 
 
-def _describe(value: object) -> str:
-    if value is None:
-        return "null"
-    shown = repr(value)
-    return f"{shown[:60]}{'…' if len(shown) > 60 else ''} ({type(value).__name__})"
+def _error(record: Mapping[str, Any], key: str, *, place: str, expected: str) -> ValueError:
+    value = record.get(key)
+    return ValueError(
+        f"{place}: {key!r} is {value!r:.80} ({type(value).__name__}), expected {expected}; the"
+        f" record has the fields {', '.join(record) or '(none)'}."
+    )

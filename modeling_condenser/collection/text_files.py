@@ -1,119 +1,106 @@
-"""Text files, read strictly: a path in; numbered lines, their fields or JSON objects out.
+"""Reads text files line by line: plain lines, fields between tabs, JSON objects; also as `.gz`.
 
-Every layout of a collection is read through here, so that whatever is wrong with a file is said
-with its name and line. A line ends at a line feed and nowhere else, since a passage may hold any
-other character that ends lines for Python. Quotes mean nothing. `.gz` files are read as their
-content.
+JSON is not read with `datasets` or pyarrow, because both guess types: the id "2020-01-01" becomes a
+timestamp, and where one id is a number, all others get quotes. Lines end at a line feed only, since
+a passage may hold any other character that Python takes for the end of a line.
 """
 
-import codecs
 import gzip
 import json
-import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+from typing import IO, Any
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of the named files that a folder holds, as it is or with `.gz` behind its name."""
-    for name in names:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
-    return None
+    """Return the first of the named files that a folder holds, as `name` or as `name.gz`."""
+    paths = (folder / f"{name}{ending}" for name in names for ending in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def need_file(folder: Path, *names: str) -> Path:
+    """Like `find_file`, but raise FileNotFoundError if the folder holds none of the files."""
+    file = find_file(folder, *names)
+    if file is None:
+        raise FileNotFoundError(
+            f"{folder} has no {' or '.join(names)} (.gz is read too); it holds"
+            f" {list_names(folder)}."
+        )
+    return file
+
+
+def list_names(folder: Path) -> str:
+    """Name the first few files of a folder, for errors."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]) or "nothing"
 
 
 def plain_name(path: Path) -> str:
-    """The name of a file without `.gz`."""
+    """Return the name of a file without `.gz`."""
     return path.name.removesuffix(".gz")
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read the lines of a file, numbered from 1, without their ends; empty ones are passed over.
+@contextmanager
+def open_text(path: Path, *, newline: str = "\n") -> Iterator[IO[str]]:
+    """Open a UTF-8 file, plain or compressed; `newline` is that of `open`.
 
     Raises:
-        ValueError: a line is not UTF-8, or the file is not what its `.gz` promises.
+        ValueError: the file is not UTF-8, or a damaged `.gz`.
     """
-    number = 0
+    opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
-                if text:
-                    yield number, text
-    except UnicodeDecodeError as error:
+        with opened(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            yield file
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{path}:{number}: byte 0x{error.object[error.start]:02x} at {error.start + 1} is not"
-            " UTF-8, expected a file in UTF-8: convert it (iconv -f latin1 -t utf-8)"
-        ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"{path} is damaged behind line {number} ({error}), expected a whole gzip file: fetch"
-            " it again"
+            f"{path} cannot be read ({error}): expected UTF-8 text, or a complete gzip file."
+            " Convert it or download it again."
         ) from error
 
 
-def read_fields(
-    path: Path, *, n: int | Collection[int], what: str
-) -> Iterator[tuple[int, list[str]]]:
-    """Split each line of a file at its tabs.
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Read the lines of a file, numbered from 1, without their ends; empty ones are skipped."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if text := line.removesuffix("\n").removesuffix("\r"):
+                yield number, text
+
+
+def read_fields(path: Path, *, n: int, what: str) -> Iterator[tuple[int, list[str]]]:
+    """Split each line at its tabs. Quotes are part of the text.
 
     Args:
         path: the file.
-        n: how many fields a line must have. Of several numbers the first line chooses one.
+        n: number of fields of every line.
         what: the fields, in words, for errors.
 
     Raises:
-        ValueError: a line with another number of fields; see also `read_lines`.
+        ValueError: a line has another number of fields.
     """
-    allowed = (n,) if isinstance(n, int) else tuple(n)
     for number, line in read_lines(path):
         fields = line.split("\t")
-        if len(fields) not in allowed:
+        if len(fields) != n:
             raise ValueError(
-                f"{path}:{number}: {len(fields)} fields between tabs, expected"
-                f" {' or '.join(map(str, allowed))} ({what}): mend the line"
+                f"{path}:{number}: {len(fields)} fields between tabs, expected {n} ({what})."
             )
-        allowed = (len(fields),)
         yield number, fields
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Read the JSON objects of a file, one a line.
+    """Read a file with one JSON object per line.
 
     Raises:
-        ValueError: a line that is not a JSON object, or not Unicode; see also `read_lines`.
+        ValueError: a line is not a JSON object.
     """
     for number, line in read_lines(path):
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path}:{number}: not JSON ({error.msg} at {error.colno}), expected one object a"
-                " line: mend the line"
-            ) from error
+            raise ValueError(f"{path}:{number}: not JSON ({error}): {line!r:.80}.") from None
         if not isinstance(record, dict):
             raise ValueError(
-                f"{path}:{number}: a JSON {type(record).__name__}, expected one object a line, as"
-                ' {"_id": ...}: mend the line'
+                f"{path}:{number}: a JSON {type(record).__name__}, expected one object per line."
             )
-        if _ESCAPED_SURROGATE.search(line):
-            _check_unicode(record, place=f"{path}:{number}")
         yield number, record
-
-
-def _check_unicode(record: Mapping[str, Any], *, place: str) -> None:
-    # JSON can spell half of a character (\ud83d), which no tokenizer and no file can take.
-    try:
-        json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{place}: holds half of a surrogate pair ({error.object[error.start]!r}), expected"
-            " whole characters: mend the line"
-        ) from error

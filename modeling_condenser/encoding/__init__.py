@@ -1,6 +1,5 @@
-"""Encoding: encoder + texts -> vectors, and a collection's vectors as a folder that can't be lost.
+"""Encoding: any encoder as a `Retriever`, and a collection's vectors as a folder.
 
-`retriever.py` opens any encoder and turns texts into vectors; `encode.py` is the stage that encodes
-a collection in shards, with as many processes and devices as there are; `embeddings.py` opens what
-it left.
+`opening.py` opens encoders, `retriever.py` turns texts into vectors, `encode.py` encodes a
+collection in shards, and `embeddings.py` opens the resulting folder.
 """

@@ -1,7 +1,7 @@
-"""What a stored result belongs to: files in, a fingerprint of their content out.
+"""Fingerprints of model files, so that stored vectors and runs are only reused for the same model.
 
-A stored index or measure is only read again for the model and the collection that it was made from,
-not for others that happen to have the same name.
+The same model has the same fingerprint in another folder, with another card, or saved by another
+version of the libraries.
 """
 
 import hashlib
@@ -9,18 +9,36 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, module_paths
 from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract
 
-from .model_files import MODULES_CONFIG_FILE, MODULES_FILE, encoding_files
 from .precision import FLOAT32, Dtype
 
-# Who saved a file, and where from, does not change a vector.
+MODULES_CONFIG_FILE = "config_sentence_transformers.json"
+
+# What transformers and sentence-transformers read for an encoder and its tokenizer.
+_ENCODER_FILES = (
+    CONFIG_FILE,
+    "sentence_*_config.json",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "adapter_*",
+    "model*.safetensors",
+    "pytorch_model*.bin",
+)
+_MODULE_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
+# Fields that do not change a vector.
 _VERSION_FIELDS = {"__version__", "transformers_version", "_name_or_path", "name_or_path"}
 
 
 def fingerprint_files(files: Iterable[Path]) -> str:
-    """Identify the content of files, wherever they lie; the order counts."""
+    """SHA-256 over the contents of files, in their order; their paths do not count."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(_digest(file))
@@ -30,31 +48,48 @@ def fingerprint_files(files: Iterable[Path]) -> str:
 def fingerprint_retriever(
     folder: Path, contract: EncodingContract, *, dtype: Dtype = FLOAT32
 ) -> str:
-    """Identify how a retriever encodes: weights, tokenizer, modules, contract and precision.
-
-    The same model gives the same fingerprint from another path, with another card, or saved by
-    another version of the libraries.
+    """SHA-256 over everything that a retriever's vectors depend on.
 
     Args:
-        folder: of the model.
-        contract: as it is used, with what overrides the folder's own.
+        folder: of the model: weights, tokenizer and modules.
+        contract: as it is used, with stated fields.
         dtype: of the weights.
     """
     digest = hashlib.sha256(json.dumps(asdict(contract), sort_keys=True).encode())
-    if dtype != FLOAT32:  # whose fingerprints are older than the choice
+    if dtype != FLOAT32:  # float32 fingerprints are older than this argument
         digest.update(dtype.encode())
-    for file in retriever_files(folder):
+    files = encoding_files(folder)
+    if (folder / CONTRACT_FILE).is_file():  # the contract replaces the description of modules
+        files = [file for file in files if file.name not in (MODULES_FILE, MODULES_CONFIG_FILE)]
+    for file in files:
         digest.update(file.relative_to(folder).as_posix().encode())
         digest.update(_digest_json(file) if file.suffix == ".json" else _digest(file))
     return digest.hexdigest()
 
 
-def retriever_files(folder: Path) -> list[Path]:
-    """The files of a retriever that its vectors depend on, beside its contract."""
-    files = encoding_files(folder)
-    if (folder / CONTRACT_FILE).is_file():  # which then says what the modules are
-        return [file for file in files if file.name not in (MODULES_FILE, MODULES_CONFIG_FILE)]
-    return files
+def encoding_files(folder: Path) -> list[Path]:
+    """The files of a model that its vectors depend on, without its contract.
+
+    Model cards, training records and old copies of the weights are left out.
+    """
+    found = {folder / MODULES_FILE, folder / MODULES_CONFIG_FILE}
+    for path in module_paths(folder):
+        # Other modules have a folder of their own; the encoder shares one with cards and records.
+        patterns = _MODULE_FILES if path else _ENCODER_FILES
+        search = (folder / path).rglob if path else folder.glob
+        found.update(file for name in patterns for file in search(name))
+    newer = {file.parent for file in found if file.suffix == ".safetensors"}
+    return sorted(
+        file
+        for file in found
+        if file.is_file() and not (file.suffix == ".bin" and file.parent in newer)
+    )
+
+
+def read_modules_config(folder: Path) -> dict[str, Any]:
+    """A sentence-transformers model's own settings; empty for models saved by old versions."""
+    file = folder / MODULES_CONFIG_FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _digest(file: Path) -> bytes:

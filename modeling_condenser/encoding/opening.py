@@ -1,12 +1,12 @@
-"""A model's folder in; its sentence-transformers modules and its encoding contract out.
+"""Open any encoder as sentence-transformers modules together with its encoding contract.
 
-Three kinds of folders hold an encoder, and each says in another way how it encodes:
+Three kinds of folders hold an encoder, and they say in different ways how it encodes:
 
-encoding_contract.json   our own exports: the contract says all
-modules.json             sentence-transformers models: the contract is read from their files
-config.json alone        plain encoders: nothing says how tokens become one vector, so it is stated
+encoding_contract.json   an export of this package: the contract says everything
+modules.json             a sentence-transformers model: the contract is read from its files
+config.json alone        a plain encoder: the caller must state the pooling
 
-What a folder does not say is never guessed: a wrong pooling gives vectors that look right.
+Missing information is never guessed, because a wrong pooling gives vectors that look right.
 """
 
 import dataclasses
@@ -22,7 +22,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers import AutoModel, PreTrainedTokenizerBase
 
-from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, module_paths
+from modeling_condenser.hub.model_folder import (
+    CONFIG_FILE,
+    MODULES_FILE,
+    find_model_folder,
+    module_paths,
+)
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.repository.contract import (
@@ -32,52 +37,65 @@ from modeling_condenser.repository.contract import (
     Similarity,
 )
 
-from .model_files import read_modules_config
+from .fingerprints import read_modules_config
+from .precision import FLOAT32, Dtype, check_dtype, convert_weights
 
-_UNLIMITED = 10**9  # transformers writes 10^30 where a tokenizer has no length of its own
+_UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 _ADAPTER_FILE = "adapter_config.json"
-_PASSAGE_PROMPTS = ("document", "passage", "corpus")  # as sentence-transformers tries them
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
+_LOAD_FLOAT32 = {"dtype": torch.float32}
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenedModel:
-    """An encoder that is ready to run.
+class OpenedEncoder:
+    """An encoder in evaluation mode.
 
     Attributes:
         folder: its files.
-        model: its modules; the first is a `Transformer` with a text tokenizer.
-        contract: how it encodes, with what was stated. Where a sentence-transformers model pools in
-            a way that a contract of our own has no word for, `pooling` is sentence-transformers'
-            word: "weightedmean", "lasttoken", "cls+mean" for vectors put side by side, "none" where
-            no module pools. Such a contract tells the truth; it cannot be saved and loaded.
+        model: its modules. The first is a `Transformer` with a text tokenizer.
+        contract: how it encodes. For a sentence-transformers model whose pooling `Pooling` does
+            not cover, `contract.pooling` is sentence-transformers' name for it ("weightedmean",
+            "lasttoken", "cls+mean" for concatenated vectors, "none" without a pooling module).
+            Such a contract is correct but cannot be saved.
+        stated: the contract fields that the caller stated.
     """
 
     folder: Path
     model: SentenceTransformer
     contract: EncodingContract
+    stated: Mapping[str, Any]
 
 
-def open_model(
-    folder: Path, stated: Mapping[str, Any], *, device: str | torch.device | None = None
-) -> OpenedModel:
-    """Load an encoder, and find out how it encodes.
+def open_encoder(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: Dtype = FLOAT32,
+    **stated: Any,
+) -> OpenedEncoder:
+    """Load an encoder and find out how it encodes.
 
     Args:
-        folder: an export, a sentence-transformers model or a plain encoder.
-        stated: fields of `EncodingContract` that complete or override what the folder says.
-        device: by default an accelerator, where there is one.
+        name: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
+        device: by default an accelerator if there is one.
+        dtype: of the weights.
+        **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
+            what the files say; None means not stated.
 
     Raises:
-        FileNotFoundError: the folder holds no encoder.
-        ValueError: something is neither said nor stated, or does not fit the encoder.
+        FileNotFoundError: there is no such model, or the folder holds no encoder.
+        ValueError: a field is neither in the files nor stated, or does not fit the encoder.
     """
+    check_dtype(dtype)
+    stated = {field: value for field, value in stated.items() if value is not None}
     _check_choice(stated, "similarity", Similarity)
     _check_device(device)
+    folder = find_model_folder(name)
     try:
-        model, contract = _open(folder, stated, device)
+        model, contract = _open(folder, stated, None if device is None else str(device))
     except (json.JSONDecodeError, SafetensorError) as error:
         raise ValueError(
-            f"A file in {folder} is damaged: {error}. Save or download the model anew."
+            f"A file in {folder} is damaged: {error}. Save or download the model again."
         ) from error
     check_length(
         folder,
@@ -85,50 +103,44 @@ def open_model(
         query_max_length=contract.query_max_length,
         passage_max_length=contract.passage_max_length,
     )
+    convert_weights(model, dtype)
     model.eval()
-    return OpenedModel(folder, model, contract)
+    return OpenedEncoder(folder, model, contract, stated)
 
 
 def _open(
-    folder: Path, stated: Mapping[str, Any], device: str | torch.device | None
+    folder: Path, stated: Mapping[str, Any], device: str | None
 ) -> tuple[SentenceTransformer, EncodingContract]:
     if (folder / CONTRACT_FILE).is_file():
         _check_choice(stated, "pooling", Pooling)
         contract = dataclasses.replace(EncodingContract.load(folder), **stated)
-        model = _with_pooling(_open_transformer(folder), contract, device)
-    elif (folder / MODULES_FILE).is_file():
+        return _with_pooling(_open_transformer(folder), contract, device), contract
+    if (folder / MODULES_FILE).is_file():
         _check_bi_encoder(folder)
-        model = SentenceTransformer(str(folder), device=_name(device))
-        contract = _contract_of_modules(folder, model, stated)
-    elif (folder / CONFIG_FILE).is_file():
+        model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
+        return model, _contract_of_modules(folder, model, stated)
+    if (folder / CONFIG_FILE).is_file():
         _check_pooling_stated(folder, stated)
         transformer = _open_transformer(folder)
-        contract = _contract_of_plain(folder, transformer, stated)
-        model = _with_pooling(transformer, contract, device)
-    else:
-        raise FileNotFoundError(_no_encoder(folder))
-    return model, contract
-
-
-def _no_encoder(folder: Path) -> str:
+        contract = _make_contract(folder, {**_limits(folder, transformer), **stated})
+        return _with_pooling(transformer, contract, device), contract
     inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
     hint = f" Did you mean {inner[0]}?" if inner else ""
-    return (
+    raise FileNotFoundError(
         f"{folder} holds no encoder: expected a folder with {CONTRACT_FILE}, {MODULES_FILE} or "
         f"{CONFIG_FILE} in it.{hint}"
     )
 
 
-def _name(device: str | torch.device | None) -> str | None:
-    return None if device is None else str(device)
-
-
 def _open_transformer(folder: Path) -> Transformer:
-    """A folder's encoder and tokenizer as a module that gives the last hidden state."""
+    """A folder's encoder and tokenizer as a module that returns the last hidden state."""
     last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-    with quiet_loading():  # its report of missing weights is about poolers
+    with quiet_loading():  # transformers would report missing pooler weights
         transformer = Transformer(
-            str(folder), modality_config=last_hidden, module_output_name="token_embeddings"
+            str(folder),
+            modality_config=last_hidden,
+            module_output_name="token_embeddings",
+            model_kwargs=_LOAD_FLOAT32,
         )
     _tokenizer(folder, transformer)
     _check_weights(folder, transformer.model)
@@ -136,56 +148,54 @@ def _open_transformer(folder: Path) -> Transformer:
 
 
 def _with_pooling(
-    transformer: Transformer, contract: EncodingContract, device: str | torch.device | None
+    transformer: Transformer, contract: EncodingContract, device: str | None
 ) -> SentenceTransformer:
-    """A model that does what a contract says."""
+    """A transformer with the pooling and normalisation that a contract states."""
     dimension = transformer.get_embedding_dimension()
     modules = [transformer, PoolingModule(dimension, pooling_mode=contract.pooling)]
     if contract.similarity == "cosine":
         modules.append(Normalize())
     return SentenceTransformer(
-        modules=modules, similarity_fn_name=contract.similarity, device=_name(device)
+        modules=modules, similarity_fn_name=contract.similarity, device=device
     )
 
 
-def _contract_of_plain(
-    folder: Path, transformer: Transformer, stated: Mapping[str, Any]
-) -> EncodingContract:
+def _limits(folder: Path, transformer: Any) -> dict[str, Any]:
+    """The contract fields that tokenizer, module and positions determine."""
     tokenizer = _tokenizer(folder, transformer)
     longest = _shortest(tokenizer.model_max_length, n_positions(transformer.model))
-    read = {
-        "query_max_length": longest,
-        "passage_max_length": longest,
+    return {
+        "query_max_length": _shortest(getattr(transformer, "query_length", None), longest),
+        "passage_max_length": _shortest(getattr(transformer, "document_length", None), longest),
         "token_type_ids": "token_type_ids" in tokenizer.model_input_names,
     }
-    return _made(folder, {**read, **stated})
 
 
 def _contract_of_modules(
     folder: Path, model: SentenceTransformer, stated: Mapping[str, Any]
 ) -> EncodingContract:
-    """The contract of a sentence-transformers model; its pooling is changed to a stated one."""
+    """Read a sentence-transformers model's contract; change its pooling if another is stated."""
     transformer: Any = model[0]
-    tokenizer = _tokenizer(folder, transformer)
+    limits = _limits(folder, transformer)
     _check_weights(folder / next(iter(module_paths(folder))), transformer.model)
-    longest = _shortest(tokenizer.model_max_length, n_positions(transformer.model))
     prompts = [model.prompts.get(name) for name in _PASSAGE_PROMPTS]
-    read = {
-        "query_max_length": _shortest(transformer.query_length, longest),
-        "passage_max_length": _shortest(transformer.document_length, longest),
-        "token_type_ids": "token_type_ids" in tokenizer.model_input_names,
-        "query_prompt": model.prompts.get("query") or "",
-        "passage_prompt": next(filter(None, prompts), ""),
-        "similarity": None if "similarity" in stated else _similarity_of_modules(folder, model),
-    }
-    # What the model does already may be stated, too: a contract can be stated as it was read.
     if stated.get("pooling") not in (None, _pooling_of_modules(model)):
         _change_pooling(folder, model, stated["pooling"])
-    return _made(folder, {**read, "pooling": _pooling_of_modules(model), **stated})
+    return _make_contract(
+        folder,
+        {
+            **limits,
+            "query_prompt": model.prompts.get("query") or "",
+            "passage_prompt": next(filter(None, prompts), ""),
+            "similarity": stated.get("similarity") or _similarity_of_modules(folder, model),
+            "pooling": _pooling_of_modules(model),
+            **stated,
+        },
+    )
 
 
 def _tokenizer(folder: Path, transformer: Any) -> PreTrainedTokenizerBase:
-    """The text tokenizer of a model's first module."""
+    """The text tokenizer of a model's first module, checked."""
     is_plain = (
         isinstance(transformer, Transformer)
         and isinstance(transformer.processor, PreTrainedTokenizerBase)
@@ -194,22 +204,23 @@ def _tokenizer(folder: Path, transformer: Any) -> PreTrainedTokenizerBase:
     )
     if not is_plain:
         raise ValueError(
-            f"{folder} begins with {type(transformer).__name__}, whose texts do not become tokens "
-            "in the plain way: expected a Transformer for text alone. Encode with "
-            "sentence-transformers itself, and search the arrays with `search_exact_arrays`."
+            f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
+            "for text only. Encode with sentence-transformers itself, and search the arrays with "
+            "`search_exact_arrays`."
         )
-    if transformer.tokenizer.pad_token_id is None:
+    tokenizer = transformer.tokenizer
+    if tokenizer.pad_token_id is None:
         raise ValueError(
-            f"The tokenizer of {folder} has no padding token, so texts cannot share a batch: set "
-            "`pad_token` in its tokenizer_config.json."
+            f"The tokenizer of {folder} has no padding token, which batches need: set `pad_token` "
+            "in its tokenizer_config.json."
         )
-    n_special = len(transformer.tokenizer.all_special_tokens)
-    if len(transformer.tokenizer) <= n_special:  # so transformers opens one without any files
+    n_special = len(tokenizer.all_special_tokens)
+    if len(tokenizer) <= n_special:  # transformers opens an empty tokenizer without any files
         raise ValueError(
-            f"The tokenizer of {folder} knows no words beside {n_special} special ones: its files "
-            "are missing, such as tokenizer.json; save the tokenizer there, too."
+            f"The tokenizer of {folder} has only its {n_special} special tokens: files such as "
+            "tokenizer.json are missing. Save the tokenizer there as well."
         )
-    return transformer.tokenizer
+    return tokenizer
 
 
 def _pooling_of_modules(model: SentenceTransformer) -> str:
@@ -227,7 +238,7 @@ def _change_pooling(folder: Path, model: SentenceTransformer, pooling: str) -> N
     if len(places) != 1:
         raise ValueError(
             f"pooling={pooling} cannot be applied to {folder}, which has {len(places)} pooling "
-            "modules; expected one: leave the pooling to the model."
+            "modules; expected one. Do not state a pooling for this model."
         )
     old: Any = getattr(model, places[0])
     new = PoolingModule(
@@ -236,31 +247,31 @@ def _change_pooling(folder: Path, model: SentenceTransformer, pooling: str) -> N
     if new.pooling_output_dimension != old.pooling_output_dimension and model[-1] is not old:
         raise ValueError(
             f"pooling={pooling} gives vectors of {new.pooling_output_dimension} numbers, but the "
-            f"modules of {folder} that follow expect {old.pooling_output_dimension}: leave the "
-            "pooling to the model."
+            f"next module of {folder} expects {old.pooling_output_dimension}. Do not state a "
+            "pooling for this model."
         )
     setattr(model, places[0], new)
 
 
 def _similarity_of_modules(folder: Path, model: SentenceTransformer) -> str:
-    """What the files say; sentence-transformers itself would take cosine where they are silent."""
-    said = read_modules_config(folder).get("similarity_fn_name")
-    if said is None and isinstance(model[-1], Normalize):
+    """The similarity in the files; sentence-transformers itself would default to cosine."""
+    name = read_modules_config(folder).get("similarity_fn_name")
+    if name is None and isinstance(model[-1], Normalize):
         return "cosine"
-    if said not in get_args(Similarity):
-        how = f"compares by {said}" if said else "does not say how its vectors are compared"
+    if name not in get_args(Similarity):
+        problem = f"uses the similarity {name!r}" if name else "does not state its similarity"
         raise ValueError(
-            f"{folder} {how}: state one of {_choices(Similarity)}, e.g. similarity=dot. Its model "
-            "card tells which it was trained for."
+            f"{folder} {problem}: state one of {_choices(Similarity)}, e.g. similarity=dot. Its "
+            "model card says which one it was trained for."
         )
-    return str(said)
+    return str(name)
 
 
-def _made(folder: Path, fields: Mapping[str, Any]) -> EncodingContract:
+def _make_contract(folder: Path, fields: Mapping[str, Any]) -> EncodingContract:
     for name in ("query_max_length", "passage_max_length"):
         if fields[name] is None:
             raise ValueError(
-                f"{folder} does not say how long its texts may be: state {name}, in tokens, e.g. "
+                f"{folder} does not limit the length of texts: state {name}, in tokens, e.g. "
                 f"{name}=512."
             )
     return EncodingContract(**fields)
@@ -283,8 +294,8 @@ def _check_device(device: str | torch.device | None) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f"The device {str(device)!r} cannot be used here: {str(error).splitlines()[0]} Name "
-            "one that torch sees, such as cpu or cuda:0."
+            f"The device {str(device)!r} cannot be used: {str(error).splitlines()[0]} Name one "
+            "that torch finds, such as cpu or cuda:0."
         ) from error
 
 
@@ -296,7 +307,7 @@ def _check_bi_encoder(folder: Path) -> None:
     kind = read_modules_config(folder).get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(
-            f"{folder} is a {kind}, which does not turn a text into one dense vector: name a "
+            f"{folder} is a {kind}, which does not encode a text as one dense vector: name a "
             f"{SentenceTransformer.__name__} or a plain encoder."
         )
 
@@ -305,18 +316,16 @@ def _check_pooling_stated(folder: Path, stated: Mapping[str, Any]) -> None:
     _check_choice(stated, "pooling", Pooling)
     if "pooling" not in stated:
         raise ValueError(
-            f"{folder} is a plain encoder and does not say how its tokens become one vector: state "
-            f"pooling, one of {_choices(Pooling)}, e.g. {folder},pooling=cls in a command. It is "
-            "never guessed: sentence-transformers would take the mean without a word, and an "
-            "encoder that was trained for CLS then looks far worse than it is."
+            f"{folder} is a plain encoder and does not say how it pools token vectors: state "
+            f"pooling, one of {_choices(Pooling)}, e.g. {folder},pooling=cls in a command."
         )
 
 
 def check_length(folder: Path, model: SentenceTransformer, **lengths: int) -> None:
-    """Check that an encoder can encode texts of some lengths.
+    """Check that an encoder can encode texts of the given lengths in tokens.
 
     Raises:
-        ValueError: there are not as many positions, or no room for text.
+        ValueError: a length exceeds the encoder's positions, or leaves no room for text.
     """
     transformer: Any = model[0]
     longest = n_positions(transformer.model)
@@ -329,23 +338,22 @@ def check_length(folder: Path, model: SentenceTransformer, **lengths: int) -> No
             )
         if length <= n_special:
             raise ValueError(
-                f"{name} is {length}, expected at least {n_special + 1}, so that a token of the "
-                f"text has room beside the {n_special} special ones."
+                f"{name} is {length}, expected at least {n_special + 1}: {n_special} special "
+                "tokens and one of the text."
             )
 
 
 def _check_weights(folder: Path, encoder: torch.nn.Module) -> None:
-    """Refuse an encoder some of whose weights are random, since its files lack them."""
-    if (folder / _ADAPTER_FILE).is_file():  # its encoder lies elsewhere
+    """Refuse an encoder with missing weights, which transformers would initialise at random."""
+    if (folder / _ADAPTER_FILE).is_file():  # the base encoder is in another folder
         return
-    with quiet_loading():  # on the meta device the weights are not read again
+    with quiet_loading():  # the meta device does not read the weights again
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
-    # Of an encoder-decoder only the encoder is run, and no pooling here uses a trained pooler.
+    # Neither the decoder of an encoder-decoder nor a trained pooler is used.
     used = {name for name in encoder.state_dict() if "pooler" not in name}
     missing = sorted(used & set(info["missing_keys"]))
     if missing:
         raise ValueError(
-            f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}, and "
-            "random ones would be taken in their place: it is damaged, or of another architecture "
-            "than its config.json says."
+            f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
+            "damaged, or its config.json describes another architecture."
         )

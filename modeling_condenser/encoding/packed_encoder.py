@@ -1,10 +1,10 @@
-"""An encoder without padding: texts end to end in one row, and only what the pooling reads of it.
+"""Let an encoder take packed batches: all texts of a batch in one row, without padding.
 
-Attention keeps to the texts (`packed_attention.py`), and sentence-transformers' pooling reads
-packed batches as they are. Where nothing but CLS is pooled, the other tokens of the last layer are
-keys and values, but what becomes of them is read by nothing, so their queries, output projection
-and feed-forward are left out: of a BERT of four layers about a sixth of the time. The vectors are
-those of padded batches, which the encoder takes as before.
+Attention stays within each text (`packed_attention.py`), and sentence-transformers' pooling reads
+packed batches by itself. If only CLS is pooled, the other tokens' outputs of the last layer are
+never read, so that layer computes queries, output projection and feed-forward for CLS alone, which
+saves about a sixth of the time of a four-layer BERT. The vectors equal those of padded batches,
+which the encoder still accepts.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from torch import nn
 from modeling_condenser.packed_attention import PACKED, keys_and_values
 from modeling_condenser.packing import OffsetPositions, ReadRows, why_not_packed
 
-# Whose packed vectors are known, by tests, to be the padded ones.
+# Tests show for each of these that packed vectors equal padded ones.
 _MODEL_TYPES = (
     "albert",
     "bert",
@@ -32,42 +32,41 @@ _MODEL_TYPES = (
 
 
 def use_packing(model: SentenceTransformer) -> bool:
-    """Make a model take packed batches, as `packed_texts.py` makes them, if it can.
+    """Make a model accept the batches of `packed_batches`, if its modules allow it.
 
     Args:
-        model: a `Transformer` and what follows it.
+        model: a `Transformer` and the modules that follow it.
 
     Returns:
-        Whether it can; if not, it is left as it was.
+        Whether it does; if not, the model is unchanged.
     """
     transformer: Any = model[0]
     encoder: Any = transformer.model
-    if not _can_pack(model) or not _reads_packed(model):
+    if not _can_pack(transformer) or not _modules_read_packed(model):
         return False
     encoder.set_attn_implementation(PACKED)
-    # Not of the encoder itself, whose `forward` is called directly, past its hooks.
+    # On the module, because it calls the encoder's `forward` directly, which skips hooks.
     transformer.register_forward_pre_hook(partial(_offset_positions, OffsetPositions(encoder)))
     if _reads_cls_only(model) and (layer := _last_layer(encoder)) is not None:
         layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
-        transformer.register_forward_hook(_hand_over_cls)
+        transformer.register_forward_hook(_rename_cls)
     return True
 
 
-def _can_pack(model: SentenceTransformer) -> bool:
-    """Whether texts are seen by a known encoder, each token by all, in torch's own attention."""
-    transformer: Any = model[0]
-    encoder: Any = transformer.model
+def _can_pack(transformer: Any) -> bool:
+    """Whether this is a known bidirectional encoder that uses torch's own attention."""
+    encoder = transformer.model
     return (
         encoder.config.model_type in _MODEL_TYPES
         and why_not_packed(encoder) is None
         and encoder.config._attn_implementation == "sdpa"
-        and transformer.tokenizer.padding_side == "right"  # else padding moves positions
+        and transformer.tokenizer.padding_side == "right"  # left padding shifts positions
         and not any(getattr(module, "is_causal", False) for module in encoder.modules())
     )
 
 
-def _reads_packed(model: SentenceTransformer) -> bool:
-    """Whether the modules behind the encoder read packed batches."""
+def _modules_read_packed(model: SentenceTransformer) -> bool:
+    """Whether a pooling follows the encoder, and after it only modules that read its vector."""
     transformer: Any = model[0]
     pooling, following = (model[1] if len(model) > 1 else None), list(model)[2:]
     return (
@@ -87,15 +86,14 @@ def _reads_the_vector(module: nn.Module) -> bool:
 
 def _reads_cls_only(model: SentenceTransformer) -> bool:
     pooling: Any = model[1]
-    is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"])
-    return is_cls and pooling.include_prompt  # else it takes the first token behind the prompt
+    # Without the prompt, sentence-transformers pools the first token after the prompt.
+    return pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
 
 
 def _last_layer(encoder: nn.Module) -> nn.Module | None:
-    """The last layer, where its attention has projections of keys and values of their own.
+    """The last layer, if it is called once and has separate projections of keys and values.
 
-    ALBERT has several lists of layers, of which it calls one again and again; ModernBERT projects
-    keys and queries at once.
+    ALBERT shares layers in several lists, and ModernBERT projects queries and keys together.
     """
     lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
     if len(lists) != 1:
@@ -106,13 +104,12 @@ def _last_layer(encoder: nn.Module) -> nn.Module | None:
 
 
 def _offset_positions(own: OffsetPositions, _: nn.Module, args: tuple) -> tuple:
-    """As `OffsetPositions`, for a module whose features are one dictionary."""
     features, *others = args
     return own.of(features), *others
 
 
 def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """A layer's call with the CLS of each text as its only query, and all tokens as keys."""
+    """Change a layer's call so that CLS of each text is its only query; keys are all tokens."""
     starts = kwargs.get("cu_seq_lens_q")
     if starts is None:
         return args, kwargs
@@ -121,7 +118,7 @@ def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple,
     return args, {**kwargs, "max_length_q": 1}
 
 
-def _hand_over_cls(_: nn.Module, args: tuple, features: dict[str, Any]) -> None:
-    """Name the rows of a packed batch as what they are, (B, H), for the pooling."""
+def _rename_cls(_: nn.Module, args: tuple, features: dict[str, Any]) -> None:
+    """Pass the rows of a packed batch, (B, H), to the pooling as CLS embeddings."""
     if "cu_seq_lens_q" in features:
         features["cls_token_embeddings"] = features["token_embeddings"][0]

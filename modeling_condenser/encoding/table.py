@@ -1,11 +1,9 @@
-"""Embeddings as a table, for a vector database or for the Hub.
+"""Export embeddings as parquet files, for a vector database or the Hub.
 
-In: a folder of embeddings, and its passages where the table is to hold texts too. Out: parquet
-files with the columns `id`, `embedding` and, with passages, `title` and `text`, which
-`datasets.load_dataset("parquet", data_files=...)` and every parquet reader open.
+The files have the columns `id`, `embedding` and, with passages, `title` and `text`;
+`datasets.load_dataset("parquet", data_files=...)` opens them.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +16,8 @@ from modeling_condenser.runs.run_folder import whole_folder
 
 from .embeddings import Embeddings
 
-_ROWS_A_GROUP = 4096  # what a reader must hold at least
-_BYTES_A_FILE = 500_000_000  # the Hub shows and streams files of this size well
+_ROWS_A_GROUP = 4096  # the smallest part that a reader loads
+_BYTES_A_FILE = 500_000_000  # a size that the Hub can show and stream
 
 
 def write_table(
@@ -30,52 +28,47 @@ def write_table(
     rows_per_file: int | None = None,
     progress: bool = False,
 ) -> list[Path]:
-    """Write embeddings as parquet files; a shard at a time is in memory.
+    """Write embeddings as parquet files, one row group at a time.
 
     Args:
         embeddings: of N passages, D numbers each.
-        folder: new or empty; it is filled whole or not at all.
-        passages: those that were encoded, to put their titles and texts into the table.
-        rows_per_file: rows of every file but the last; by default some 500 MB of vectors.
+        folder: new or empty; it is written completely or not at all.
+        passages: the encoded passages, to add their titles and texts.
+        rows_per_file: rows of every file but the last; by default about 500 MB of vectors.
         progress: whether to show a bar.
 
     Returns:
-        The files, `data-00000-of-00003.parquet` and so on: `id` string, `embedding` a list of D
-        float32, of fixed length; in the order of the passages.
+        The files, `data-00000-of-00003.parquet` and so on, in the order of the passages. `id` is a
+        string, `embedding` a fixed-size list of D float32.
 
     Raises:
-        FileExistsError: the folder holds something.
-        ValueError: the passages are others than those of the embeddings.
-        OSError: a file cannot be written; the folder is then not there.
+        FileExistsError: the folder is not empty.
+        ValueError: the passages are not those of the embeddings.
     """
-    folder = Path(folder)
+    folder, n_rows = Path(folder), embeddings.n_passages
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder for the table.")
     if rows_per_file is None:
         rows_per_file = max(1, _BYTES_A_FILE // (4 * embeddings.dimension))
     if rows_per_file < 1:
         raise ValueError(f"rows_per_file is {rows_per_file}, expected at least 1.")
-    if passages is not None and len(passages) != embeddings.n_passages:
+    if passages is not None and len(passages) != n_rows:
         raise ValueError(
-            f"{len(passages)} passages and {embeddings.n_passages} embeddings: expected as many; "
-            "pass the passages that were encoded."
+            f"Got {len(passages)} passages for {n_rows} embeddings: pass the encoded passages."
         )
     schema = _schema(embeddings.dimension, with_texts=passages is not None)
-    n_files = -(-embeddings.n_passages // rows_per_file)
-    names = [f"data-{i:05d}-of-{n_files:05d}.parquet" for i in range(n_files)]
-    bar = tqdm(
-        total=embeddings.n_passages, desc="table", unit="passage", delay=1, disable=not progress
-    )
+    firsts = range(0, n_rows, rows_per_file)
+    names = [f"data-{i:05d}-of-{len(firsts):05d}.parquet" for i in range(len(firsts))]
+    bar = tqdm(total=n_rows, desc="table", unit="passage", delay=1, disable=not progress)
     with whole_folder(folder) as partial, bar:
-        for number, name in enumerate(names):
-            rows = range(
-                number * rows_per_file, min((number + 1) * rows_per_file, embeddings.n_passages)
-            )
-            # A dictionary of vectors that all differ would only cost time.
+        for first, name in zip(firsts, names, strict=True):
+            last = min(first + rows_per_file, n_rows)
+            # Vectors rarely repeat, so a dictionary would only cost time.
             with pq.ParquetWriter(partial / name, schema, use_dictionary=False) as writer:
-                for group in _groups(rows):
-                    writer.write_table(_rows_as_table(embeddings, passages, group, schema))
-                    bar.update(len(group))
+                for start in range(first, last, _ROWS_A_GROUP):
+                    rows = range(start, min(start + _ROWS_A_GROUP, last))
+                    writer.write_table(_as_table(embeddings, passages, rows, schema))
+                    bar.update(len(rows))
     return [folder / name for name in names]
 
 
@@ -86,12 +79,7 @@ def _schema(dimension: int, *, with_texts: bool) -> pa.Schema:
     return Features(features).arrow_schema
 
 
-def _groups(rows: range) -> Iterator[range]:
-    for first in range(rows.start, rows.stop, _ROWS_A_GROUP):
-        yield range(first, min(first + _ROWS_A_GROUP, rows.stop))
-
-
-def _rows_as_table(
+def _as_table(
     embeddings: Embeddings, passages: Dataset | None, rows: range, schema: pa.Schema
 ) -> pa.Table:
     places = np.arange(rows.start, rows.stop)
@@ -103,11 +91,10 @@ def _rows_as_table(
     }
     if passages is not None:
         texts = passages[rows.start : rows.stop]
-        for row, (own, other) in enumerate(zip(ids, texts["_id"], strict=True), rows.start):
-            if own != other:
-                raise ValueError(
-                    f"row {row} is passage {other!r}, but the embeddings have {own!r} there: pass "
-                    "the passages that were encoded, in their order."
-                )
+        if list(texts["_id"]) != ids:
+            raise ValueError(
+                f"The passages in rows {rows.start} to {rows.stop - 1} have other ids than the "
+                "embeddings: pass the encoded passages, in their order."
+            )
         columns |= {"title": texts["title"], "text": texts["text"]}
     return pa.table(columns, schema=schema)

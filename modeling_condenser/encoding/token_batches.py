@@ -1,35 +1,35 @@
-"""Texts in, batches of token ids out, by length and within a budget of tokens.
+"""Tokenize texts and group them by length into batches within a budget of tokens.
 
-Texts of one collection differ in length by a factor of a hundred. Batches of a fixed number of
-texts in their order are mostly padding, and a batch size that suits the longest texts leaves the
-device idle on the short ones. Here every text is tokenized once, the texts are sorted by their
-number of tokens, and a batch holds as many neighbours as fit into the budget.
-
-The batches follow from the texts alone: encoded again, the same texts lie in the same batches and
-get the same bits.
+Texts of one collection differ in length by a factor of a hundred, so batches of a fixed number of
+texts in their given order would be mostly padding. Here texts are sorted by their number of tokens,
+and a batch takes as many neighbours as fit into the budget. Batches depend on the texts alone, so
+the same texts get the same bits when they are encoded again.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .precision import rounded_rows
+from modeling_condenser.pretraining.packed_batches import PACK_MULTIPLE, lay_end_to_end
 
-# The tokenizer holds offsets and strings of all tokens of a call, those that are cut off too.
+LENGTH_MULTIPLE = 8  # rounds lengths up where every new batch shape is expensive
+
+# A tokenizer call keeps offsets and strings of all tokens in memory, including truncated ones.
 _CHARACTERS_A_CALL = 1_000_000
 
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """The tokens of N texts, one text behind the other.
+    """The tokens of N texts, concatenated.
 
     Attributes:
         ids: (tokens,) int32.
-        starts: (N + 1,) int64, where each text begins, and the end.
+        starts: (N + 1,) int64, the offset of each text, then the number of tokens.
         type_ids: (tokens,) int32 segment ids, or None.
     """
 
@@ -46,7 +46,7 @@ class TokenizedTexts:
         return np.diff(self.starts)
 
     def tokens_of(self, rows: np.ndarray) -> np.ndarray:
-        """Where the tokens of some texts, (B,), lie among all, one text behind the other."""
+        """The offsets of all tokens of some texts, (B,), text after text."""
         lengths = self.lengths[rows]
         place_in_text = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return np.repeat(self.starts[rows], lengths) + place_in_text
@@ -59,13 +59,13 @@ def tokenize_texts(
     max_length: int,
     token_type_ids: bool = False,
 ) -> TokenizedTexts:
-    """Tokenize texts without padding.
+    """Tokenize N texts without padding.
 
     Args:
         tokenizer: adds its special tokens.
         texts: N texts.
-        max_length: tokens to keep of each, special ones included.
-        token_type_ids: whether to keep the tokenizer's segment ids, too.
+        max_length: tokens to keep of each text, including special tokens.
+        token_type_ids: whether to keep segment ids.
     """
     names = ["input_ids", "token_type_ids"] if token_type_ids else ["input_ids"]
     parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int32)] for name in names}
@@ -88,7 +88,7 @@ def tokenize_texts(
 
 
 def _by_characters(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Consecutive texts, of some number of characters together."""
+    """Split texts into consecutive parts of about `_CHARACTERS_A_CALL` characters."""
     some: list[str] = []
     characters = 0
     for text in texts:
@@ -113,68 +113,48 @@ def padded_batches(
 
     Args:
         texts: N texts.
-        tokenizer: says what to pad with, and where.
+        tokenizer: defines the padding token and the padding side.
         token_budget: see `plan_batches`.
-        max_length: of a text, beyond which none is padded.
-        multiple: what the longest text's length is rounded up to. Where it is above 1, the number
-            of a batch's texts is rounded up, too, by copies of its own.
+        max_length: no text is padded beyond this length.
+        multiple: lengths are rounded up to a multiple of this. If it is above 1, the number of rows
+            is rounded up as well, to a power of two, by repeating rows.
 
     Yields:
-        The rows of a batch, (B,) int64, and what `pad_batch` makes of them; copies are at its end.
+        The rows of a batch, (B,) int64, and its `pad_batch`, with repeated rows at the end.
     """
     for rows in plan_batches(texts.lengths, token_budget=token_budget, multiple=multiple):
-        length = min(rounded_up(int(texts.lengths[rows].max()), multiple), max_length)
+        length = min(_round_up(int(texts.lengths[rows].max()), multiple), max_length)
         filled = rows
         if multiple > 1:
-            filled = np.resize(rows, rounded_rows(len(rows), most=token_budget // length))
+            power_of_two = 1 << (len(rows) - 1).bit_length()
+            filled = np.resize(rows, max(len(rows), min(power_of_two, token_budget // length)))
         yield rows, pad_batch(texts, filled, tokenizer=tokenizer, length=length)
 
 
 def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -> list[np.ndarray]:
-    """Put texts of like length together.
-
-    A batch's shape follows from its longest text, but for the last batch; so there are not many
-    different shapes, each of which costs some libraries the making of a kernel.
+    """Group texts of similar length into padded batches.
 
     Args:
-        lengths: tokens of each of N texts, (N,) whole numbers.
-        token_budget: the most tokens of a batch with its padding, which is its number of texts
-            times its longest text. A single text that is longer has a batch of its own.
-        multiple: what the longest text's length is rounded up to.
+        lengths: tokens of each of N texts, (N,) integers.
+        token_budget: the most tokens in a batch, counting padding. A single text that is longer
+            gets a batch of its own.
+        multiple: the longest text's length is rounded up to a multiple of this.
 
     Returns:
-        The rows of each batch, (B,) int64, in the order of `longest_first`.
+        The rows of each batch, (B,) int64. The longest texts come first, so that a batch that does
+        not fit into memory fails at the start; equal lengths keep their order.
 
     Raises:
         ValueError: the budget is below 1.
     """
-    order = longest_first(lengths, token_budget)
+    order = _longest_first(lengths, token_budget)
     batches, first = [], 0
     while first < len(order):
-        longest = rounded_up(max(int(lengths[order[first]]), 1), multiple)
+        longest = _round_up(max(int(lengths[order[first]]), 1), multiple)
         last = first + max(token_budget // longest, 1)
         batches.append(order[first:last])
         first = last
     return batches
-
-
-def longest_first(lengths: np.ndarray, token_budget: int) -> np.ndarray:
-    """The rows of N texts in the order in which batches take them, (N,) int64.
-
-    The longest come first, so that a batch that does not fit into memory fails at the start; of
-    equal lengths the lower row comes first.
-
-    Raises:
-        ValueError: the budget is below 1.
-    """
-    if token_budget < 1:
-        raise ValueError(f"token_budget is {token_budget}, expected at least 1, e.g. 4096.")
-    return np.argsort(-lengths, kind="stable")
-
-
-def rounded_up(number: int, multiple: int) -> int:
-    """The next multiple."""
-    return -(-number // multiple) * multiple
 
 
 def pad_batch(
@@ -182,37 +162,96 @@ def pad_batch(
     rows: np.ndarray,
     *,
     tokenizer: PreTrainedTokenizerBase,
-    length: int | None = None,
+    length: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Make a batch, padded to its longest text, on the tokenizer's side.
+    """Make a padded batch.
 
     Args:
         texts: N texts.
         rows: (B,) int64, which of them.
-        tokenizer: says what to pad with, and where.
-        length: to pad to, T, if not the longest text's; at least that.
+        tokenizer: defines the padding token and the padding side.
+        length: pad to this length if it exceeds the longest text.
 
     Returns:
-        `input_ids`, `attention_mask` and, where the texts have them, `token_type_ids`, each (B, T)
+        `input_ids`, `attention_mask` and, if the texts have them, `token_type_ids`, each (B, T)
         int64 on the CPU.
     """
     lengths = texts.lengths[rows]  # (B,)
-    longest = max(int(lengths.max()), length or 0)
+    longest = max(int(lengths.max()), length)
     places = np.arange(longest)
     if tokenizer.padding_side == "left":
         mask = places >= longest - lengths[:, None]  # (B, T)
     else:
         mask = places < lengths[:, None]  # (B, T)
+
+    def fill(tokens: np.ndarray, padding: int) -> np.ndarray:
+        filled = np.full(mask.shape, padding, dtype=np.int64)  # (B, T)
+        filled[mask] = tokens
+        return filled
+
     tokens = texts.tokens_of(rows)
-    batch = {"input_ids": _filled(mask, texts.ids[tokens], tokenizer.pad_token_id)}
-    batch["attention_mask"] = mask.astype(np.int64)
+    batch = {
+        "input_ids": fill(texts.ids[tokens], tokenizer.pad_token_id),
+        "attention_mask": mask.astype(np.int64),
+    }
     if texts.type_ids is not None:
-        padding = tokenizer.pad_token_type_id
-        batch["token_type_ids"] = _filled(mask, texts.type_ids[tokens], padding)
+        batch["token_type_ids"] = fill(texts.type_ids[tokens], tokenizer.pad_token_type_id)
     return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 
-def _filled(mask: np.ndarray, tokens: np.ndarray, padding: int) -> np.ndarray:
-    filled = np.full(mask.shape, padding, dtype=np.int64)  # (B, T)
-    filled[mask] = tokens
-    return filled
+def packed_batches(
+    texts: TokenizedTexts, *, tokenizer: PreTrainedTokenizerBase, token_budget: int
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """Make batches without padding: the texts of a batch are concatenated in one row.
+
+    Args:
+        texts: N texts.
+        tokenizer: defines the token of the filler, which rounds the row up to `PACK_MULTIPLE`.
+        token_budget: see `plan_packed_batches`.
+
+    Yields:
+        The rows of a batch, (B,) int64, and the model's inputs from `lay_end_to_end`:
+        `input_ids`, `position_ids` and, if the texts have them, `token_type_ids`, each (1, T)
+        int64, and the boundaries of the texts, all on the CPU. A filler counts as one more text.
+    """
+    for rows in plan_packed_batches(texts.lengths, token_budget=token_budget):
+        tokens = texts.tokens_of(rows)
+        columns = {"input_ids": (texts.ids[tokens], tokenizer.pad_token_id)}
+        if texts.type_ids is not None:
+            columns["token_type_ids"] = (texts.type_ids[tokens], tokenizer.pad_token_type_id)
+        yield rows, lay_end_to_end(texts.lengths[rows], columns)
+
+
+def plan_packed_batches(lengths: np.ndarray, *, token_budget: int) -> list[np.ndarray]:
+    """Group texts of similar length into packed batches.
+
+    Args:
+        lengths: tokens of each of N texts, (N,) integers.
+        token_budget: the most tokens in a batch, counting the filler unless the budget is below
+            `PACK_MULTIPLE`. A single text that is longer gets a batch of its own.
+
+    Returns:
+        The rows of each batch, (B,) int64, in the order of `plan_batches`.
+
+    Raises:
+        ValueError: the budget is below 1.
+    """
+    order = _longest_first(lengths, token_budget)
+    room = token_budget - token_budget % PACK_MULTIPLE or token_budget
+    ends = np.cumsum(lengths[order])
+    batches, first, before = [], 0, 0
+    while first < len(order):
+        last = max(int(np.searchsorted(ends, before + room, side="right")), first + 1)
+        batches.append(order[first:last])
+        first, before = last, int(ends[last - 1])
+    return batches
+
+
+def _longest_first(lengths: np.ndarray, token_budget: int) -> np.ndarray:
+    if token_budget < 1:
+        raise ValueError(f"token_budget is {token_budget}, expected at least 1, e.g. 4096.")
+    return np.argsort(-lengths, kind="stable")
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,5 +1,5 @@
-"""Evaluation: systems + collection -> measures, tests, and a report that can be checked.
+"""Evaluation: search a collection with several systems, measure them, and report the differences.
 
-`evaluate.py` is the stage; `ranking.py` searches, `system_results.py` measures, `findings.py` tests
-everything that `report.py` then writes.
+`evaluate.py` runs a recipe. `system_results.py` searches and measures one system, `report.py`
+compares the systems and writes the report.
 """

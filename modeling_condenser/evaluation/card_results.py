@@ -1,5 +1,6 @@
-"""Results on model cards: what a retriever reached, beside its baselines, with p-values."""
+"""Put a retriever's results on its model card, beside its baselines, with p-values."""
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,8 +9,7 @@ from typing import Any
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels
 from modeling_condenser.hub.fetching import HubName
-from modeling_condenser.measures.contrasts import mean_interval
-from modeling_condenser.measures.significance import holm
+from modeling_condenser.measures.significance import correct, mean_interval
 from modeling_condenser.repository.card import write_card
 from modeling_condenser.repository.publishable import hub_name
 from modeling_condenser.repository.results import (
@@ -20,9 +20,7 @@ from modeling_condenser.repository.results import (
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.runs.run_folder import describe_machine
 
-from .system_results import SystemResult
-
-_SEARCH = ("index", "search_parameters", "rescore", "index_seed")
+from .system_results import INDEX_SETTINGS, SystemResult
 
 
 def report_on_card(
@@ -39,21 +37,25 @@ def report_on_card(
 ) -> None:
     """Put a retriever's results, beside each baseline's, into its repository and on its card.
 
-    Results on other collections, splits, depths or by another search stay there.
+    Results on other collections, splits, depths or by another search are kept.
 
     Args:
         model: the retriever's folder.
-        result: its measures, and where its run is.
+        result: its measures and run file.
         baselines: other systems on the same queries. The p-values are corrected (Holm) over all
             measures and baselines.
-        collection: what was searched and judged.
-        source: as the recipe names the collection; published if it is a name on the Hub.
+        collection: the collection that was searched.
+        source: of the collection, as in the recipe; published if it is a name on the Hub.
         depth: passages retrieved for a query.
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
-        search: how was searched; exactly by default.
+        search: search settings; exact search by default.
         seed: of tests and intervals.
     """
     search = search or SearchSettings()
+    intervals = {
+        measure: mean_interval(values, seed=seed)
+        for measure, values in result.evaluation.per_query.items()
+    }
     add_result(
         Path(model),
         EvaluationResult(
@@ -63,12 +65,8 @@ def report_on_card(
             n_queries=len(next(iter(result.evaluation.per_query.values()))),
             values=dict(result.evaluation.means),
             **_place_on_hub(source),
-            search={} if search.is_exact else _stated(search),
-            intervals={
-                measure: interval
-                for measure, values in result.evaluation.per_query.items()
-                if (interval := mean_interval(values, seed=seed))
-            },
+            search=changed_settings(search),
+            intervals={m: bounds for m, bounds in intervals.items() if math.isfinite(bounds[0])},
             comparisons=compare_with_baselines(result, baselines, seed=seed),
             qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,
             fingerprint_passages=result.record.get("identity", {}).get("passages"),
@@ -84,36 +82,34 @@ def report_on_card(
 def compare_with_baselines(
     result: SystemResult, baselines: Sequence[SystemResult], *, seed: int = 0
 ) -> list[BaselineComparison]:
-    """A system beside others in every measure, corrected together."""
-    compared = [
-        (baseline.system, measure, comparison)
-        for baseline in baselines
-        for measure, comparison in result.compare_with(baseline, seed=seed).items()
-    ]
-    adjusted = holm([comparison.p_value for _, _, comparison in compared])
+    """Compare a system with others in every measure, p-values corrected together."""
+    compared = correct(
+        {
+            (baseline.system, measure): comparison
+            for baseline in baselines
+            for measure, comparison in result.compare_with(baseline, seed=seed).items()
+        }
+    )
     return [
-        BaselineComparison(name, measure, c.mean_baseline, c.difference, p_value)
-        for (name, measure, c), p_value in zip(compared, adjusted, strict=True)
+        BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
+        for (name, measure), c in compared.items()
     ]
+
+
+def changed_settings(search: SearchSettings) -> dict[str, Any]:
+    """Settings of an approximate search that differ from the defaults; empty for an exact one."""
+    default = SearchSettings()
+    changed = [n for n in INDEX_SETTINGS if getattr(search, n) != getattr(default, n)]
+    return {} if search.is_exact else {name: getattr(search, name) for name in changed}
 
 
 def name_in_commands(source: str | Path, collection: Collection) -> str:
-    """What a published command calls a collection: its name on the Hub, or its folder's."""
+    """The collection's name in a published command: its name on the Hub, or its folder's."""
     return str(source) if _place_on_hub(source) else collection.name
 
 
 def _place_on_hub(source: str | Path) -> dict[str, Any]:
-    """Fields of a result that say where the collection is on the Hub; none for a folder."""
+    """Fields of a result that say where the collection is on the Hub; empty for a folder."""
     if Path(source).exists() or hub_name(str(source)) is None:
         return {}
     return dict(zip(("source", "revision"), HubName.parse(str(source)), strict=True))
-
-
-def _stated(search: SearchSettings) -> dict[str, Any]:
-    """Settings of an approximate search that its result depends on."""
-    default = SearchSettings()
-    return {
-        name: getattr(search, name)
-        for name in _SEARCH
-        if getattr(search, name) != getattr(default, name)
-    }

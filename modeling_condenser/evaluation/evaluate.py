@@ -1,8 +1,8 @@
-"""The evaluation stage: a recipe in, a folder with runs, measures and a report out.
+"""Run an evaluation recipe: search or compare, measure, test, and write a report.
 
-<output_dir>/<collection>/embeddings/<system>/     vectors, which every split shares
+<output_dir>/<collection>/embeddings/<system>/     vectors, shared by all splits
 <output_dir>/<collection>/<split>/<system>/        run and measures
-<output_dir>/<collection>/<split>/report.md        what was found; and beside it the figures
+<output_dir>/<collection>/<split>/report.md        the report, beside its other files
 """
 
 import re
@@ -10,42 +10,52 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from modeling_condenser.collection.collection import Collection
+import numpy as np
+
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.repository.card import PLACEHOLDER
+from modeling_condenser.measures.measures import Evaluation
+from modeling_condenser.measures.significance import Comparison
+from modeling_condenser.measures.similarity import (
+    compare_spearman,
+    evaluate_graded_pairs,
+    evaluate_triplets,
+    pair_similarities,
+    read_graded_pairs,
+    read_triplets,
+)
 from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.runs.recipe import fill
 
-from .card_results import name_in_commands, report_on_card
 from .cost import EncodingCost, measure_cost
-from .report import MARKDOWN_FILE, ReportedSystem, RetrievalResults, write_report
-from .report_text import Report
-from .similarity import Task, evaluate_similarity
-from .summary import summarise
-from .system_results import SystemResult, evaluate_system
+from .report import MARKDOWN_FILE, write_report
+from .report_text import summarise
+from .system_comparison import Report
+from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
 
-_NO_PATH = re.compile(r"[^\w.=-]+")
+if TYPE_CHECKING:
+    from modeling_condenser.collection.collection import Collection
+    from modeling_condenser.encoding.retriever import Retriever
 
 
 @dataclass(frozen=True)
 class EvaluationRecipe:
-    """What an evaluation's recipe says.
+    """The fields of an evaluation recipe.
 
     Attributes:
-        systems: folders or Hub names of encoders, run files, or bm25; with settings behind commas.
-        collection: folder or Hub name; for graded pairs and triplets, their CSV file.
-        output_dir: folder for the collections' folders.
-        task: to rank a collection's passages, or to compare the texts of a file.
+        systems: folders or Hub names of encoders, run files, or bm25; settings follow commas.
+        collection: folder or Hub name; for graded pairs and triplets, their file.
+        output_dir: folder for the results.
+        task: "retrieval", "graded_pairs" (STS-b), or "triplets" (Wikipedia sections).
         split: whose queries to search and judge.
         baseline: a further system, which the others are compared with; by default the first.
-        measures: the first is the one that pairs of systems are compared in.
-        depth: passages to retrieve for a query.
-        columns: of a file of pairs or triplets: our name -> its name.
-        cost: whether to measure time and memory of a step of each encoder too.
+        measures: the first one is the main measure of the report.
+        depth: passages to retrieve for each query.
+        columns: of a file of pairs or triplets: our name -> the file's.
+        cost: whether to measure time and memory of an encoding step too.
         seed: of tests and intervals.
     """
 
@@ -64,12 +74,11 @@ class EvaluationRecipe:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What an evaluation leaves.
+    """The result of an evaluation.
 
     Attributes:
-        report: everything that was found.
-        file: the report as Markdown; its folder holds the rest.
-        summary: measures and whether they differ, as a table.
+        report: all figures.
+        file: the report as Markdown; its folder contains the other files.
     """
 
     report: Report
@@ -77,6 +86,7 @@ class EvaluationReport:
 
     @property
     def summary(self) -> str:
+        """Measures and differences as a table for the screen."""
         return summarise(self.report)
 
 
@@ -88,14 +98,14 @@ def evaluate(settings: Mapping[str, Any], *, progress: bool = True) -> Evaluatio
         progress: whether to show progress bars.
 
     Raises:
-        ValueError: a setting does not fit, or the output folder holds runs of something else.
+        ValueError: a setting does not fit, or the output folder contains other runs.
         FileNotFoundError: a system or the collection is missing.
     """
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     systems = _parse_systems(recipe, search)
     if recipe.task == "retrieval":
         return _evaluate_retrieval(recipe, search, systems, progress=progress)
-    return _evaluate_similarity(recipe, recipe.task, systems, progress=progress)
+    return _evaluate_similarity(recipe, systems, progress=progress)
 
 
 def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[System]:
@@ -105,11 +115,18 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
     for system in (parse_system(word).in_dtype(search.dtype) for word in words):
         if systems.setdefault(system.name, system) != system:
             raise ValueError(
-                f"{systems[system.name].model} and {system.model} would both be called "
-                f"{system.name!r}: name one of them, as in {system.model},name=OTHER."
+                f"{systems[system.name].model} and {system.model} have the same name"
+                f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
-    if not systems:
-        raise ValueError("The recipe names no systems: add at least one, such as bm25.")
+    if not recipe.systems:
+        raise ValueError("the recipe names no systems: add at least one, such as bm25")
+    if recipe.task != "retrieval":
+        for system in systems.values():
+            if not system.is_dense:
+                raise ValueError(
+                    f"{system.model} has no vectors to compare: the task {recipe.task} needs"
+                    " encoders"
+                )
     return list(systems.values())
 
 
@@ -139,60 +156,102 @@ def _evaluate_retrieval(
     ]
     report = write_report(
         folder,
-        RetrievalResults(
-            collection,
-            recipe.split,
-            [_reported(system, result) for system, result in zip(systems, results, strict=True)],
-            baseline=systems[0].name if recipe.baseline else None,
-        ),
+        results,
+        baseline=systems[0].name,
+        collection=collection,
         costs=_costs(recipe, systems),
         command=_command(recipe, search, systems, collection.name),
         seed=recipe.seed,
-        progress=progress,
     )
     _report_on_cards(recipe, search, systems, results, collection)
     return EvaluationReport(report, folder / MARKDOWN_FILE)
 
 
 def _evaluate_similarity(
-    recipe: EvaluationRecipe, task: Task, systems: Sequence[System], *, progress: bool
+    recipe: EvaluationRecipe, systems: Sequence[System], *, progress: bool
 ) -> EvaluationReport:
     file = Path(recipe.collection)
+    comparisons: dict[tuple[str, str], Comparison] = {}
+    if recipe.task == "graded_pairs":
+        first, second, scores = zip(*read_graded_pairs(file, columns=recipe.columns), strict=True)
+        n_items = len(scores)
+        evaluations, comparisons = _on_graded_pairs(
+            systems, first, second, np.array(scores), seed=recipe.seed, progress=progress
+        )
+    else:
+        triplets = read_triplets(file, columns=recipe.columns)
+        n_items = len(triplets)
+        evaluations = {s.name: _on_triplets(s, triplets, progress=progress) for s in systems}
     folder = Path(recipe.output_dir) / _as_path(file.stem)
-    results = evaluate_similarity(
-        systems,
-        file,
-        task=task,
-        columns=recipe.columns,
-        baseline=systems[0].name,
-        seed=recipe.seed,
-        progress=progress,
-    )
+    task = recipe.task.replace("_", " ")
     report = write_report(
         folder,
-        similarity=[results],
+        [
+            SystemResult(s.name, file.stem, task, evaluations[s.name], settings=dict(s.settings))
+            for s in systems
+        ],
+        baseline=systems[0].name,
+        n_items=n_items,
+        comparisons=comparisons,
         costs=_costs(recipe, systems),
         command=_command(recipe, SearchSettings(), systems, file.name),
         seed=recipe.seed,
-        progress=progress,
     )
     return EvaluationReport(report, folder / MARKDOWN_FILE)
 
 
-def _reported(system: System, result: SystemResult) -> ReportedSystem:
-    return ReportedSystem(
-        result.system, result.evaluation, result.run_file, dict(system.settings), result.record
+def _on_graded_pairs(
+    systems: Sequence[System],
+    first: Sequence[str],
+    second: Sequence[str],
+    scores: np.ndarray,
+    *,
+    seed: int,
+    progress: bool,
+) -> tuple[dict[str, Evaluation], dict[tuple[str, str], Comparison]]:
+    """Correlations of each system, and comparisons of Spearman's with the first system's."""
+    similarities: dict[str, np.ndarray] = {}
+    for system in systems:
+        retriever = system.open()
+        similarities[system.name] = pair_similarities(
+            _encode(retriever, first, progress=progress),
+            _encode(retriever, second, progress=progress),
+            similarity=retriever.contract.similarity,
+        )
+    evaluations, comparisons = {}, {}
+    base = similarities[systems[0].name]
+    for name, own in similarities.items():
+        found = evaluate_graded_pairs(own, scores)
+        evaluations[name] = Evaluation({"Spearman": found.spearman, "Pearson": found.pearson}, {})
+        if own is not base:
+            comparisons[name, "Spearman"] = compare_spearman(own, base, scores, seed=seed)
+    return evaluations, comparisons
+
+
+def _on_triplets(
+    system: System, triplets: Sequence[tuple[str, str, str]], *, progress: bool
+) -> Evaluation:
+    retriever = system.open()
+    anchors, positives, negatives = (
+        _encode(retriever, side, progress=progress) for side in zip(*triplets, strict=True)
     )
+    similarity = retriever.contract.similarity
+    found = evaluate_triplets(anchors, positives, negatives, similarity=similarity)
+    name = "triplet accuracy"
+    return Evaluation({name: found.accuracy}, {name: found.per_triplet})
 
 
-def _costs(recipe: EvaluationRecipe, systems: Sequence[System]) -> dict[str, list[EncodingCost]]:
+def _encode(retriever: "Retriever", texts: Sequence[str], *, progress: bool) -> np.ndarray:
+    """Vectors, (N, D) float32, of texts as passages without a title."""
+    passages = [retriever.contract.passage("", text) for text in texts]
+    length = retriever.contract.passage_max_length
+    return retriever.encode_texts(passages, length, progress=progress)
+
+
+def _costs(recipe: EvaluationRecipe, systems: Sequence[System]) -> dict[str, EncodingCost]:
     if not recipe.cost:
         return {}
-    return {
-        system.name: [measure_cost(system.model, settings=system.settings)]
-        for system in systems
-        if system.is_dense
-    }
+    return {s.name: measure_cost(s.model, settings=s.settings) for s in systems if s.is_dense}
 
 
 def _report_on_cards(
@@ -200,23 +259,27 @@ def _report_on_cards(
     search: SearchSettings,
     systems: Sequence[System],
     results: Sequence[SystemResult],
-    collection: Collection,
+    collection: "Collection",
 ) -> None:
-    """Write the results of models of ours, evaluated as they are, on their cards."""
+    """Write results on the cards of local exports that were evaluated by their own contract."""
     baselines = list(results[:1]) if recipe.baseline else []
     for system, result in zip(systems, results, strict=True):
-        is_ours = system.is_dense and (Path(system.model) / CONTRACT_FILE).is_file()
-        if is_ours and not system.settings and result not in baselines:
+        is_export = system.is_dense and (Path(system.model) / CONTRACT_FILE).is_file()
+        if is_export and not system.settings and result not in baselines:
+            from modeling_condenser.repository.card import PLACEHOLDER
+
+            from .card_results import name_in_commands, report_on_card
+
             named = [*systems[: len(baselines)], parse_system(PLACEHOLDER)]
-            source = recipe.collection
+            name = name_in_commands(recipe.collection, collection)
             report_on_card(
                 system.model,
                 result,
                 baselines,
                 collection=collection,
-                source=source,
+                source=recipe.collection,
                 depth=recipe.depth,
-                command=_command(recipe, search, named, name_in_commands(source, collection)),
+                command=_command(recipe, search, named, name),
                 search=search,
                 seed=recipe.seed,
             )
@@ -225,7 +288,7 @@ def _report_on_cards(
 def _command(
     recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System], collection: str
 ) -> str:
-    """The command that makes a report again, with the last parts of local paths."""
+    """The command that makes a report again. Local paths are reduced to their last parts."""
     first = 1 if recipe.baseline else 0
     words = ["condenser", "evaluate", *(system.word for system in systems[first:]), collection]
     if recipe.baseline:
@@ -235,7 +298,7 @@ def _command(
         value = getattr(recipe, name)
         if value != getattr(defaults, name) or name == "split":
             words += [f"--{name}", _as_word(value)]
-    for name in ("index", "search_parameters", "rescore", "index_seed"):
+    for name in INDEX_SETTINGS:
         if getattr(search, name) != getattr(SearchSettings(), name):
             words += [f"--{name}", _as_word(getattr(search, name))]
     return shlex.join(words)
@@ -250,5 +313,5 @@ def _as_word(value: Any) -> str:
 
 
 def _as_path(name: str) -> str:
-    """A name as a folder's."""
-    return _NO_PATH.sub("_", name)
+    """A name as the name of a folder."""
+    return re.sub(r"[^\w.=-]+", "_", name)

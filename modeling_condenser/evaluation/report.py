@@ -1,54 +1,32 @@
-"""The report of an evaluation: results in, a folder that answers what was found and how out.
+"""Write the report of an evaluation.
 
-report.json      all figures in full, and what they were made from
-report.md        the same in sentences, tables and pictures
-per_query.tsv    a line for each query: id, text, then each system's value in each measure
-*.png            means, differences query by query, groups, recall, cost
+report.json      all figures, and what they were made from
+report.md        the same as text, tables and pictures
+per_query.tsv    one line for each query: id, text, and each system's value in each measure
+*.png            means, groups of queries, recall by depth, cost
 """
 
-import hashlib
 import json
 import math
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels, fingerprint_judgements
-from modeling_condenser.measures.contrasts import ALPHA, N_RESAMPLES, Contrast
-from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.runs.whole_files import write_json
+from modeling_condenser.measures.measures import parse_measure
+from modeling_condenser.measures.significance import ALPHA, N_RESAMPLES, Comparison
+from modeling_condenser.runs.whole_files import checksum_file, write_json
 
 from .cost import EncodingCost
-from .findings import (
-    ReportedSimilarity,
-    ReportedSystem,
-    RetrievalFindings,
-    RetrievalResults,
-    SimilarityFindings,
-    SimilarityResults,
-    analyse_retrieval,
-    analyse_similarity,
-)
-from .plots import plot_breakdown, plot_costs, plot_differences, plot_means, plot_recall
-from .report_text import Report, render_report
-
-__all__ = [
-    "ReportedSimilarity",
-    "ReportedSystem",
-    "RetrievalResults",
-    "SimilarityResults",
-    "write_report",
-]
+from .report_text import render_report
+from .system_comparison import GroupKey, Report, compare_systems
+from .system_results import SystemResult
 
 JSON_FILE, MARKDOWN_FILE, PER_QUERY_FILE = "report.json", "report.md", "per_query.tsv"
 _PICTURES = {
     "means": "means.png",
-    "differences": "differences.png",
     "answer type": "answer_types.png",
     "query length": "query_lengths.png",
     "recall": "recall.png",
@@ -59,178 +37,132 @@ _MEASURES_IN_PICTURE = 6
 
 def write_report(
     folder: str | Path,
-    retrieval: RetrievalResults | None = None,
+    results: Sequence[SystemResult],
     *,
-    similarity: Sequence[SimilarityResults] = (),
-    costs: Mapping[str, Sequence[EncodingCost]] | None = None,
+    baseline: str | None = None,
+    collection: Collection | None = None,
+    n_items: int | None = None,
+    comparisons: Mapping[tuple[str, str], Comparison] | None = None,
+    costs: Mapping[str, EncodingCost] | None = None,
     command: str = "",
     seed: int = 0,
-    progress: bool = False,
 ) -> Report:
-    """Test, draw and write everything about an evaluation.
+    """Compare systems, and write the report's files.
 
     Args:
-        folder: made if it is not there; files of an earlier report in it are replaced, others kept.
-        retrieval: results on one collection and split.
-        similarity: results on graded pairs or triplets.
-        costs: system -> its encoding costs, one for each device that was measured.
-        command: that made the results, so that they can be made again.
+        folder: created if missing; replaces the files of an earlier report and keeps others.
+        results: one for each system, with the same measures and queries. The first measure is the
+            main one, which pairs, wins, losses and groups of queries are about.
+        baseline: the system that the others are compared with; by default the first.
+        collection: that was searched; None for graded pairs and triplets.
+        n_items: number of pairs or triplets; by default the number of queries.
+        comparisons: (system, measure) -> comparison with the baseline, for measures that are not
+            means over items.
+        costs: system -> cost of encoding.
+        command: that makes the report again.
         seed: of all tests and intervals.
-        progress: whether to show progress bars.
-
-    Returns:
-        What the report states.
 
     Raises:
-        ValueError: no results, or results that do not fit together.
-        FileNotFoundError: a run file that is not there.
+        ValueError: there are no results, the baseline is unknown, or the systems have different
+            measures or queries.
     """
     folder = Path(folder)
-    if retrieval is None and not similarity:
-        raise ValueError("a report of no results, expected retrieval or similarity: give either")
-    run_files = _run_files(retrieval, folder)  # before anything that takes long
-    found = analyse_retrieval(retrieval, seed=seed, progress=progress) if retrieval else None
-    tasks = [analyse_similarity(results, seed=seed) for results in similarity]
+    report = compare_systems(
+        results,
+        baseline=baseline,
+        queries=collection.queries if collection else {},
+        n_items=n_items,
+        comparisons=comparisons or {},
+        costs=costs or {},
+        run_files={r.system: _describe_file(r.run_file, folder) for r in results if r.run_file},
+        judgements=_checksums(collection) if collection else {},
+        command=command,
+        seed=seed,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for name in (JSON_FILE, MARKDOWN_FILE, PER_QUERY_FILE, *_PICTURES.values()):
         (folder / name).unlink(missing_ok=True)
-    report = Report(
-        retrieval=found,
-        similarity=tasks,
-        costs=dict(costs or {}),
-        pictures=_draw(folder, found, tasks, costs or {}),
-        run_files=run_files,
-        judgements=_judgements(retrieval.collection) if retrieval else {},
-        seed=seed,
-        command=command,
-        machine=describe_machine(),
-    )
-    if found is not None:
-        _write_text(folder / PER_QUERY_FILE, _per_query(found))
-    _write_text(folder / MARKDOWN_FILE, render_report(report))
+    _draw(report, folder)
+    (folder / MARKDOWN_FILE).write_text(render_report(report), encoding="utf-8")
+    if report.queries:
+        (folder / PER_QUERY_FILE).write_text(_per_query_table(report), encoding="utf-8")
     write_json(folder / JSON_FILE, as_json(report))
     return report
 
 
-def _run_files(retrieval: RetrievalResults | None, folder: Path) -> dict[str, tuple[str, str]]:
-    """System -> place and SHA-256 of its run."""
-    found = {}
-    for system in retrieval.systems if retrieval else ():
-        if system.run_file is not None:
-            with system.run_file.open("rb") as stream:
-                checksum = hashlib.file_digest(stream, "sha256").hexdigest()
-            found[system.name] = (_place(system.run_file.resolve(), folder.resolve()), checksum)
-    return found
+def _describe_file(file: Path, folder: Path) -> tuple[str, str]:
+    """Where a run file is, as seen from the report (its bare name elsewhere), and its SHA-256."""
+    place, root = file.resolve(), folder.resolve()
+    inside = place.is_relative_to(root)
+    return place.relative_to(root).as_posix() if inside else file.name, checksum_file(file)
 
 
-def _place(file: Path, folder: Path) -> str:
-    """Where a file lies as seen from the report, or its bare name if it lies elsewhere."""
-    if file.is_relative_to(folder):
-        return file.relative_to(folder).as_posix()
-    if file.is_relative_to(folder.parent):
-        return f"../{file.relative_to(folder.parent).as_posix()}"
-    return file.name
-
-
-def _judgements(collection: Collection) -> dict[str, str]:
+def _checksums(collection: Collection) -> dict[str, str]:
     sums = {"queries, judgements and answers": fingerprint_judgements(collection)}
     if collection.qrels:
         sums["judgements, as sorted TREC lines"] = checksum_qrels(collection.qrels)
     return sums
 
 
-def _per_query(found: RetrievalFindings) -> str:
-    """The table of all values; blanks of any kind within a query become one blank."""
-    systems = found.results.systems
-    header = ["query_id", "text", *(f"{s.name} {m}" for s in systems for m in found.measures)]
-    lines = ["\t".join(" ".join(name.split()) for name in header)]
-    for query_id in found.query_ids:
-        values = [
-            repr(s.evaluation.per_query[m][query_id]) for s in systems for m in found.measures
-        ]
-        text = " ".join(found.results.collection.queries[query_id].split())
-        lines.append("\t".join([query_id, text, *values]))
-    return "\n".join(lines) + "\n"
+def _draw(report: Report, folder: Path) -> None:
+    """Draw all pictures that the report has figures for, and name them in it."""
+    from .plots import Estimate, plot_bars, plot_points
 
+    def draw(name: str, plot: Callable[..., Path], panels: Any, **settings: Any) -> None:
+        plot(panels, folder / _PICTURES[name], baseline=report.baseline, **settings)
+        report.pictures[name] = _PICTURES[name]
 
-def _write_text(file: Path, text: str) -> None:
-    """Write a text whole or not at all."""
-    unfinished = file.with_name(f".{file.name}.partial")
-    with unfinished.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    unfinished.replace(file)
-
-
-def _draw(
-    folder: Path,
-    found: RetrievalFindings | None,
-    tasks: Sequence[SimilarityFindings],
-    costs: Mapping[str, Sequence[EncodingCost]],
-) -> dict[str, str]:
-    """Draw what there is to draw: name -> file."""
-    drawings: dict[str, Callable[..., Path]] = {}
-    if found is not None:
-        drawings |= _retrieval_drawings(found)
-    quality, measure, baseline = _quality(found, tasks)
-    if any(costs.get(system) for system in quality):
-        shown = {system: costs.get(system, ()) for system in quality}
-        drawings["costs"] = partial(plot_costs, shown, quality, measure=measure, baseline=baseline)
-    for name, draw in drawings.items():
-        draw(out=folder / _PICTURES[name])
-    return {name: _PICTURES[name] for name in drawings}
-
-
-def _retrieval_drawings(found: RetrievalFindings) -> dict[str, Callable[..., Path]]:
-    baseline, main = found.results.baseline, found.main_measure
-    measures = found.measures[:_MEASURES_IN_PICTURE]
-    means = {s: {m: by[m] for m in measures} for s, by in found.estimates.items()}
-    drawings: dict[str, Callable[..., Path]] = {
-        "means": partial(plot_means, means, baseline=baseline)
+    means = {result.system: result.evaluation.means for result in report.results}
+    estimates = {
+        measure: {s: Estimate(means[s][measure], report.intervals.get((s, measure))) for s in means}
+        for measure in report.measures[:_MEASURES_IN_PICTURE]
     }
-    if baseline is not None:
-        values = found.values(main)
-        differences = {
-            system: [value - values[baseline][q] for q, value in by_query.items()]
-            for system, by_query in values.items()
-            if system != baseline
-        }
-        drawings["differences"] = partial(
-            plot_differences, differences, measure=main, baseline=baseline
-        )
-    for breakdown in found.breakdowns:
-        if breakdown.groups:
-            drawings[breakdown.by] = partial(plot_breakdown, breakdown)
-    for family in ("R", "Hit"):
-        cutoffs = {
-            m: int(k[1]) for m in found.measures if (k := re.fullmatch(rf"{family}@(\d+)", m))
-        }
-        if len(cutoffs) > 1 and "recall" not in drawings:
-            recall = {
-                s: {k: by[m].value for m, k in cutoffs.items()} for s, by in found.estimates.items()
+    if report.queries and report.n_items > 1:
+        draw("means", plot_bars, estimates)
+    for breakdown in report.breakdowns:
+        panels = {
+            f"{group} ({size:,})": {
+                s: Estimate(breakdown.means[GroupKey(group, s)]) for s in report.systems
             }
-            drawings["recall"] = partial(plot_recall, recall, name=f"{family}@k", baseline=baseline)
-    return drawings
+            for group, size in breakdown.sizes.items()
+        }
+        draw(breakdown.by, plot_bars, panels)
+    for family in ("R", "Hit") if report.queries else ():
+        parsed = {measure: parse_measure(measure) for measure in report.measures}
+        cutoffs = {
+            m: p.cutoff for m, p in parsed.items() if p.family == family and p.threshold == 1
+        }
+        if len(cutoffs) > 1:
+            points = {s: [(k, means[s][m]) for m, k in cutoffs.items()] for s in means}
+            settings = {"y_label": f"{family}@k", "is_logarithmic": True}
+            draw("recall", plot_points, {"k, passages": points}, **settings)
+    if report.costs:
+        quality = {system: means[system][report.main_measure] for system in report.costs}
+        costs = {
+            "milliseconds for a step": {
+                s: [(c.seconds_per_step * 1e3, quality[s])] for s, c in report.costs.items()
+            },
+            "peak memory of a step (MB)": {
+                s: [(c.peak_memory_bytes / 1e6, quality[s])] for s, c in report.costs.items()
+            },
+        }
+        draw("costs", plot_points, costs, y_label=report.main_measure)
 
 
-def _quality(
-    found: RetrievalFindings | None, tasks: Sequence[SimilarityFindings]
-) -> tuple[dict[str, float], str, str | None]:
-    """What the cost is weighed against: system -> value, the measure's name, the baseline."""
-    if found is not None:
-        main = found.main_measure
-        quality = {system: by[main].value for system, by in found.estimates.items()}
-        return quality, main, found.results.baseline
-    results = tasks[0].results
-    measure = next(iter(results.systems[0].values))
-    values = {reported.system: reported.values[measure] for reported in results.systems}
-    quality = {system: value for system, value in values.items() if math.isfinite(value)}
-    return quality, measure, results.baseline
+def _per_query_table(report: Report) -> str:
+    """All values as tab-separated lines; white space within a text becomes one blank."""
+    columns = [(s, m) for s in report.systems for m in report.measures]
+    lines = ["\t".join(["query_id", "text", *(" ".join(f"{s} {m}".split()) for s, m in columns)])]
+    values = {m: report.values(m) for m in report.measures}
+    for query_id, text in report.queries.items():
+        numbers = [repr(values[m][s][query_id]) for s, m in columns]
+        lines.append("\t".join([query_id, " ".join(text.split()), *numbers]))
+    return "\n".join(lines) + "\n"
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """The content of report.json."""
+    first = report.results[0]
     return {
         "command": report.command,
         "seed": report.seed,
@@ -242,112 +174,64 @@ def as_json(report: Report) -> dict[str, Any]:
             "correction": "Holm, over each list of comparisons",
             "significant_below": ALPHA,
         },
+        "collection": first.collection,
+        "split": first.split,
+        "n_items": report.n_items,
+        "unanswerable": list(first.evaluation.unanswerable),
+        "measures": report.measures,
+        "baseline": report.baseline,
         "judgements_sha256": dict(report.judgements),
-        "pictures": dict(report.pictures),
-        "costs": {s: [asdict(cost) for cost in costs] for s, costs in report.costs.items()},
-        "retrieval": _retrieval_json(report) if report.retrieval else None,
-        "similarity": [_similarity_json(found) for found in report.similarity],
-    }
-
-
-def _retrieval_json(report: Report) -> dict[str, Any]:
-    found = report.retrieval
-    assert found is not None
-    results = found.results
-    return {
-        "collection": results.collection.name,
-        "split": results.split,
-        "n_queries": len(found.query_ids),
-        "unanswerable": list(results.systems[0].evaluation.unanswerable),
-        "measures": list(found.measures),
-        "main_measure": found.main_measure,
-        "baseline": results.baseline,
-        "systems": [
-            {
-                "name": system.name,
-                "means": dict(system.evaluation.means),
-                "intervals": {m: e.interval for m, e in found.estimates[system.name].items()},
-                "run_file": report.run_files.get(system.name, (None, None))[0],
-                "run_sha256": report.run_files.get(system.name, (None, None))[1],
-                "settings": _plain(system.settings),
-                "record": _plain(system.record),
-            }
-            for system in results.systems
+        "pictures": report.pictures,
+        "costs": {system: asdict(cost) for system, cost in report.costs.items()},
+        "systems": [_system_json(report, result) for result in report.results],
+        "against_baseline": [
+            _comparison_json(c, system=s, baseline=report.baseline, measure=m)
+            for (s, m), c in report.comparisons.items()
         ],
-        "against_baseline": [_contrast_json(c) for c in found.contrasts],
         "pairs": [
-            {
-                **_contrast_json(c),
-                "groups_p_value": test.p_value,
-                "groups_p_adjusted": test.p_adjusted,
-            }
-            for c, test in zip(found.pairs, found.group_tests, strict=True)
+            _comparison_json(c, system=s, baseline=other, measure=m)
+            for (s, other, m), c in report.pairs.items()
         ],
-        "other_pairs": [_contrast_json(c) for c in found.others],
-        "wins": {s: [_query_json(d) for d in found.wins[s]] for s in found.wins},
-        "losses": {s: [_query_json(d) for d in found.losses[s]] for s in found.losses},
+        "group_tests": [
+            {"system": s, "baseline": other, "measure": report.main_measure, "p_adjusted": p}
+            for (s, other), p in report.group_p_values.items()
+        ],
+        "wins": report.wins,
+        "losses": report.losses,
         "breakdowns": [
             {
                 "by": breakdown.by,
-                "measure": breakdown.measure,
                 "n_left_out": breakdown.n_left_out,
-                "groups": [
-                    {
-                        "name": group.name,
-                        "n_queries": group.n_queries,
-                        "means": dict(group.means),
-                        "against_baseline": [_contrast_json(c) for c in group.contrasts.values()],
-                    }
-                    for group in breakdown.groups
+                "n_queries": breakdown.sizes,
+                "means": [{**key._asdict(), "mean": m} for key, m in breakdown.means.items()],
+                "against_baseline": [
+                    _comparison_json(c, **key._asdict()) for key, c in breakdown.comparisons.items()
                 ],
             }
-            for breakdown in found.breakdowns
+            for breakdown in report.breakdowns
         ],
     }
 
 
-def _plain(facts: Mapping[str, Any]) -> Any:
-    """Facts of others as JSON holds them; a path becomes its text."""
-    return json.loads(json.dumps(dict(facts), default=str))
-
-
-def _number(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None
-
-
-def _contrast_json(c: Contrast) -> dict[str, Any]:
-    return {**asdict(c), "difference": c.difference, "is_significant": c.is_significant}
-
-
-def _query_json(d: Any) -> dict[str, Any]:
-    return {**d._asdict(), "difference": d.difference}
-
-
-def _similarity_json(found: SimilarityFindings) -> dict[str, Any]:
-    results = found.results
+def _system_json(report: Report, result: SystemResult) -> dict[str, Any]:
+    name = result.system
+    run_file, checksum = report.run_files.get(name, (None, None))
     return {
-        "task": results.task,
-        "split": results.split,
-        "n_items": results.n_items,
-        "baseline": results.baseline,
-        "systems": [
-            {
-                "name": r.system,
-                "values": {m: _number(value) for m, value in r.values.items()},
-                "settings": _plain(r.settings),
-            }
-            for r in results.systems
-        ],
-        "against_baseline": [
-            {
-                "system": c.system,
-                "measure": c.measure,
-                "difference": _number(c.difference),
-                "interval": c.comparison.interval if c.comparison else None,
-                "p_value": c.comparison.p_value if c.comparison else None,
-                "p_adjusted": c.p_adjusted,
-            }
-            for c in found.contrasts
-        ],
+        "name": name,
+        "means": result.evaluation.means,
+        "intervals": {m: _bounds(i) for (s, m), i in report.intervals.items() if s == name},
+        "run_file": run_file,
+        "run_sha256": checksum,
+        "settings": json.loads(json.dumps(dict(result.settings), default=str)),
+        "record": json.loads(json.dumps(dict(result.record), default=str)),
     }
+
+
+def _comparison_json(comparison: Comparison, **names: str | None) -> dict[str, Any]:
+    figures = {**comparison._asdict(), "interval": _bounds(comparison.interval)}
+    return {**names, **figures, "is_significant": comparison.is_significant}
+
+
+def _bounds(interval: tuple[float, float]) -> list[float] | None:
+    """An interval in JSON, which has no infinity."""
+    return list(interval) if all(map(math.isfinite, interval)) else None

@@ -1,49 +1,66 @@
-"""One system on one collection: searched, measured, and comparable with another."""
+"""Search a collection with one system, and measure its run.
+
+    <folder>/run-<depth>.trec     the run
+    <folder>/run-<depth>.json     what was searched (model, passages, queries, index), and the time
+    <folder>/metrics.json         the measures
+
+A second call reads the run, because a search may take hours. Measures are computed again, because
+judgements may change.
+"""
 
 import dataclasses
+import hashlib
+import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.fingerprint import fingerprint_passages
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.lookup import find_texts
 from modeling_condenser.measures.measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,
     Evaluation,
+    check_measures,
     evaluate_answers,
     evaluate_run,
-    is_answer_measure,
+    make_evaluation,
 )
 from modeling_condenser.measures.significance import Comparison, compare
-from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.runs import Run
-from modeling_condenser.retrieval.systems import System, parse_system
+from modeling_condenser.retrieval.fusion import DEPTH, Fusion
+from modeling_condenser.retrieval.runs import Run, read_run, write_run
+from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
 from modeling_condenser.runs.whole_files import write_json
 
-from .ranking import rank
+if TYPE_CHECKING:
+    from modeling_condenser.retrieval.dense import SearchSettings
 
 METRICS_FILE = "metrics.json"
+INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
+"""Fields of `SearchSettings` that an approximate search's result depends on."""
 
+_FUSIONS = (Fusion("rrf"), *(Fusion("weighted", tenths / 10) for tenths in range(1, 10)))
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SystemResult:
-    """How one system did on one split of one collection.
+    """The measures of one system on one split of one collection or similarity task.
 
     Attributes:
         system: its name.
-        collection: name of the collection.
-        split: whose queries were judged.
-        evaluation: measures, in the mean and per query.
+        collection: name of the collection, or of the file of pairs or triplets.
+        split: of the queries, or the task's name.
+        evaluation: means and values per query.
         run_file: the TREC run that was measured.
-        record: of the search: seconds, queries per second, what it was asked.
+        record: of the search: seconds, queries per second, what was searched.
+        settings: of the system, such as its pooling, or k1 and b.
     """
 
     system: str
@@ -52,6 +69,7 @@ class SystemResult:
     evaluation: Evaluation
     run_file: Path | None = field(default=None, compare=False)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def compare_with(self, baseline: "SystemResult", *, seed: int = 0) -> dict[str, Comparison]:
         """Compare with another system on the same queries: measure -> comparison."""
@@ -69,61 +87,124 @@ def evaluate_system(
     split: str = "test",
     depth: int = 100,
     measures: Sequence[str] | None = None,
-    search: SearchSettings | None = None,
+    search: "SearchSettings | None" = None,
     work_folder: Path | None = None,
     name: str | None = None,
     progress: bool = True,
 ) -> SystemResult:
-    """Search a collection with a system, and measure its ranking.
+    """Search a collection with a system, and measure its run.
 
     Args:
         system: "bm25", a run file, or an encoder's folder or Hub name; see `parse_system`.
-        collection: see `load_collection`; or one that is loaded.
-        out: folder for the TREC run, the measures and, unless `work_folder` is given, embeddings.
+        collection: see `load_collection`; or a loaded one.
+        out: folder for the run, the measures and, without `work_folder`, embeddings and index.
         split: whose queries to search and judge.
-        depth: passages to retrieve for a query.
-        measures: such as "MRR@10"; by default MRR@10, nDCG@10 and R@100, or, where a collection
-            judges by answers only, Hit@20 and Hit@100.
+        depth: passages to retrieve for each query.
+        measures: such as "MRR@10"; by default MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for
+            a collection that has answers only.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index.
-        name: of the system in files and tables; by default made from the folder's.
+        name: of the system in files and tables; by default made from the folder's name.
         progress: whether to show progress bars.
 
     Returns:
-        The measures. If `out` holds this search's run already, it is read and measured anew.
+        The measures. If `out` contains the run of the same search, it is read and measured again.
 
     Raises:
-        ValueError: `out` holds a run of something else, or a measure does not fit.
+        ValueError: `out` contains another run, or a measure does not fit the collection.
         FileNotFoundError: the collection, or the retriever's contract, is missing.
     """
     out = Path(out)
     if not isinstance(system, System):
         system = parse_system(system)
+    if search is not None:
+        system = system.in_dtype(search.dtype)
     if name:
         system = dataclasses.replace(system, name=name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
-    ranking = rank(
-        system,
-        collection,
-        out,
-        depth=depth,
-        search=search,
-        work_folder=work_folder,
-        progress=progress,
+    if depth < 1:
+        raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
+    run, run_file, record = _search_once(
+        system, collection, out, depth, search, work_folder or out, progress
     )
-    evaluation = measure_run(collection, ranking.run, measures=measures)
-    content = {
-        "system": system.name,
-        "collection": collection.name,
-        "split": split,
-        "depth": depth,
-        "evaluation": asdict(evaluation),
-    }
-    write_json(out / METRICS_FILE, content)
+    evaluation = measure_run(collection, run, measures=measures)
+    facts = {"system": system.name, "collection": collection.name, "split": split}
+    write_json(out / METRICS_FILE, {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
-        system.name, collection.name, split, evaluation, ranking.file, ranking.record
+        **facts,
+        evaluation=evaluation,
+        run_file=run_file,
+        record=record,
+        settings=dict(system.settings),
     )
+
+
+def _search_once(
+    system: System,
+    collection: Collection,
+    folder: Path,
+    depth: int,
+    search: "SearchSettings | None",
+    work_folder: Path,
+    progress: bool,
+) -> tuple[Run, Path, dict[str, Any]]:
+    """The run, its file and its record, read if the folder already contains them."""
+    is_approximate = system.is_dense and search is not None and not search.is_exact
+    index = [search.index, search.search_parameters] if search and is_approximate else []
+    stem = "-".join(["run", str(depth), *filter(None, index)])
+    stem = "".join(c if c.isalnum() or c in "=-" else "_" for c in stem)
+    file, record_file = folder / f"{stem}.trec", folder / f"{stem}.json"
+    identity = _identity(system, collection, depth, search)
+    if file.is_file() and record_file.is_file():
+        record = json.loads(record_file.read_text())
+        changed = [key for key in identity if record["identity"].get(key) != identity[key]]
+        if changed:
+            raise ValueError(
+                f"{folder} contains another run, with a different {', '.join(changed)}: choose"
+                " another output_dir, or remove this one"
+            )
+        return read_run(file), file, record
+    logger.info("Searching %s with %s", collection.name, system.name)
+    searcher = open_searcher(
+        system, collection.passages, work_folder, settings=search, progress=progress
+    )
+    started = time.perf_counter()
+    run = searcher.search(collection.queries, depth=depth)
+    seconds = time.perf_counter() - started
+    record = {
+        "identity": identity,
+        "search_seconds": round(seconds, 3),
+        "queries_per_second": round(len(collection.queries) / seconds, 1),
+    }
+    if system.is_dense:
+        from modeling_condenser.retrieval.dense import DenseSearcher
+
+        assert isinstance(searcher, DenseSearcher)
+        record |= searcher.measure_recall(collection.queries, run, depth=depth)
+        record["encoding"] = searcher.embeddings.record
+    folder.mkdir(parents=True, exist_ok=True)
+    write_run(run, file, tag="_".join(system.name.split()))
+    write_json(record_file, record)
+    return run, file, record
+
+
+def _identity(
+    system: System, collection: Collection, depth: int, search: "SearchSettings | None"
+) -> dict[str, Any]:
+    """Everything that the run depends on."""
+    if system.is_dense and search is None:
+        from modeling_condenser.retrieval.dense import SearchSettings
+
+        search = SearchSettings()
+    queries = json.dumps(list(collection.queries.items())).encode()
+    return {
+        "system": system.fingerprint,
+        "passages": fingerprint_passages(collection.passages),
+        "queries": hashlib.sha256(queries).hexdigest(),
+        "depth": depth,
+        **({name: getattr(search, name) for name in INDEX_SETTINGS} if system.is_dense else {}),
+    }
 
 
 def measure_run(
@@ -136,57 +217,70 @@ def measure_run(
     """
     if measures is None:
         measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
-    by_answer = [measure for measure in measures if is_answer_measure(measure)]
-    judged = [measure for measure in measures if not is_answer_measure(measure)]
-    _refuse_missing(by_answer, collection.answers, kind="answers", name=collection.name)
-    _refuse_missing(judged, collection.qrels, kind="judgements", name=collection.name)
-    parts = []
-    _warn_of_shallow(measures, run)
-    if judged:
-        parts.append(evaluate_run(collection.qrels, run, measures=judged))
-    if by_answer:
-
-        def texts(ids: list[str]) -> list[str]:
-            found = find_texts(collection.passages, ids)
-            return [found[passage_id] for passage_id in ids]
-
-        parts.append(evaluate_answers(collection.answers, run, texts, measures=by_answer))
-    return parts[0] if len(parts) == 1 else _joined(*parts, measures=measures)
-
-
-def _refuse_missing(
-    measures: Sequence[str], given: Mapping[str, object], *, kind: str, name: str
-) -> None:
-    if measures and not given:
-        raise ValueError(
-            f"{', '.join(measures)} cannot be measured: {name} has no {kind}. Choose other "
-            f"measures, or add {kind} to the collection."
-        )
-
-
-def _warn_of_shallow(measures: Sequence[str], run: Run) -> None:
-    """Say which measures look deeper than the run goes, so that R@1000 is not R@100 in silence."""
+    parsed = check_measures(measures)
+    by_answer = [name for name, measure in parsed.items() if measure.is_by_answer]
+    judged = [name for name, measure in parsed.items() if not measure.is_by_answer]
+    for names, given, what in (
+        (by_answer, collection.answers, "answers"),
+        (judged, collection.qrels, "judgements"),
+    ):
+        if names and not given:
+            raise ValueError(
+                f"{', '.join(names)} cannot be measured: {collection.name} has no {what}. Choose"
+                f" other measures, or add {what} to the collection"
+            )
     depth = max((len(found) for found in run.values()), default=0)
-    deeper = [
-        m for m in measures if (cutoff := m.partition("@")[2]).isdigit() and int(cutoff) > depth
-    ]
+    deeper = [name for name, measure in parsed.items() if (measure.cutoff or 0) > depth]
     if deeper:
         logger.warning(
-            "%s: no query of the run has more than %d passages; for deeper measures give a greater "
+            "%s: no query of the run has more than %d passages. Deeper measures need a greater "
             "depth.",
             ", ".join(deeper),
             depth,
         )
 
+    def texts(ids: list[str]) -> list[str]:
+        found = find_texts(collection.passages, ids)
+        return [found[passage_id] for passage_id in ids]
 
-def _joined(first: Evaluation, second: Evaluation, *, measures: Sequence[str]) -> Evaluation:
-    """Both evaluations, on the queries that both measured."""
-    queries = [
-        q
-        for q in next(iter(first.per_query.values()))
-        if q in next(iter(second.per_query.values()))
-    ]
-    values = {**first.per_query, **second.per_query}
-    per_query = {m: {q: values[m][q] for q in queries} for m in measures}
-    means = {m: fmean(by_query.values()) for m, by_query in per_query.items()}
-    return Evaluation(means, per_query, first.unanswerable)
+    if not by_answer:
+        return evaluate_run(collection.qrels, run, measures=judged)
+    hits = evaluate_answers(collection.answers, run, texts, measures=by_answer)
+    if not judged:
+        return hits
+    others = evaluate_run(collection.qrels, run, measures=judged)
+    values = {**others.per_query, **hits.per_query}
+    shared = [q for q in others.per_query[judged[0]] if q in hits.per_query[by_answer[0]]]
+    per_query = {name: {q: values[name][q] for q in shared} for name in parsed}
+    return make_evaluation(per_query, unanswerable=others.unanswerable)
+
+
+def choose_fusion(
+    bm25_run: Run,
+    dense_run: Run,
+    qrels: Mapping[str, Mapping[str, int]],
+    *,
+    measure: str = "MRR@10",
+    depth: int = DEPTH,
+) -> Fusion:
+    """Choose how to fuse BM25 with a dense run, on development queries.
+
+    The candidates are reciprocal rank fusion, and weighted sums with a weight of 0.1 to 0.9 for the
+    dense run. The first of equally good candidates is chosen.
+
+    Args:
+        bm25_run: of the development queries.
+        dense_run: of the same queries.
+        qrels: their judgements. Other queries of the runs are ignored.
+        measure: to compare the candidates in.
+        depth: of the fused runs.
+    """
+    means = {
+        fusion: evaluate_run(
+            qrels, fusion.fuse(bm25_run, dense_run, depth=depth), measures=[measure]
+        ).means[measure]
+        for fusion in _FUSIONS
+    }
+    best = max(means, key=means.__getitem__)
+    logger.info("Fusing by %s: %s %.4f on %d queries", best, measure, means[best], len(qrels))
+    return best

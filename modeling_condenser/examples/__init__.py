@@ -1,5 +1,4 @@
-"""Examples: labelled texts of any layout -> training examples, checked and stored once.
+"""Training examples: labelled texts of any layout are read, checked and stored as one table.
 
-Files, Hub data sets, collections with judgements and mined negatives all become one memory-mapped
-table, from which fine-tuning reads.
+Fine-tuning reads that table, which is memory-mapped.
 """

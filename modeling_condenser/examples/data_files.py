@@ -1,19 +1,20 @@
-"""Files and Hub data sets of training data as records: a path or name in; numbered fields out.
+"""Read rows of labelled data from local files or from a Hub data set.
 
-Text stays text: libraries that guess types read the sentence "None" as missing and "1984" as a
-number. Whatever is wrong with a file is said with its name and line.
+CSV, TSV and JSON are read with Python's own modules, because `datasets.load_dataset` changes such
+data: it turns a text such as 2020-01-01 into a datetime, and shifts or drops fields where a line of
+a table has one too many. It reads parquet files and Hub data sets.
 """
 
-import codecs
 import csv
 import glob
 import gzip
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-import pyarrow.parquet as pq
 from datasets import Dataset, load_dataset
 
 from modeling_condenser.collection.text_files import (
@@ -23,23 +24,23 @@ from modeling_condenser.collection.text_files import (
     read_objects,
 )
 
-from .json_arrays import read_array
-
 Record = tuple[str, Mapping[str, Any]]
-"""Where a row stands, as `file:line`, and its fields."""
+"""Where a row is, as `file:line`, and its fields."""
 
-_BATCH_ROWS = 1000
-_LONGEST_FIELD = 1 << 30  # characters of a CSV field; the library's own limit is 131,072
+_MAX_FIELD_LENGTH = 1 << 30  # characters; the csv module's own limit is 131,072
+_JSON_CHUNK = 1 << 22  # characters
+_MAX_ITEM = 1 << 26  # characters; the error in a damaged item is not searched for any further
+_SEPARATORS = re.compile(r"[,\s]*")
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where training data lies.
+    """Where training data is.
 
     Attributes:
-        files: local ones, in their order; empty for a Hub data set.
+        files: local files in the order in which they are read; empty for a Hub data set.
         table: the Hub data set.
-        name: of both, for errors.
+        name: the name of either, for error messages.
     """
 
     files: tuple[Path, ...]
@@ -48,7 +49,7 @@ class DataSource:
 
     @property
     def state(self) -> list[str]:
-        """What identifies the data: paths, sizes and times, or a data set's fingerprint."""
+        """What identifies the data: paths, sizes and times, or the data set's fingerprint."""
         if self.table is not None:
             return [f"{self.name}: {self.table._fingerprint}"]
         stats = [(file, file.stat()) for file in self.files]
@@ -58,191 +59,187 @@ class DataSource:
 def find_data(
     data: Any, *, name: str | None = None, revision: str | None = None, split: str | None = None
 ) -> DataSource:
-    """Find the files that a recipe's `data` means, or load the Hub data set.
+    """Find the files that a recipe's `data` names, or load the Hub data set.
 
     Args:
         data: a file, a glob pattern, a list of these, or the name of a Hub data set.
-        name: configuration of a Hub data set.
-        revision: of a Hub data set.
-        split: of a Hub data set, "train" by default.
+        name: configuration of the Hub data set.
+        revision: branch, tag or commit of the Hub data set.
+        split: of the Hub data set, "train" by default.
 
     Raises:
         FileNotFoundError: there is no such file or data set.
-        ValueError: a setting for Hub data sets came with local files, or a file has an ending that
-            is not known.
+        ValueError: a setting for Hub data sets is used with local files, or the file type is not
+            supported.
     """
     patterns = [data] if isinstance(data, str | Path) else data
     if not isinstance(patterns, list | tuple) or not patterns:
         raise ValueError(f"data is {data!r}, expected a file, a list of files or a Hub data set.")
     found = [_local_files(str(pattern)) for pattern in patterns]
-    files = [file for part in found for file in part]
-    if not files and len(patterns) == 1:
+    if len(patterns) == 1 and not found[0]:
         table = _load_hub_table(str(patterns[0]), name, revision, split or "train")
         return DataSource((), table, str(patterns[0]))
-    for pattern, part in zip(patterns, found, strict=True):
-        if not part:
+    for pattern, matches in zip(patterns, found, strict=True):
+        if not matches:
             raise FileNotFoundError(
-                f"{pattern} is no local file, and a list can only hold those: mend the path, or "
-                "name one Hub data set alone."
+                f"{pattern} is not a local file. A list may only name local files: correct the "
+                "path, or give the name of a single Hub data set."
             )
-    stated = {"data_name": name, "data_revision": revision, "split": split}
-    for setting, value in stated.items():
+    for setting, value in {"data_name": name, "data_revision": revision, "split": split}.items():
         if value is not None:
-            raise ValueError(
-                f"{setting} is only for Hub data sets, but data means local files: leave it out."
-            )
+            raise ValueError(f"{setting} is for Hub data sets, but data names local files.")
+    files = tuple(file for matches in found for file in matches)
     for file in files:
-        if _ending(file) not in _READERS:
+        if _suffix(file) not in _READERS:
             raise ValueError(
-                f"{file} ends in {_ending(file) or 'nothing'}, expected one of "
-                f"{', '.join(_READERS)}: convert or rename it."
+                f"{file}: files of type {_suffix(file) or 'unknown'} are not supported; supported: "
+                f"{', '.join(_READERS)}."
             )
-    return DataSource(tuple(files), None, ", ".join(map(str, patterns)))
+    return DataSource(files, None, ", ".join(map(str, patterns)))
 
 
 def _local_files(pattern: str) -> list[Path]:
-    """The files that a path or pattern means; none if it can only be a Hub name."""
+    """The files that a path or pattern names; empty if it may be the name of a Hub data set."""
     path = Path(pattern)
     if path.is_file():
         return [path]
     if path.is_dir():
-        raise ValueError(f"{pattern} is a folder: name its files, as {pattern}/*.jsonl.")
+        raise ValueError(f"{pattern} is a folder: name its files, for example {pattern}/*.jsonl.")
     if glob.has_magic(pattern):
-        found = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
-        files = [file for file in found if file.is_file()]
+        files = [Path(m) for m in sorted(glob.glob(pattern, recursive=True)) if Path(m).is_file()]
         if not files:
             raise FileNotFoundError(f"No file matches {pattern!r}.")
         return files
-    looks_local = path.is_absolute() or pattern.startswith((".", "~")) or pattern.count("/") > 1
-    if looks_local or _ending(path) in _READERS:
-        raise FileNotFoundError(f"{pattern} does not exist: mend the path.")
+    is_path = path.is_absolute() or pattern.startswith((".", "~")) or pattern.count("/") > 1
+    if is_path or _suffix(path) in _READERS:
+        raise FileNotFoundError(f"{pattern} does not exist: correct the path.")
     return []
 
 
 def _load_hub_table(name: str, config: str | None, revision: str | None, split: str) -> Dataset:
     try:
         return load_dataset(name, config, split=split, revision=revision)
-    except (OSError, ValueError) as error:  # the Hub's errors are OSErrors; a bad split, ValueError
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # the Hub's errors are OSErrors; a wrong split, ValueError
         raise FileNotFoundError(
-            f"no training data {name!r}: it is no local file, and the Hub's data set of that name "
-            f"could not be loaded ({str(error).splitlines()[0]}); mend data, data_name or split"
+            f"There is no local file {name!r}, and the Hub data set of that name could not be "
+            f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
         ) from error
 
 
-def read_records(
-    source: DataSource, *, columns: Sequence[str] | None, needed: Callable[[str, set[str]], None]
-) -> Iterator[Record]:
-    """Read the rows of all files.
+def read_records(source: DataSource, *, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    """Read the rows of a source, one by one.
 
     Args:
-        source: where they lie.
-        columns: names of all columns of .tsv and .csv files without header; None if the first line
-            names them.
-        needed: called with a file's name and its header before its rows; raises where a column
-            that is needed is missing.
+        source: see `find_data`.
+        columns: names of all columns of .tsv and .csv files without a header; None if the first
+            line names them.
 
     Raises:
-        ValueError: a malformed line, or what `needed` raises.
+        ValueError: a malformed line, or `columns` for data that names its fields itself.
     """
+    if columns and not all(_suffix(file) in (".tsv", ".csv") for file in source.files or [Path()]):
+        raise ValueError(
+            f"{source.name} names its own fields, so columns must map our names to its names, for "
+            "example {query: question}; a list is for .tsv and .csv files without a header."
+        )
     if source.table is not None:
-        _refuse_list(source.name, columns)
-        needed(source.name, set(source.table.column_names))
-        for number, row in enumerate(_table_rows(source.table), start=1):
+        for number, row in enumerate(source.table, start=1):
             yield f"{source.name}:{number}", row
     for file in source.files:
-        if _ending(file) not in (".tsv", ".csv"):
-            _refuse_list(str(file), columns)
-        yield from _READERS[_ending(file)](file, columns, needed)
+        for number, fields in _READERS[_suffix(file)](file, columns):
+            yield f"{file}:{number}", fields
 
 
-def _refuse_list(name: str, columns: Sequence[str] | None) -> None:
-    if columns:
-        raise ValueError(
-            f"{name} names its fields itself, so columns maps our names to its, as "
-            "{query: question}; a list is for .tsv and .csv files without header."
-        )
+_Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
-def _table_rows(table: Dataset) -> Iterator[Mapping[str, Any]]:
-    for batch in table.with_format("arrow").iter(batch_size=_BATCH_ROWS):
-        yield from batch.to_pylist()
+def _read_json(file: Path, columns: Sequence[str] | None) -> _Rows:
+    """Read one JSON array of objects, or one object a line."""
+    with _open_text(file) as stream:
+        is_array = stream.read(1 << 12).lstrip().startswith("[")
+    yield from _read_json_array(file) if is_array else read_objects(file)
 
 
-def _read_jsonl(file: Path, columns: Any, needed: Any) -> Iterator[Record]:
-    for number, record in read_objects(file):
-        yield f"{file}:{number}", record
+def _read_json_array(file: Path) -> _Rows:
+    """Read the objects of a JSON array one by one: DPR's file for Natural Questions has 8 GB.
+
+    They are numbered from 1.
+    """
+    decoder = json.JSONDecoder()
+    with _open_text(file) as stream:
+        text, number = stream.read(_JSON_CHUNK), 0
+        place = text.index("[") + 1
+        while True:
+            place = _SEPARATORS.match(text, place).end()  # type: ignore[union-attr]
+            try:
+                fields, end = decoder.raw_decode(text, place)
+            except json.JSONDecodeError as error:
+                if text.startswith("]", place):
+                    return
+                more = stream.read(_JSON_CHUNK)
+                if not more or len(text) - place > _MAX_ITEM:
+                    raise ValueError(
+                        f"{file}: item {number + 1} is not JSON ({error.msg}): the file is damaged "
+                        "or incomplete; download it again."
+                    ) from error
+                text, place = text[place:] + more, 0
+                continue
+            number += 1
+            if not isinstance(fields, dict):
+                raise ValueError(f"{file}: item {number} is {fields!r:.60}, expected an object.")
+            yield number, fields
+            place = end
 
 
-def _read_json(file: Path, columns: Any, needed: Any) -> Iterator[Record]:
-    """One JSON array, or an object a line."""
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-        begins = stream.read(1 << 12).removeprefix(codecs.BOM_UTF8).lstrip()
-    if not begins.startswith(b"["):
-        yield from _read_jsonl(file, columns, needed)
-        return
-    for number, record in read_array(file):
-        if not isinstance(record, dict):
-            raise ValueError(
-                f"{file}:{number}: a JSON {type(record).__name__}, expected an array of objects"
-            )
-        yield f"{file}:{number}", record
-
-
-def _read_tsv(file: Path, columns: Sequence[str] | None, needed: Any) -> Iterator[Record]:
-    header, line = (0, "") if columns else next(read_lines(file), (0, ""))
+def _read_tsv(file: Path, columns: Sequence[str] | None) -> _Rows:
+    """Read a table with tabs between fields; quotes are part of the text."""
+    first, line = (0, "") if columns else next(read_lines(file), (0, ""))
     names = list(columns) if columns else line.split("\t")
-    needed(str(file), set(names))
     for number, fields in read_fields(file, n=len(names), what=", ".join(names)):
-        if number > header:
-            yield f"{file}:{number}", dict(zip(names, fields, strict=True))
+        if number > first:
+            yield number, dict(zip(names, fields, strict=True))
 
 
-def _read_csv(file: Path, columns: Sequence[str] | None, needed: Any) -> Iterator[Record]:
-    csv.field_size_limit(_LONGEST_FIELD)
-    opened = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rt", encoding="utf-8-sig", newline="") as stream:  # type: ignore[operator]
+def _read_csv(file: Path, columns: Sequence[str] | None) -> _Rows:
+    csv.field_size_limit(_MAX_FIELD_LENGTH)
+    with _open_text(file) as stream:
         rows = csv.reader(stream, strict=True)
         try:
             names = list(columns) if columns else next(rows, [])
-            needed(str(file), set(names))
-            begins = rows.line_num + 1
             for fields in rows:
-                place, begins = f"{file}:{begins}", rows.line_num + 1
-                if not fields:
-                    continue
-                if len(fields) != len(names):
+                if fields and len(fields) != len(names):
                     raise ValueError(
-                        f"{place}: {len(fields)} fields between commas, expected {len(names)} "
-                        f"({', '.join(names)}): mend the line, or quote the text"
+                        f"{file}:{rows.line_num}: {len(fields)} fields between commas, expected "
+                        f"{len(names)} ({', '.join(names)}): correct the line, or quote the text."
                     )
-                yield place, dict(zip(names, fields, strict=True))
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file}: not UTF-8 behind line {rows.line_num} ({error.reason}): convert it "
-                "(iconv -f latin1 -t utf-8)"
-            ) from error
-        except csv.Error as error:
-            raise ValueError(f"{file}:{rows.line_num}: not CSV ({error}): mend the line") from error
+                if fields:
+                    yield rows.line_num, dict(zip(names, fields, strict=True))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{file}:{rows.line_num}: not CSV in UTF-8 ({error}).") from error
 
 
-def _read_parquet(file: Path, columns: Any, needed: Any) -> Iterator[Record]:
-    with pq.ParquetFile(file) as table:
-        needed(str(file), set(table.schema_arrow.names))
-        number = 0
-        for batch in table.iter_batches(batch_size=_BATCH_ROWS):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{file}:{number}", row
+def _read_parquet(file: Path, columns: Sequence[str] | None) -> _Rows:
+    # Streaming reads batches of rows and makes no copy of the file.
+    rows = load_dataset("parquet", data_files=str(file), split="train", streaming=True)
+    yield from enumerate(rows, start=1)
 
 
-_READERS: dict[str, Callable[[Path, Any, Any], Iterator[Record]]] = {
-    ".jsonl": _read_jsonl,
+def _open_text(file: Path) -> TextIO:
+    opened: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
+    return opened(file, "rt", encoding="utf-8-sig", newline="")
+
+
+def _suffix(file: Path) -> str:
+    return Path(plain_name(file)).suffix.lower()
+
+
+_READERS: dict[str, Callable[[Path, Sequence[str] | None], _Rows]] = {
+    ".jsonl": lambda file, columns: read_objects(file),
     ".json": _read_json,
     ".tsv": _read_tsv,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
-
-
-def _ending(file: Path) -> str:
-    return Path(plain_name(file)).suffix.lower()

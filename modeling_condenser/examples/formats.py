@@ -1,273 +1,286 @@
-"""Rows of training data as training examples: fields in, checked texts and numbers out.
+"""Turn rows of labelled data into training examples.
 
-An example is a query with its positive and, for some formats, any number of negatives and the
-scores that a cross-encoder gave; or two sentences with a score. Its texts are as they are encoded,
-prompts included. A row that is wrong is an error that names it; a row that merely cannot teach
-anything (a blank text, a negative equal to the positive) is left out and counted.
+An example is a query with its positive and, for some formats, any number of negatives and a
+cross-encoder's scores; or two sentences with a score. Its texts include the prompts. A malformed
+row is an error; a row without a usable text or negative is left out and counted (`LEFT_OUT`).
 """
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-import pyarrow as pa
-
+from modeling_condenser.collection.text_files import read_lines
 from modeling_condenser.repository.contract import EncodingContract
 
-from .data_files import Record
-from .stored_examples import ROW_NUMBER, Example
+from .data_files import DataSource, Record
+from .stored_examples import BLANK, LEFT_OUT, NO_NEGATIVE, Example
 
-_SENTENCES = pa.schema(
-    [("sentence1", pa.string()), ("sentence2", pa.string()), ("label", pa.float64())]
-)
-_PAIR = [("query", pa.string()), ("positive", pa.string())]
-_NEGATIVES = [("negatives", pa.list_(pa.string())), (ROW_NUMBER, pa.int64())]
-SCHEMAS = {
-    "pairs": pa.schema(_PAIR),
-    "triples": pa.schema([*_PAIR, *_NEGATIVES]),
-    "negatives": pa.schema([*_PAIR, *_NEGATIVES]),
-    "dpr": pa.schema([*_PAIR, *_NEGATIVES]),
-    "scored": pa.schema([*_PAIR, *_NEGATIVES, ("teacher_scores", pa.list_(pa.float32()))]),
-    "graded_pairs": _SENTENCES,
-    "stsb": _SENTENCES,
-}
-
-BLANK = "rows with a blank text"
-IDENTICAL = "negatives with the text of the positive"
-NO_NEGATIVE = "rows without a negative"
+NO_POSITIVE = "questions without a positive passage"
+_STSB_FIELDS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
 
 @dataclass(frozen=True)
-class ExampleReader:
-    """How rows of one format become examples.
+class RowReader:
+    """Turns rows of one format into examples.
 
     Attributes:
         format: see `FinetuningRecipe`.
-        contract: how texts are encoded.
-        columns: our names -> the data's, where they differ.
-        score_range: of graded pairs.
-        left_out: counts what is left out; filled while reading.
+        contract: gives the prompts and the title separator.
+        columns: our names -> the data's names, where they differ.
+        score_range: lowest and highest score of graded pairs, which become 0 and 1.
+        keep_without_negatives: whether to keep questions of format "dpr" that have no negative.
     """
 
     format: str
     contract: EncodingContract
     columns: Mapping[str, str] = field(default_factory=dict)
     score_range: tuple[float, float] = (0.0, 1.0)
-    left_out: Counter[str] = field(default_factory=Counter)
+    keep_without_negatives: bool = False
 
     def read(self, records: Iterable[Record]) -> Iterator[Example]:
-        """Make examples of records.
+        """Turn records into examples, one each.
 
         Raises:
-            ValueError: a column is missing or holds something else than it should; the message
-                names file and line.
+            ValueError: a column is missing or has the wrong type; the message names file and line.
         """
-        make: Callable[[Mapping[str, Any], str], Example | None] = {
+        read_row: Callable[[Row], Example] = {
             "pairs": self._pair,
             "triples": self._with_negatives,
             "negatives": self._with_negatives,
             "scored": self._scored,
-            "graded_pairs": self._graded,
+            "graded_pairs": self._graded_pair,
+            "stsb": self._graded_pair,
+            "dpr": self._dpr,
         }[self.format]
-        for place, record in records:
-            example = make(record, place)
-            if example is not None:
-                yield example
+        for place, fields in records:
+            yield read_row(Row(place, fields, self.columns))
 
-    def check_header(self, file: str, header: set[str]) -> None:
-        """Check a table's columns before its rows are read.
-
-        Raises:
-            ValueError: one that the format needs is missing; the message offers the nearest.
-        """
-        groups = {
-            "pairs": [["query"], ["positive"]],
-            "triples": [["query"], ["positive"], ["negative"]],
-            "negatives": [["query"], ["positive"], ["negatives", "negative", "negative_1"]],
-            "scored": [["query"], ["positive"], ["negatives", "negative", "negative_1"]],
-            "graded_pairs": [["sentence1"], ["sentence2"], ["score"]],
-            "id_triples": [["query_id"], ["positive_id"], ["negative_id"]],
-        }[self.format]
-        for names in groups:
-            if not any(self.key(name) in header for name in names):
-                headerless = (
-                    "; if the file has no header, name its columns in their order, as columns: "
-                    f"[{', '.join(group[0] for group in groups)}]"
-                    if file.removesuffix(".gz").endswith((".tsv", ".csv"))
-                    else ""
-                )
-                if self.format == "graded_pairs":
-                    headerless += "; the STS benchmark's own files have format stsb"
-                raise ValueError(self._missing(file, names, header) + headerless)
-
-    def key(self, name: str) -> str:
-        """What the data calls one of our columns."""
-        return self.columns.get(name, name)
-
-    def _missing(self, place: str, names: list[str], there: Iterable[str]) -> str:
-        shown = sorted(name if len(name) <= 40 else f"{name[:40]}…" for name in there)
-        wanted = " or ".join(repr(self.key(name)) for name in names)
-        nearest = get_close_matches(self.key(names[0]), shown, n=1, cutoff=0.0)
-        return (
-            f"{place} has no column {wanted}; there is {', '.join(shown) or 'nothing'}: map ours "
-            f"to the data's, as columns: {{{names[0]}: {nearest[0] if nearest else '...'}}}"
-        )
-
-    def _pair(self, record: Mapping[str, Any], place: str) -> Example | None:
-        query, positive = (self._text(record, name, place) for name in ("query", "positive"))
+    def _pair(self, row: "Row") -> Example:
+        query, positive = row.text("query"), row.text("positive")
         if not query.strip() or not positive.strip():
-            self.left_out[BLANK] += 1
-            return None
+            return {LEFT_OUT: BLANK}
         return {
             "query": self.contract.query(query),
             "positive": self.contract.passage("", positive),
         }
 
-    def _with_negatives(self, record: Mapping[str, Any], place: str) -> Example | None:
-        example = self._pair(record, place)
-        if example is None:
-            return None
-        texts = [self.contract.passage("", text) for text in self._negatives(record, place)]
-        kept = self.distinct(texts, example["positive"])
-        if not kept:
-            self.left_out[NO_NEGATIVE] += 1
-            return None
-        return {**example, "negatives": [texts[i] for i in kept]}
+    def _with_negatives(self, row: "Row") -> Example:
+        return self._add_negatives(self._pair(row), row.negatives(), scores=None)
 
-    def distinct(self, negatives: list[str], positive: str) -> list[int]:
-        """Places of the negatives that can be negatives: not blank, and not the positive itself."""
-        blank = self.contract.passage("", "").strip()
-        useless = (positive.strip(), blank)
-        kept = [i for i, text in enumerate(negatives) if text.strip() not in useless]
-        self.left_out[IDENTICAL] += sum(text.strip() == useless[0] for text in negatives)
-        return kept
-
-    def _negatives(self, record: Mapping[str, Any], place: str) -> list[str]:
-        if record.get(self.key("negatives")) is not None and self.format != "triples":
-            values = _listed(record[self.key("negatives")], place, self.key("negatives"))
-            return [_checked_text(value, place, self.key("negatives")) for value in values]
-        if self.key("negative") in record:
-            return [self._text(record, "negative", place)]
-        names = list(self._numbered(record, "negative"))
-        if not names:
-            raise ValueError(self._missing(place, ["negatives", "negative", "negative_1"], record))
-        # In a table, rows with fewer negatives than others have blanks behind them.
-        return [_checked_text(record[name] or "", place, name) for name in names]
-
-    def _numbered(self, record: Mapping[str, Any], name: str) -> Iterator[str]:
-        number = 1
-        while (key := self.key(f"{name}_{number}")) in record:
-            yield key
-            number += 1
-
-    def _scored(self, record: Mapping[str, Any], place: str) -> Example | None:
-        example = self._pair(record, place)
-        if example is None:
-            return None
-        texts = [self.contract.passage("", text) for text in self._negatives(record, place)]
-        scores = self._teacher_scores(record, place)
-        if len(scores) != 1 + len(texts):
+    def _scored(self, row: "Row") -> Example:
+        negatives, scores = row.negatives(), row.teacher_scores()
+        if len(scores) != 1 + len(negatives):
             raise ValueError(
-                f"{place}: {len(scores)} scores for {1 + len(texts)} passages, expected one for "
-                "the positive and one for each negative, in this order: mend the row"
+                f"{row.place}: {len(scores)} scores for {1 + len(negatives)} passages, expected "
+                "one for the positive and then one for each negative: correct the row."
             )
-        kept = self.distinct(texts, example["positive"])
+        return self._add_negatives(self._pair(row), negatives, scores=scores)
+
+    def _add_negatives(
+        self, example: Example, negatives: list[str], *, scores: list[float] | None
+    ) -> Example:
+        """Add the negatives that are not blank and do not have the text of the positive."""
+        if LEFT_OUT in example:
+            return example
+        texts = [self.contract.passage("", text) for text in negatives]
+        kept = [
+            i
+            for i, text in enumerate(texts)
+            if negatives[i].strip() and text.strip() != example["positive"].strip()
+        ]
         if not kept:
-            self.left_out[NO_NEGATIVE] += 1
-            return None
-        return {
-            **example,
-            "negatives": [texts[i] for i in kept],
-            "teacher_scores": [scores[0], *(scores[1 + i] for i in kept)],
-        }
+            return {LEFT_OUT: NO_NEGATIVE}
+        example = {**example, "negatives": [texts[i] for i in kept]}
+        if scores is not None:
+            example["teacher_scores"] = [scores[0], *(scores[1 + i] for i in kept)]
+        return example
 
-    def _teacher_scores(self, record: Mapping[str, Any], place: str) -> list[float]:
-        """The scores of the positive and of the negatives; a margin is as good as two scores."""
-        if self.key("scores") in record:
-            name = self.key("scores")
-            return [_number(v, place, name) for v in _listed(record[name], place, name)]
-        if self.key("margin") in record:
-            return [_number(record[self.key("margin")], place, self.key("margin")), 0.0]
-        if self.key("positive_score") not in record:
-            raise ValueError(self._missing(place, ["positive_score", "scores", "margin"], record))
-        positive = _number(record[self.key("positive_score")], place, self.key("positive_score"))
-        if record.get(self.key("negative_scores")) is not None:
-            name = self.key("negative_scores")
-            negatives = [(name, value) for value in _listed(record[name], place, name)]
-        elif self.key("negative_score") in record:
-            negatives = [(self.key("negative_score"), record[self.key("negative_score")])]
-        else:
-            names = self._numbered(record, "negative_score")
-            negatives = [(name, record[name]) for name in names]
-        return [positive, *(_number(value, place, name) for name, value in negatives)]
-
-    def _graded(self, record: Mapping[str, Any], place: str) -> Example | None:
-        first, second = (self._text(record, name, place) for name in ("sentence1", "sentence2"))
-        if self.key("score") not in record:
-            raise ValueError(self._missing(place, ["score"], record))
-        return self.graded(first, second, record[self.key("score")], place)
-
-    def graded(self, first: str, second: str, score: object, place: str) -> Example | None:
-        """A graded pair, its score from 0 to 1; both sentences are encoded as passages are."""
+    def _graded_pair(self, row: "Row") -> Example:
+        """Both sentences are encoded as passages are, as in the evaluation of graded pairs."""
+        first, second, score = row.text("sentence1"), row.text("sentence2"), row.number("score")
         lowest, highest = self.score_range
-        value = _number(score, place, self.key("score"))
-        if not lowest <= value <= highest:
+        if not lowest <= score <= highest:
             raise ValueError(
-                f"{place}: the score {value:g} is beyond score_range [{lowest:g}, {highest:g}]: "
-                "set score_range to the lowest and the highest score that there can be"
+                f"{row.place}: the score {score:g} is outside score_range [{lowest:g}, "
+                f"{highest:g}]: set score_range to the lowest and the highest possible score."
             )
         if not first.strip() or not second.strip():
-            self.left_out[BLANK] += 1
-            return None
-        label = (value - lowest) / (highest - lowest)
+            return {LEFT_OUT: BLANK}
         return {
             "sentence1": self.contract.passage("", first),
             "sentence2": self.contract.passage("", second),
-            "label": label,
+            "label": (score - lowest) / (highest - lowest),
         }
 
-    def _text(self, record: Mapping[str, Any], name: str, place: str) -> str:
-        key = self.key(name)
-        if key not in record:
-            raise ValueError(self._missing(place, [name], record))
-        return _checked_text(record[key], place, key)
+    def _dpr(self, row: "Row") -> Example:
+        """An entry of DPR's retriever training data (Karpukhin et al. 2020, section 4.2).
+
+        As in DPR, the first positive is used; the negatives are the hard ones, and the other ones
+        only for a question without hard ones.
+        """
+        question, positives = row.text("question"), self._contexts(row, "positive_ctxs")
+        if not positives:
+            return {LEFT_OUT: NO_POSITIVE}
+        if not question.strip() or not positives[0].strip():
+            return {LEFT_OUT: BLANK}
+        negatives = self._contexts(row, "hard_negative_ctxs")
+        negatives = negatives or self._contexts(row, "negative_ctxs")
+        blanks = (positives[0].strip(), self.contract.passage("", "").strip())
+        kept = [text for text in negatives if text.strip() not in blanks]
+        if not kept and not self.keep_without_negatives:
+            return {LEFT_OUT: NO_NEGATIVE}
+        return {
+            "query": self.contract.query(question),
+            "positive": positives[0],
+            "negatives": kept,
+        }
+
+    def _contexts(self, row: "Row", name: str) -> list[str]:
+        """The passages of a list of `title` and `text`."""
+        if name not in row.fields and name != "positive_ctxs":
+            return []
+        texts = []
+        for context in row.listed(name):
+            passage = Row(f"{row.place}: {name}", context if isinstance(context, dict) else {}, {})
+            title = passage.text("title") if passage.fields.get("title") else ""
+            texts.append(self.contract.passage(title, passage.text("text")))
+        return texts
 
 
-def _checked_text(value: object, place: str, name: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{place}: {name} is {_shown(value)}, expected text: mend the row")
-    return value
+@dataclass(frozen=True)
+class Row:
+    """The fields of one row, read by our names and checked.
 
+    Attributes:
+        place: file and line, for error messages.
+        fields: by the data's names.
+        columns: our names -> the data's names, where they differ.
+    """
 
-def _number(value: object, place: str, name: str) -> float:
-    try:
-        is_number = isinstance(value, str | int | float) and not isinstance(value, bool)
-        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{place}: {name} is {_shown(value)}, expected a number: mend the row")
-    return number
+    place: str
+    fields: Mapping[str, Any]
+    columns: Mapping[str, str]
 
+    def has(self, name: str) -> bool:
+        """Whether the row has a value for one of our names."""
+        return self.fields.get(self._key(name)) is not None
 
-def _listed(value: object, place: str, name: str) -> list[Any]:
-    """A list, or in a table of text the JSON that spells one."""
-    if isinstance(value, str):
+    def text(self, name: str) -> str:
+        value = self._value(name)
+        if not isinstance(value, str):
+            raise self._wrong(name, "text")
+        return value
+
+    def number(self, name: str) -> float:
+        return self._to_number(self._value(name), name)
+
+    def listed(self, name: str) -> list[Any]:
+        """A list; a table of texts may contain it as JSON."""
+        value = self._value(name)
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except json.JSONDecodeError as error:
+                raise self._wrong(name, "a list") from error
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list")
+        return value
+
+    def negatives(self) -> list[str]:
+        """`negatives`, a list; `negative`; or `negative_1`, `negative_2`, ..."""
+        if self.has("negatives"):
+            negatives = self.listed("negatives")
+            if not all(isinstance(text, str) for text in negatives):
+                raise self._wrong("negatives", "a list of texts")
+            return negatives
+        if self.has("negative"):
+            return [self.text("negative")]
+        # In a table, rows with fewer negatives than others have blank or null fields at their end.
+        names = self._numbered("negative")
+        if not names:
+            raise self._missing("negatives", "negative", "negative_1")
+        return [self.text(name) for name in names if self.has(name)]
+
+    def teacher_scores(self) -> list[float]:
+        """The scores of the positive and of the negatives; a margin is the score of a positive
+        whose negative has 0."""
+        if self.has("scores"):
+            return [self._to_number(score, "scores") for score in self.listed("scores")]
+        if self.has("margin"):
+            return [self.number("margin"), 0.0]
+        if not self.has("positive_score"):
+            raise self._missing("positive_score", "scores", "margin")
+        positive = self.number("positive_score")
+        if self.has("negative_scores"):
+            scores = self.listed("negative_scores")
+            return [positive, *(self._to_number(score, "negative_scores") for score in scores)]
+        if self.has("negative_score"):
+            return [positive, self.number("negative_score")]
+        names = self._numbered("negative_score")
+        return [positive, *(self.number(name) for name in names if self.has(name))]
+
+    def _key(self, name: str) -> str:
+        return self.columns.get(name, name)
+
+    def _value(self, name: str) -> Any:
+        if self._key(name) not in self.fields:
+            raise self._missing(name)
+        return self.fields[self._key(name)]
+
+    def _numbered(self, name: str) -> list[str]:
+        names: list[str] = []
+        while self._key(f"{name}_{len(names) + 1}") in self.fields:
+            names.append(f"{name}_{len(names) + 1}")
+        return names
+
+    def _to_number(self, value: Any, name: str) -> float:
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
-            value = str(value)
-    if not isinstance(value, list):
-        raise ValueError(f"{place}: {name} is {_shown(value)}, expected a list: mend the row")
-    return value
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self._wrong(name, "finite numbers")
+        return number
+
+    def _wrong(self, name: str, expected: str) -> ValueError:
+        value = self._value(name)
+        return ValueError(f"{self.place}: {self._key(name)} is {value!r:.60}, expected {expected}.")
+
+    def _missing(self, *names: str) -> ValueError:
+        keys = " or ".join(repr(self._key(name)) for name in names)
+        columns = [name[:40] for name in self.fields]
+        nearest = get_close_matches(self._key(names[0]), columns, n=1, cutoff=0.0) or ["..."]
+        return ValueError(
+            f"{self.place}: there is no column {keys}; the columns are {', '.join(columns)}. Map "
+            f"our names to the data's, for example columns: {{{names[0]}: {nearest[0]}}}, or list "
+            "all columns of a .tsv or .csv file without a header."
+        )
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return "null"
-    text = repr(value)
-    return f"{text[:60]}{'…' if len(text) > 60 else ''} ({type(value).__name__})"
+def read_stsb(source: DataSource) -> Iterator[Record]:
+    """Read the STS benchmark's own files, such as sts-train.csv (Cer et al. 2017).
+
+    They have tabs between fields and no header, quotes are part of the text, and some lines have
+    licences after the two sentences.
+
+    Raises:
+        ValueError: the source is a Hub data set, or a line has too few fields.
+    """
+    if source.table is not None:
+        raise ValueError(
+            f"{source.name} is a Hub data set, but format stsb is for the benchmark's own files: "
+            "use format: graded_pairs, and map its columns."
+        )
+    for file in source.files:
+        for number, line in read_lines(file):
+            fields = line.split("\t")
+            if len(fields) < len(_STSB_FIELDS):
+                raise ValueError(
+                    f"{file}:{number}: {len(fields)} fields between tabs, expected "
+                    f"{', '.join(_STSB_FIELDS)}. A file with the header sentence1,sentence2,score "
+                    "has format graded_pairs."
+                )
+            yield f"{file}:{number}", dict(zip(_STSB_FIELDS, fields, strict=False))

@@ -1,1 +1,1 @@
-"""Measures: runs, vectors of pairs and judgements -> values -> whether two systems differ."""
+"""Measures of runs and similarities, and tests of whether two systems differ."""

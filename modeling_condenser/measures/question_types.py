@@ -290,7 +290,7 @@ def _type_of_noun(noun: str) -> AnswerType | None:
     return next((_TYPE_OF_NOUN[form] for form in singulars if form in _TYPE_OF_NOUN), None)
 
 
-def group_by_type(questions: Mapping[str, str]) -> dict[AnswerType, list[str]]:
+def group_by_type(questions: Mapping[str, str]) -> dict[str, list[str]]:
     """Sort queries by answer type.
 
     Args:
@@ -301,5 +301,31 @@ def group_by_type(questions: Mapping[str, str]) -> dict[AnswerType, list[str]]:
         a question are left out, as are questions without a type.
     """
     types = {query_id: answer_type(text) for query_id, text in questions.items()}
-    groups = {answer: [q for q, t in types.items() if t == answer] for answer in ANSWER_TYPES}
+    groups: dict[str, list[str]] = {
+        answer: [q for q, t in types.items() if t == answer] for answer in ANSWER_TYPES
+    }
     return {answer: ids for answer, ids in groups.items() if ids}
+
+
+LENGTH_LIMITS = (4, 8, 12)
+"""The greatest numbers of words in all groups of queries but the last, which has no limit."""
+
+
+def group_by_length(queries: Mapping[str, str]) -> dict[str, list[str]]:
+    """Group queries by their number of words.
+
+    Args:
+        queries: query id -> text.
+
+    Returns:
+        "1-4 words", "5-8 words", "9-12 words", "13 words or more" -> query ids, in the order of
+        `queries`; without empty groups and empty queries.
+    """
+    names = [f"{end - 3}-{end} words" for end in LENGTH_LIMITS]
+    names.append(f"{LENGTH_LIMITS[-1] + 1} words or more")
+    groups: dict[str, list[str]] = {name: [] for name in names}
+    for query_id, text in queries.items():
+        n_words = len(text.split())
+        if n_words:
+            groups[names[sum(n_words > limit for limit in LENGTH_LIMITS)]].append(query_id)
+    return {name: ids for name, ids in groups.items() if ids}

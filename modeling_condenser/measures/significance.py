@@ -1,145 +1,127 @@
-"""Does a system differ from a baseline, or is it the choice of queries?
+"""Decide whether two systems differ, from their values per query.
 
-In: one measure's values per query for two or more systems, over the same queries. Out: the mean
-difference, p values and a bootstrap confidence interval. The paired randomisation test is the one
-that Smucker, Allan & Carterette (2007) recommend for retrieval experiments; the thesis (section
-4.4) has a paired t-test over the means of ten groups of queries. Where several systems or measures
-are compared, `holm` corrects the p values. All speak about the sample of queries only, not about
-the training seed.
+The paired randomisation test is the one that Smucker, Allan & Carterette (2007) recommend for
+retrieval experiments. The thesis (section 4.4) uses a paired t-test over the means of ten groups of
+queries. `compare_all` compares many pairs of systems and corrects their p-values together, which
+every table of a report needs. All tests are about the sample of queries, not about training seeds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
 
-_BATCH_VALUES = 2_000_000  # resampled values held at once: 16 MB
+ALPHA = 0.05
+"""A difference is called significant if its corrected p-value is below this."""
+
+N_RESAMPLES = 10_000
+_BATCH_VALUES = 2_000_000  # resampled values in memory at once: 16 MB
 _ROUNDING = 1e-12
+_EQUAL = 1e-9  # one ranking gives values that differ in the last bits if sums change their order
+
+Values = Mapping[str, float]
+"""Query id -> value of one measure of one system."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Comparison(NamedTuple):
-    """A system against a baseline, over the same queries."""
+    """A system against a baseline in one measure, over the same queries."""
 
     mean_system: float
     mean_baseline: float
     difference: float
     """Mean of system minus baseline."""
     p_value: float
-    """Two-sided; of the hypothesis that swapping the two systems on any query changes nothing."""
+    """Two-sided, of the paired randomisation test."""
     interval: tuple[float, float]
-    """95 % percentile bootstrap confidence interval of the difference."""
-    p_adjusted: float | None = None
-    """The p value after Holm's correction; None where the comparison was made alone."""
+    """95 % bootstrap confidence interval of the difference; (-inf, inf) with a single query."""
+    p_adjusted: float
+    """The p-value after Holm's correction; the p-value itself for a comparison made alone."""
+    better: int = 0
+    """Queries on which the system's value is higher."""
+    equal: int = 0
+    worse: int = 0
+
+    @property
+    def is_significant(self) -> bool:
+        return self.p_adjusted < ALPHA
 
 
 def compare(
-    system: Mapping[str, float],
-    baseline: Mapping[str, float],
-    *,
-    n_resamples: int = 10_000,
-    seed: int = 0,
+    system: Values, baseline: Values, *, n_resamples: int = N_RESAMPLES, seed: int = 0
 ) -> Comparison:
-    """Compare two systems on the values of one measure.
+    """Compare two systems in one measure.
 
     Args:
         system: query id -> value.
         baseline: query id -> value, for the same queries.
-        n_resamples: resamples for the test and for the interval. If the systems differ on n
-            queries and 2**n <= n_resamples, the test enumerates all swaps and is exact; otherwise
-            the smallest p value it can give is 1 / (n_resamples + 1).
-        seed: seeds both.
-
-    Returns:
-        Means, difference, p value and interval. If the systems agree on every query, p is 1 and
-        the interval (0, 0).
+        n_resamples: for the test and for the interval. If the systems differ on n queries and
+            2**n <= n_resamples, the test enumerates all swaps and is exact; otherwise its smallest
+            p-value is 1 / (n_resamples + 1).
+        seed: for both. The result does not depend on the order of the queries.
 
     Raises:
-        ValueError: the queries differ, there are fewer than two, or a value is not finite.
+        ValueError: the queries differ, there are none, or a value is not finite.
     """
     system_values, baseline_values = _paired_values(system, baseline)  # (Q,), (Q,)
     differences = system_values - baseline_values  # (Q,)
-    differing = differences[differences != 0]  # a swap changes nothing on the others
+    differing = differences[differences != 0]  # swapping the other queries has no effect
+    better, worse = int((differences > _EQUAL).sum()), int((differences < -_EQUAL).sum())
+    p_value = randomisation_test(
+        # Swapping the systems on a query flips the sign of its difference.
+        lambda swapped: (differing.sum() - 2 * (swapped @ differing)) / len(differences),
+        n=len(differing),
+        n_resamples=n_resamples,
+        seed=seed,
+    )
     return Comparison(
         mean_system=float(system_values.mean()),
         mean_baseline=float(baseline_values.mean()),
         difference=float(differences.mean()),
-        p_value=swap_test(
-            # Exchanging the systems on a query flips the sign of its difference.
-            lambda swapped: (differing.sum() - 2 * (swapped @ differing)) / len(differences),
-            n=len(differing),
-            n_resamples=n_resamples,
-            seed=seed,
-        ),
-        interval=_bootstrap_interval(differences, n_resamples=n_resamples, seed=seed),
+        p_value=p_value,
+        interval=bootstrap_interval(_mean, differences, n_resamples=n_resamples, seed=seed),
+        p_adjusted=p_value,
+        better=better,
+        equal=len(differences) - better - worse,
+        worse=worse,
     )
 
 
-def compare_in_groups(
-    system: Mapping[str, float],
-    baseline: Mapping[str, float],
-    *,
-    n_groups: int = 10,
-    seed: int = 0,
-) -> float | None:
-    """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
-
-    The queries are divided at random into groups without replacement, as equal in size as can be.
-    A group's value is the mean over its queries, and the t-test pairs the two systems' values of
-    each group. Another seed makes other groups and another p value, on which the randomisation test
-    of `compare` does not depend: prefer that one, unless it is the thesis that is reproduced.
+def compare_all(
+    pairs: Mapping[Key, tuple[Values, Values]], *, seed: int = 0
+) -> dict[Key, Comparison]:
+    """Compare pairs of systems, with p-values corrected over all of them.
 
     Args:
-        system: query id -> value.
-        baseline: query id -> value, for the same queries.
-        n_groups: number of groups, at least 2.
-        seed: of the division. Which query comes into which group depends on the set of query ids
-            and the seed only.
-
-    Returns:
-        The two-sided p value: 1 if the systems agree in every group, and None if there are fewer
-        queries than groups.
-
-    Raises:
-        ValueError: the queries differ, there are fewer than two, a value is not finite, or fewer
-            than two groups are asked for.
+        pairs: any key -> values of a system and of its baseline; see `compare`.
+        seed: of the tests and intervals.
     """
-    if n_groups < 2:
-        raise ValueError(f"{n_groups} groups, expected at least 2 (the thesis has 10)")
-    values = np.stack(_paired_values(system, baseline))  # (2, Q)
-    if values.shape[1] < n_groups:
-        return None
-    order = np.random.default_rng(seed).permutation(values.shape[1])
-    groups = np.array_split(order, n_groups)
-    means = np.stack([values[:, group].mean(axis=1) for group in groups], axis=1)  # (2, groups)
-    differences = means[0] - means[1]
-    # Equal differences vary by rounding only, and t would be whatever that makes of it.
-    if np.ptp(differences) <= _ROUNDING:
-        return 1.0 if abs(differences[0]) <= _ROUNDING else 0.0
-    return float(stats.ttest_rel(means[0], means[1]).pvalue)
+    return correct({key: compare(a, b, seed=seed) for key, (a, b) in pairs.items()})
+
+
+def correct(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
+    """The same comparisons, with p-values corrected over all of them (Holm)."""
+    adjusted = holm([c.p_value for c in comparisons.values()])
+    return {
+        key: c._replace(p_adjusted=p)
+        for (key, c), p in zip(comparisons.items(), adjusted, strict=True)
+    }
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for the number of tests (Holm 1979).
+    """Correct p-values for the number of tests (Holm 1979).
 
-    If all those whose corrected value is at most 0.05 are called significant, the chance of even
-    one false one is at most 5 %, however the tests depend on each other.
-
-    Args:
-        p_values: of all the tests that one table shows.
-
-    Returns:
-        The corrected values in the same order, from 0 to 1.
+    If every test whose corrected value is at most 0.05 is called significant, the chance of even
+    one false claim is at most 5 %, however the tests depend on each other.
 
     Raises:
-        ValueError: one is not from 0 to 1.
+        ValueError: a p-value is not from 0 to 1.
     """
     values = np.asarray(p_values, dtype=np.float64)  # (n,)
-    wrong = values[~((values >= 0) & (values <= 1))]
-    if len(wrong):
-        raise ValueError(
-            f"a p value of {wrong[0]}, expected from 0 to 1: leave out tests that gave none"
-        )
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"p-values {list(p_values)}, expected numbers from 0 to 1")
     order = np.argsort(values, kind="stable")
     raised = values[order] * np.arange(len(values), 0, -1)  # the smallest by n, the next by n - 1
     adjusted = np.empty_like(values)
@@ -147,20 +129,54 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def swap_test(
-    difference: Callable[[np.ndarray], np.ndarray], *, n: int, n_resamples: int, seed: int
-) -> float:
-    """P value of a paired randomisation test: how often random swaps give a difference as great.
+def compare_in_groups(
+    system: Values, baseline: Values, *, n_groups: int = 10, seed: int = 0
+) -> float | None:
+    """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
+
+    The queries are divided at random into groups of equal size, up to one query. Another seed makes
+    other groups and another p-value. Prefer `compare`, unless you reproduce the thesis.
 
     Args:
-        difference: of two systems, whose values of some of n items are exchanged: (B, n) float64 of
-            1 for those that are, else 0, in; (B,) out.
-        n: items.
-        n_resamples: random swaps to try; all there are, if these are no more.
-        seed: of the swaps.
+        system: query id -> value.
+        baseline: query id -> value, for the same queries.
+        n_groups: at least 2.
+        seed: of the division.
 
     Returns:
-        The two-sided p value. With random swaps, the observed difference counts as one of them.
+        The two-sided p-value; 1 if the systems agree in every group, None if there are fewer
+        queries than groups.
+
+    Raises:
+        ValueError: the queries differ, there are none, or a value is not finite.
+    """
+    values = np.stack(_paired_values(system, baseline))  # (2, Q)
+    if values.shape[1] < n_groups:
+        return None
+    order = np.random.default_rng(seed).permutation(values.shape[1])
+    groups = np.array_split(order, n_groups)
+    means = np.stack([values[:, group].mean(axis=1) for group in groups], axis=1)  # (2, groups)
+    differences = means[0] - means[1]
+    if np.ptp(differences) <= _ROUNDING:  # t would depend on rounding errors only
+        return 1.0 if abs(differences[0]) <= _ROUNDING else 0.0
+    return float(stats.ttest_rel(means[0], means[1]).pvalue)
+
+
+def randomisation_test(
+    difference: Callable[[np.ndarray], np.ndarray],
+    *,
+    n: int,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+) -> float:
+    """Two-sided p-value of a paired randomisation test of two systems on n items.
+
+    Args:
+        difference: maps (B, n) float64, 1 for each item on which the systems' values are swapped
+            and 0 for the others, to the (B,) differences between the systems.
+        n: items.
+        n_resamples: random swaps; if all 2**n swaps are no more, they are enumerated.
+        seed: of the random swaps.
     """
     observed = abs(difference(np.zeros((1, n)))[0])
     is_exact = n < 63 and 2**n <= n_resamples
@@ -178,46 +194,70 @@ def swap_test(
             swapped = np.unpackbits(drawn, axis=1, count=n)
         differences = abs(difference(swapped.astype(np.float64)))
         extreme += int((differences >= observed - _ROUNDING).sum())
+    # With random swaps, the observed difference counts as one of them.
     return extreme / total if is_exact else (extreme + 1) / (total + 1)
 
 
-def _paired_values(
-    system: Mapping[str, float], baseline: Mapping[str, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both systems' values, (Q,) float64 each, in one order of the queries."""
-    apart = sorted(system.keys() ^ baseline.keys())
-    if apart:
-        raise ValueError(
-            f"the two systems were measured on different queries ({len(system)} and"
-            f" {len(baseline)}; {len(apart)} in one only, such as {apart[0]!r}): expected the same;"
-            " evaluate both runs against the same qrels"
-        )
-    if len(system) < 2:
-        raise ValueError(f"{len(system)} queries to compare on, expected at least 2: use more")
-    query_ids = sorted(system)  # not the mapping's order, on which a seeded result would depend
-    values = np.array([[s[q] for q in query_ids] for s in (system, baseline)], dtype=np.float64)
-    unusable = np.flatnonzero(~np.isfinite(values).all(axis=0))
-    if len(unusable):
-        query_id = query_ids[unusable[0]]
-        raise ValueError(
-            f"query {query_id!r} has the values {system[query_id]} and {baseline[query_id]},"
-            " expected two finite numbers: measure it again, or leave it out of both"
-        )
-    return values[0], values[1]
-
-
-def _bootstrap_interval(
-    differences: np.ndarray, *, n_resamples: int, seed: int
+def bootstrap_interval(
+    statistic: Callable[..., np.ndarray],
+    *samples: np.ndarray,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    # The percentile method, since BCa gives NaN where all differences are equal.
+    """95 % percentile bootstrap interval of a statistic of paired samples.
+
+    The percentile method is used because BCa gives NaN for samples whose values are all equal.
+
+    Args:
+        statistic: of the samples, along the `axis` that it is given.
+        *samples: (N,) each; their items are drawn together.
+        n_resamples: draws. Draws whose statistic is undefined (NaN) are left out.
+        seed: of the draws.
+
+    Returns:
+        The bounds; (-inf, inf) for a single item.
+    """
+    if len(samples[0]) < 2:
+        return -np.inf, np.inf
     result = stats.bootstrap(
-        (differences,),
-        np.mean,
+        samples,
+        statistic,
+        paired=True,
         vectorized=True,
-        confidence_level=0.95,
         method="percentile",
         n_resamples=n_resamples,
-        batch=max(1, _BATCH_VALUES // len(differences)),
+        batch=max(1, _BATCH_VALUES // len(samples[0])),
         rng=np.random.default_rng(seed),
     )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    low, high = np.nanpercentile(result.bootstrap_distribution, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def mean_interval(values: Values, *, seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap interval of a mean over queries; (-inf, inf) for a single query."""
+    ordered = np.array([values[q] for q in sorted(values)], dtype=np.float64)
+    return bootstrap_interval(_mean, ordered, seed=seed)
+
+
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+    return values.mean(axis=axis)
+
+
+def _paired_values(system: Values, baseline: Values) -> tuple[np.ndarray, np.ndarray]:
+    """The values of both systems, (Q,) float64, in the order of the sorted query ids."""
+    unpaired = sorted(system.keys() ^ baseline.keys())
+    if unpaired or not system:
+        raise ValueError(
+            f"the systems were measured on different queries ({len(system)} and {len(baseline)},"
+            f" unpaired: {', '.join(unpaired[:3]) or 'none'}): evaluate both runs against the same"
+            " qrels"
+        )
+    query_ids = sorted(system)
+    values = np.array([[s[q] for q in query_ids] for s in (system, baseline)], dtype=np.float64)
+    if not np.isfinite(values).all():
+        query_id = query_ids[int(np.flatnonzero(~np.isfinite(values).all(axis=0))[0])]
+        raise ValueError(
+            f"query {query_id!r} has the values {system[query_id]} and {baseline[query_id]},"
+            " expected finite numbers"
+        )
+    return values[0], values[1]

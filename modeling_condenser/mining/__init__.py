@@ -1,1 +1,1 @@
-"""Mining: retriever or BM25 + labelled queries -> hard negatives for fine-tuning."""
+"""Mining: hard negatives for fine-tuning, from what a retriever finds."""

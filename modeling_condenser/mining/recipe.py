@@ -1,50 +1,49 @@
-"""What a mining recipe may say."""
+"""The fields of a mining recipe."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from modeling_condenser.collection.answers import Match
 
-from .candidates import CandidateFilter
-from .drawing import Sampling
+from .candidates import CandidateFilter, Sampling
 
 
 @dataclass(frozen=True)
 class MiningRecipe:
-    """What a mining recipe says beside the settings of a dense search.
+    """Fields of a mining recipe, in addition to the settings of a dense search.
 
     Attributes:
-        system: what finds the candidates: bm25, an encoder, or a TREC run file; with settings
-            behind commas.
+        system: what finds the candidates: bm25, an encoder, or a TREC run file; settings follow
+            after commas.
         collection: folder or Hub name.
-        output_dir: the run folder.
+        output_dir: the output folder.
         split: whose queries to mine negatives for.
-        first_rank: the first rank to take candidates from, 1 for the top; positives are counted.
-        last_rank: the last one, itself included; so many passages are searched.
-        n_negatives: how many a query gets at most; null for all that pass the filters.
+        first_rank: the first rank to take candidates from; 1 is the top, and positives count.
+        last_rank: the last rank to take candidates from; so many passages are searched.
+        n_negatives: the maximum for a query; null for all that pass the filters.
         sampling: "random" candidates, or the "top" ones.
-        seed: decides which are sampled, for each query by itself.
-        positives: passages judged relevant ("judgements"), or, for collections that have answers
-            only, a query's first passage that holds one ("answers", Karpukhin et al. 2020, 4.2).
-        min_score: drop candidates that the searcher scores lower.
-        max_score: drop candidates that the searcher scores higher.
+        seed: decides which are sampled, for each query independently.
+        positives: passages judged relevant ("judgements"); or, for collections that have only
+            answers, a query's first passage with one ("answers", Karpukhin et al. 2020, 4.2).
+        min_score: drop candidates with a lower score of the searcher.
+        max_score: drop candidates with a higher score of the searcher.
         absolute_margin: drop candidates that score higher than the positive's score minus this.
-        relative_margin: the same, as a share of the positive's score: 0.05 keeps what has at most
-            95 % of it. Of several positives the lowest score counts, for both margins.
-        answer_filter: drop candidates that hold an answer of the query.
+        relative_margin: the same as a share of the positive's score: 0.05 keeps candidates with
+            at most 95 % of it. Of several positives the lowest score counts, for both margins.
+        answer_filter: drop candidates that contain an answer of the query.
         answer_match: "string", or "regex" for answers that are regular expressions.
         cross_encoder: folder or Hub name; scores positives and negatives.
-        negative_below: drop candidates to which it gives this probability of being relevant, or a
-            higher one; RocketQA's is 0.1.
-        positive_above: take candidates with a higher one for positives; RocketQA's is 0.9.
-        cross_encoder_max_length: longest pair in tokens; the model's own by default.
-        cross_encoder_batch_size: pairs at once.
-        title_separator: stands between a passage's title and text, for cross-encoder and examples.
-        with_text: write the texts too, one line for each query and positive.
-        queries_per_window: how many queries are mined at once. More need more memory, and a run
-            that was killed repeats one window: lower it where a cross-encoder is slow. Fewer make
-            exact search read all vectors more often.
-        work_folder: for embeddings and index, if others share them; by default in the run folder.
+        negative_below: drop candidates that are relevant with at least this probability, according
+            to the cross-encoder; 0.1 in RocketQA.
+        positive_above: use candidates with a higher probability as positives; 0.9 in RocketQA.
+        cross_encoder_max_length: maximum tokens of a pair; the model's own by default.
+        cross_encoder_batch_size: number of pairs to score at once.
+        title_separator: between a passage's title and text, for the cross-encoder and examples.
+        with_text: also write the texts, one line for each query and positive.
+        queries_per_window: how many queries are mined together. More need more memory, and an
+            interrupted command repeats one window: use fewer where a cross-encoder is slow. With
+            fewer, exact search reads all vectors more often.
+        work_folder: for embeddings and index, to share them; by default in the output folder.
     """
 
     system: str
@@ -77,7 +76,7 @@ class MiningRecipe:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ValueError(f"{name} is {value}, expected at least {least}: raise it.")
+                raise ValueError(f"{name} is {value}, expected at least {least}.")
         self._check_ranks()
         self._check_scores()
         self._check_cross_encoder()
@@ -86,7 +85,7 @@ class MiningRecipe:
         n_ranks = self.last_rank - self.first_rank + 1
         if n_ranks < (self.n_negatives or 1):
             raise ValueError(
-                f"first_rank is {self.first_rank} and last_rank {self.last_rank}, which leaves "
+                f"first_rank {self.first_rank} and last_rank {self.last_rank} leave "
                 f"{max(n_ranks, 0)} candidates, expected at least {self.n_negatives or 1}: raise "
                 "last_rank, or lower first_rank or n_negatives."
             )
@@ -94,11 +93,11 @@ class MiningRecipe:
     def _check_scores(self) -> None:
         low, high = self.min_score, self.max_score
         if low is not None and high is not None and low > high:
-            raise ValueError(f"min_score is {low} and max_score {high}: exchange them.")
+            raise ValueError(f"min_score {low} is larger than max_score {high}: swap them.")
         if self.positives == "answers" and self.answer_filter:
             raise ValueError(
-                "answer_filter is set beside positives 'answers', which implies it, since every "
-                "passage with an answer is one: leave it out."
+                "positives: answers implies answer_filter, because every passage with an answer is "
+                "a positive: remove answer_filter."
             )
 
     def _check_cross_encoder(self) -> None:
@@ -107,18 +106,17 @@ class MiningRecipe:
             if value is None:
                 continue
             if self.cross_encoder is None:
-                raise ValueError(f"{name} is {value}, but no cross_encoder is named: name one.")
+                raise ValueError(f"{name} is {value}, but there is no cross_encoder: name one.")
             if not 0 < value <= 1:
                 raise ValueError(f"{name} is {value}, expected a probability above 0, up to 1.")
         if low is not None and high is not None and low > high:
             raise ValueError(
-                f"negative_below is {low} and positive_above {high}, so that a passage could be "
-                "both: exchange them."
+                f"negative_below {low} is larger than positive_above {high}: swap them."
             )
 
     @property
     def candidates(self) -> CandidateFilter:
-        """The part that concerns ranks and scores."""
+        """The filters by rank and score."""
         return CandidateFilter(
             self.first_rank,
             self.last_rank,

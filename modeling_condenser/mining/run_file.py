@@ -1,12 +1,12 @@
-"""A run file of any size as a searcher: a TREC run in, the passages of some of its queries out.
+"""Search in a TREC run file of any size.
 
-The run of half a million queries has a hundred million lines. Only where each query's lines lie is
-kept in memory; they are read again when the query's turn comes.
+The run of half a million queries has a hundred million lines. Only the positions of each query's
+lines are kept in memory; they are read when the query is searched.
 """
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -15,103 +15,76 @@ from modeling_condenser.retrieval.runs import RUN_COLUMNS, Run, rank_passages
 
 
 class RunFile:
-    """A TREC run whose queries are read when they are asked for.
+    """A TREC run that is read query by query.
 
     Args:
-        path: six columns a line, separated by blanks; the lines of a query stand together.
+        path: six columns a line, separated by blanks; the lines of a query are consecutive.
         progress: whether to show a bar.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a malformed line, a passage that a query lists twice, or a query whose lines do
-            not stand together; the message names file and line.
+        ValueError: a query's lines are not consecutive.
     """
 
     def __init__(self, path: str | Path, *, progress: bool = False) -> None:
         self._path = Path(path)
         if not self._path.is_file():
-            raise FileNotFoundError(f"no run file at {path}: mend the path")
-        self._number: dict[str, int] = {}  # of a query, in the order of the file
-        self._first = array("q")  # byte in the file, one entry more than there are queries
+            raise FileNotFoundError(f"There is no run file {path}: correct the path.")
+        self.query_numbers: dict[str, int] = {}  # in the order of the file
+        self._starts = array("q")  # byte of each query's first line, and of the end
         self._index(progress)
 
+    def _index(self, progress: bool) -> None:
+        last, byte = None, 0
+        size = self._path.stat().st_size
+        bar = tqdm(total=size, desc="indexing the run", unit="B", delay=2, disable=not progress)
+        with bar, self._path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                query_id = line.split(maxsplit=1)[0].decode() if line.strip() else last
+                if query_id is not None and query_id != last:
+                    if query_id in self.query_numbers:
+                        raise ValueError(
+                            f"{self._path}:{number}: the lines of query {query_id!r} are not "
+                            "consecutive: sort the file, for example with `sort -s -k1,1`."
+                        )
+                    self.query_numbers[query_id] = len(self._starts)
+                    self._starts.append(byte)
+                    last = query_id
+                byte += len(line)
+                bar.update(len(line))
+        self._starts.append(byte)
+
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The first `depth` passages that the run has for each of the queries."""
+        """The first `depth` passages that the run has for each query.
+
+        Raises:
+            ValueError: a line of a query is malformed.
+        """
         run: Run = {}
         with self._path.open("rb") as file:
             for query_id in queries:
-                number = self._number.get(query_id)
-                if number is None:
+                if query_id not in self.query_numbers:
                     continue
-                file.seek(self._first[number])
-                block = file.read(self._first[number + 1] - self._first[number]).decode()
-                lines = (line.split() for line in block.split("\n") if line.strip())
-                scores = {passage_id: float(score) for _, _, passage_id, _, score, _ in lines}
-                run[query_id] = dict(rank_passages(scores)[:depth])
+                number = self.query_numbers[query_id]
+                file.seek(self._starts[number])
+                block = file.read(self._starts[number + 1] - self._starts[number])
+                run[query_id] = dict(rank_passages(self._scores(block.decode()))[:depth])
         return run
 
-    def count_known(self, query_ids: Iterable[str]) -> int:
-        """How many of the queries the run has."""
-        return sum(query_id in self._number for query_id in query_ids)
-
-    def _index(self, progress: bool) -> None:
-        """Check all lines, and note where each query's begin."""
-        last, byte = None, 0
-        passages: set[str] = set()  # of one query
-        bar = tqdm(
-            total=self._path.stat().st_size,
-            desc=f"reading {self._path.name}",
-            unit="B",
-            unit_scale=True,
-            disable=not progress,
-            delay=2,
-        )
-        with bar, self._path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    place = f"{self._path}:{number}"
-                    query_id, passage_id = _parse_line(line, place)
-                    if query_id != last:
-                        self._begin(query_id, byte, place)
-                        last, passages = query_id, set()
-                    if passage_id in passages:
-                        raise ValueError(
-                            f"{place}: query {query_id!r} lists passage {passage_id!r} a second "
-                            "time: expected it once; drop one of the two lines"
-                        )
-                    passages.add(passage_id)
-                byte += len(line)
-                bar.update(len(line))
-        self._first.append(byte)
-
-    def _begin(self, query_id: str, byte: int, place: str) -> None:
-        if query_id in self._number:
-            raise ValueError(
-                f"{place}: query {query_id!r} stands further up too, with other queries between: "
-                "expected its lines together; sort the file, as with `sort -s -k1,1`"
-            )
-        self._number[query_id] = len(self._first)
-        self._first.append(byte)
-
-
-def _parse_line(line: bytes, place: str) -> tuple[str, str]:
-    """Query and passage of a line that is well made."""
-    try:
-        columns = line.decode().split()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{place}: not UTF-8 ({error}): expected text; mend the line") from error
-    if len(columns) != len(RUN_COLUMNS):
-        raise ValueError(
-            f"{place}: {len(columns)} columns, expected {len(RUN_COLUMNS)}"
-            f" ({' '.join(RUN_COLUMNS)}): mend the line {line.decode().strip()!r}"
-        )
-    query_id, _, passage_id, _, score, _ = columns
-    try:
-        is_finite = math.isfinite(float(score))
-    except ValueError:
-        is_finite = False
-    if not is_finite:
-        raise ValueError(
-            f"{place}: score {score!r}, expected a finite number in column 5: mend the line"
-        )
-    return query_id, passage_id
+    def _scores(self, block: str) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        for line in block.split("\n"):
+            if not line.strip():
+                continue
+            try:
+                _, _, passage_id, _, score, _ = line.split()
+                is_valid = passage_id not in scores and math.isfinite(float(score))
+            except ValueError:
+                is_valid = False
+            if not is_valid:
+                raise ValueError(
+                    f"{self._path}: the line {line!r} is malformed, expected "
+                    f"{' '.join(RUN_COLUMNS)} with a finite score, once for each passage."
+                )
+            scores[passage_id] = float(score)
+        return scores

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
-from transformers import TrainingArguments
 
+from .arguments import CONTRASTIVE, CondenserTrainingArguments
+from .checks import check_batch, check_enough
 from .contrast import Contrast, Contrasted
 from .gradient_cache import Chunk, put_back, split_batch
 from .packed_batches import is_packed, unpack
@@ -27,7 +28,7 @@ class ContrastiveTrainer(CondenserTrainer):
     (`gradient_cache`), at the cost of a second forward pass of the backbone.
 
     Args:
-        *args: as for `Trainer`.
+        *args: as for `CondenserTrainer`; `CondenserTrainingArguments` decide all that follows.
         contrast: how vectors are contrasted.
         weight: of the contrastive loss.
         cache_chunk_size: texts whose activations are held at once; None for the whole batch.
@@ -38,16 +39,23 @@ class ContrastiveTrainer(CondenserTrainer):
         ValueError: the arguments do not fit a loss over the whole batch (`check_batch`).
     """
 
+    objectives = CONTRASTIVE
+
     def __init__(
         self,
         *args: Any,
-        contrast: Contrast,
+        contrast: Contrast | None = None,
         weight: float = 1.0,
         cache_chunk_size: int | None = None,
         masks: bool = True,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        if isinstance(self.args, CondenserTrainingArguments):
+            contrast, cache_chunk_size = self.args.contrast, self.args.cache_chunk_size
+            weight, masks = self.args.contrast_weight, self.args.objective != "ict"
+        if contrast is None:
+            raise ValueError("ContrastiveTrainer needs a contrast or CondenserTrainingArguments.")
         check_batch(self.args, cache_chunk_size)
         check_enough(len(self.train_dataset), self.args)  # type: ignore[arg-type]
         if self.accelerator.distributed_type == DistributedType.DEEPSPEED and cache_chunk_size:
@@ -169,62 +177,3 @@ def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
 def _with_value(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """A loss with its own gradient and another value, the one to log."""
     return loss + (value - loss).detach()
-
-
-def check_batch(arguments: TrainingArguments, cache_chunk_size: int | None) -> None:
-    """Check that training arguments fit a loss over the whole batch.
-
-    Raises:
-        ValueError: they do not; the message says which and what to do.
-    """
-    n_documents = arguments.per_device_train_batch_size
-    n_spans = 2 * n_documents
-    if arguments.gradient_accumulation_steps > 1:
-        raise ValueError(
-            f"gradient_accumulation_steps is {arguments.gradient_accumulation_steps}, but a "
-            "contrastive loss is over the whole batch, which accumulation cannot enlarge: set it "
-            "to 1, per_device_train_batch_size to the batch that you want, and cache_chunk_size "
-            "to what fits the memory."
-        )
-    if arguments.n_gpu > 1:
-        raise ValueError(
-            f"One process sees {arguments.n_gpu} GPUs, but a contrastive loss needs one process "
-            "for each: start it with torchrun or accelerate launch."
-        )
-    if not arguments.dataloader_drop_last:
-        raise ValueError(
-            "dataloader_drop_last is false, but the loss of a smaller last batch has fewer "
-            "negatives, or none: set it to true."
-        )
-    if n_documents * arguments.world_size < 2:
-        raise ValueError(
-            "The batch is one pair, in which nothing is a negative: set "
-            "per_device_train_batch_size (pairs on a device) to 2 or more; the papers' is 1,024."
-        )
-    if cache_chunk_size is None:
-        return
-    if cache_chunk_size < 2 or cache_chunk_size % 2:
-        raise ValueError(
-            f"cache_chunk_size is {cache_chunk_size}, but texts come in pairs: choose an even "
-            "number of at least 2."
-        )
-    if cache_chunk_size > n_spans:
-        raise ValueError(
-            f"cache_chunk_size is {cache_chunk_size}, but a device's batch is {n_spans} texts (two "
-            f"for each of per_device_train_batch_size: {n_documents}): choose at most that, or "
-            "leave it out."
-        )
-
-
-def check_enough(n_pairs: int, arguments: TrainingArguments) -> None:
-    """Check that there is at least one whole batch.
-
-    Raises:
-        ValueError: there is none.
-    """
-    batch = arguments.per_device_train_batch_size * arguments.world_size
-    if n_pairs < batch:
-        raise ValueError(
-            f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
-            "processes): lower per_device_train_batch_size, or add text."
-        )

@@ -1,25 +1,20 @@
-"""The objectives: which model is trained, on which examples, by which trainer."""
+"""The objectives: which model is trained, and by which trainer."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from datasets import Dataset, IterableDataset
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import AutoConfig, PreTrainedModel
 
 from modeling_condenser.dropout import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
-from modeling_condenser.packing import use_packing, why_not_packed
+from modeling_condenser.packing import use_packing
 
-from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .collator import CondenserDataCollator
-from .contrastive_trainer import ContrastiveTrainer, check_batch, check_enough
-from .ict import ClozeCollator, ClozePairs, PassageBuilder
-from .recipe import CONTRASTIVE, PretrainingRecipe
-from .spans import SpanBuilder, SpanPairCollator, SpanPairs, build_cut_texts, count_parts
-from .token_budget import TokenBudgetBatches, count_block_tokens
-from .trainer import CondenserTrainer, check_reading
-from .tsdae import DenoisingCollator, DenoisingTrainer, add_decoder
+from .arguments import CONTRASTIVE
+from .contrastive_trainer import ContrastiveTrainer
+from .examples import budget_batches, packs
+from .recipe import PretrainingRecipe
+from .trainer import CondenserTrainer
+from .tsdae import add_decoder
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 
 
@@ -35,24 +30,6 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     if packs(recipe, model):
         use_packing(model)
     return model
-
-
-def packs(recipe: PretrainingRecipe, model: Any) -> bool:
-    """Whether a recipe's batches are packed: as it says, or else wherever that can be done.
-
-    TSDAE's are not: sentence-transformers' decoder takes padded ones.
-
-    Raises:
-        ValueError: it says so, but the model's encoder cannot take packed batches.
-    """
-    if recipe.packed is False or recipe.objective == "tsdae":
-        return False
-    if recipe.packed is None and recipe.attn_implementation is not None:
-        return False
-    reason = why_not_packed(model.condenser.encoder)
-    if recipe.packed and reason is not None:
-        raise ValueError(f"The recipe says packed: true, but {reason}. Leave it out.")
-    return reason is None
 
 
 def _open_padded(recipe: PretrainingRecipe) -> PreTrainedModel:
@@ -96,120 +73,6 @@ def _freeze_lm_head(model: CondenserForMaskedLM) -> None:
             parameter.requires_grad_(False)
 
 
-@dataclass(frozen=True)
-class Examples:
-    """How a recipe's text becomes batches; checked, before anything is built.
-
-    Attributes:
-        recipe: that says it.
-        arguments: of the Trainer; a streamed corpus takes over its workers.
-        blocks: cuts documents into blocks, of which spans and passages are kinds.
-        collator: makes batches.
-    """
-
-    recipe: PretrainingRecipe
-    arguments: TrainingArguments
-    blocks: BlockBuilder
-    collator: Any
-
-    @classmethod
-    def of(
-        cls,
-        recipe: PretrainingRecipe,
-        arguments: TrainingArguments,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        packed: bool = False,
-        head_mlm_probability: float | None = None,
-    ) -> "Examples":
-        """Check recipe, arguments and tokenizer.
-
-        Args:
-            recipe: see the class.
-            arguments: see the class.
-            tokenizer: of the model.
-            packed: what `packs` says of the model.
-            head_mlm_probability: of the model's configuration.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
-        if recipe.objective in CONTRASTIVE:
-            check_batch(arguments, recipe.cache_chunk_size)
-        if recipe.streaming:
-            check_reading(arguments)
-        collator: Any = CondenserDataCollator(
-            tokenizer,
-            max_length=recipe.max_length,
-            mlm_probability=recipe.masked_share,
-            head_mlm_probability=head_mlm_probability,
-            bag_of_words=recipe.predicts_bag,
-            seed=arguments.seed,
-            packed=packed,
-        )
-        if recipe.objective == "cocondenser":
-            collator = SpanPairCollator(collator)
-        elif recipe.objective == "ict":
-            collator = ClozeCollator(collator, query_length=recipe.pseudo_query_length)
-        elif recipe.objective == "tsdae":
-            collator = DenoisingCollator(collator, deletion_probability=recipe.deleted_share)
-        length = recipe.max_length if recipe.span_length is None else recipe.span_length
-        blocks = BlockBuilder(
-            tokenizer,
-            max_length=length,
-            short_block_probability=recipe.short_block_probability,
-            seed=recipe.blocks_seed,
-        )
-        return cls(recipe, arguments, blocks, collator)
-
-    def build(self, documents: Dataset | IterableDataset) -> tuple[Any, dict[str, Any]]:
-        """Build the training data.
-
-        Returns:
-            A data set of examples, and facts about it for the run's record.
-
-        Raises:
-            ValueError: no document can be used, or too few for a batch.
-        """
-        if self.recipe.streaming:
-            n_workers = self.arguments.dataloader_num_workers
-            self.arguments.dataloader_num_workers = 0
-            seed = self.arguments.seed
-            return StreamedBlocks(documents, self.blocks, seed=seed, num_proc=n_workers), {}
-        if self.recipe.objective in CONTRASTIVE:
-            return self._build_pairs(documents)
-        return self._build_blocks(documents)
-
-    def _build_blocks(self, documents: Dataset) -> tuple[KeyedBlocks, dict[str, Any]]:
-        blocks = build_blocks(documents, self.blocks, num_proc=self.recipe.preprocessing_workers)
-        facts = {
-            "blocks_sha256": fingerprint_blocks(blocks),
-            "n_documents": len(documents),
-            "n_blocks": len(blocks),
-        }
-        return KeyedBlocks(blocks, seed=self.arguments.seed), facts
-
-    def _build_pairs(self, documents: Dataset) -> tuple[KeyedBlocks, dict[str, Any]]:
-        is_cloze = isinstance(self.collator, ClozeCollator)
-        cutter: Any = (
-            PassageBuilder(self.blocks)
-            if is_cloze
-            else SpanBuilder(self.blocks, kind=self.recipe.spans or "sentences")
-        )
-        rows, facts = build_cut_texts(documents, cutter, num_proc=self.recipe.preprocessing_workers)
-        check_enough(len(rows), self.arguments)
-        seed = self.arguments.seed
-        if not is_cloze:
-            return SpanPairs(rows, seed=seed), {**facts, "n_spans": count_parts(rows)}
-        pairs = ClozePairs(
-            rows,
-            seed=seed,
-            query_room=self.collator.query_room,
-            removal_probability=self.recipe.removed_share,
-        )
-        return pairs, {**facts, "n_passages": len(rows)}
-
-
 def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
     """The trainer of a recipe's objective.
 
@@ -220,32 +83,38 @@ def make_trainer(recipe: PretrainingRecipe, **kwargs: Any) -> CondenserTrainer:
     """
     kwargs |= {"bow_weight": recipe.bow_weight, "bow_weight_end": recipe.bow_weight_end}
     if recipe.objective not in CONTRASTIVE:
-        batches = _budget_batches(
+        batches = budget_batches(
             recipe, kwargs["args"], kwargs["train_dataset"], kwargs["data_collator"]
         )
         trainer = DenoisingTrainer if recipe.objective == "tsdae" else CondenserTrainer
         return trainer(batches=batches, **kwargs)
-    weight = 1.0 if recipe.contrastive_weight is None else recipe.contrastive_weight
     return ContrastiveTrainer(
         contrast=recipe.contrast,
-        weight=weight,
+        weight=recipe.contrast_weight,
         cache_chunk_size=recipe.cache_chunk_size,
         masks=recipe.objective != "ict",
         **kwargs,
     )
 
 
-def _budget_batches(
-    recipe: PretrainingRecipe,
-    arguments: TrainingArguments,
-    blocks: Any,
-    collator: CondenserDataCollator | DenoisingCollator,
-) -> TokenBudgetBatches | None:
-    if recipe.tokens_per_batch is None:
-        return None
-    lengths = count_block_tokens(
-        blocks.blocks, n_special=collator.n_special, max_length=recipe.max_length
-    )
-    return TokenBudgetBatches(
-        lengths, recipe.tokens_per_batch, seed=arguments.seed, n_processes=arguments.world_size
-    )
+class DenoisingTrainer(CondenserTrainer):
+    """The Condenser's trainer for a model with TSDAE's decoder: without probes, which need masks.
+
+    Args:
+        *args: as for `CondenserTrainer`.
+        **kwargs: as there.
+
+    Raises:
+        ValueError: one process sees several GPUs, among which the loss cannot be divided.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"One process sees {self.args.n_gpu} GPUs, but objective tsdae needs one process "
+                "for each: start it with torchrun or accelerate launch."
+            )
+
+    def _is_probe_due(self) -> bool:
+        return False

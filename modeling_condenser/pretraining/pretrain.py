@@ -28,10 +28,12 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
+from .arguments import CONTRASTIVE
+from .checks import check_fit
 from .corpus import load_documents
-from .objectives import Examples, make_trainer, open_model, packs
-from .positions import n_positions
-from .recipe import CONTRASTIVE, PretrainingRecipe
+from .examples import Examples, packs
+from .objectives import make_trainer, open_model
+from .recipe import PretrainingRecipe
 from .repository import complete_repository, train_seconds
 from .trainer import CondenserTrainer
 from .tsdae import remove_decoder
@@ -186,34 +188,3 @@ def _read(
             "A streamed corpus has no known length: set max_steps, the number of optimiser steps."
         )
     return recipe, arguments
-
-
-def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
-    """Check that a tokenizer's tokens and a sequence length have a place in a model.
-
-    The conventions of different models' special tokens must not be mixed: some encoders know
-    padding by its token, and count positions from behind it.
-
-    Raises:
-        ValueError: they have not.
-    """
-    config = model.config.encoder_config
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only "
-            f"{config.vocab_size}: they do not belong together, or the model lacks added tokens "
-            "(call model.resize_token_embeddings(len(tokenizer)) and save it)."
-        )
-    encoder: Any = model.base_model.encoder
-    padding = encoder.get_input_embeddings().padding_idx
-    if padding is not None and tokenizer.pad_token_id != padding:
-        raise ValueError(
-            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
-            "they do not belong together, and the model would take padding for text, or text for "
-            "padding. Use the model's own tokenizer."
-        )
-    longest = n_positions(encoder)
-    if longest is not None and max_length > longest:
-        raise ValueError(
-            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
-        )

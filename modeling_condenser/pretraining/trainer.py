@@ -15,6 +15,9 @@ from transformers.trainer_utils import TrainOutput, seed_worker
 
 from modeling_condenser.hub.trainer import WholeTrainer
 
+from .arguments import CondenserTrainingArguments
+from .checks import check_objective, check_reading
+from .examples import PreparedText, as_documents
 from .masking import IGNORE_INDEX
 from .packed_batches import count_bags, count_tokens, is_packed, unpack
 from .probe import probe
@@ -38,8 +41,16 @@ class CondenserTrainer(WholeTrainer):
     each push (`WholeTrainer`). Data sets with `set_epoch` are told the epoch. A stream is read by
     each process, which takes its own batches.
 
+    With `CondenserTrainingArguments` the training data may be text: a data set with a column
+    `text`, or a list of `{"text": ...}`. It is tokenized, cut into blocks and masked as the
+    arguments say, and batches are packed where the encoder allows it.
+
     Args:
-        *args: as for `Trainer`.
+        model: to train.
+        args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
+        data_collator: made here for text.
+        train_dataset: text, or blocks such as `KeyedBlocks`.
+        processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
         facts: about the data, for the model card.
         batches: which blocks share a batch; `per_device_train_batch_size` of them by default, and
             unused otherwise.
@@ -49,21 +60,44 @@ class CondenserTrainer(WholeTrainer):
 
     Raises:
         ValueError: batches are packed, which cannot be divided among the GPUs of one process;
-            batches of a stream are to be dealt out (`check_reading`); or labels are smoothed.
+            batches of a stream are to be dealt out (`check_reading`); labels are smoothed; or
+            model, text and arguments do not fit together.
     """
 
+    objectives: tuple[str, ...] = ("condenser", "mlm")  # of `CondenserTrainingArguments`
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
 
     def __init__(
         self,
-        *args: Any,
+        model: Any,
+        args: TrainingArguments,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        *,
+        processing_class: Any = None,
         facts: Mapping[str, Any] | None = None,
         batches: TokenBudgetBatches | None = None,
         bow_weight: float = 1.0,
         bow_weight_end: float | None = None,
         **kwargs: Any,
     ):
-        super().__init__(*args, **kwargs)
+        if isinstance(args, CondenserTrainingArguments):
+            check_objective(args.objective, model, self.objectives)
+            bow_weight, bow_weight_end = args.bow_weight, args.bow_weight_end
+            documents = as_documents(train_dataset)
+            if documents is not None:
+                text = PreparedText.of(documents, model, args, processing_class)
+                train_dataset, processing_class = text.examples, text.tokenizer
+                batches, data_collator = text.batches, data_collator or text.collator
+                facts = {"objective": args.objective, **text.facts, **(facts or {})}
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            processing_class=processing_class,
+            **kwargs,
+        )
         if self.args.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor is {self.args.label_smoothing_factor}, but the Trainer "
@@ -271,23 +305,6 @@ class CondenserTrainer(WholeTrainer):
         self._losses, self._n_tokens = {}, 0
         self._window = (now, self.state.global_step)
         return measures
-
-
-def check_reading(arguments: TrainingArguments) -> None:
-    """Check that each process may take its own batches of a stream.
-
-    By accelerate's default the first process reads for all, puts their batches together and deals
-    out the rows: batches would need one width, and a packed one has no rows.
-
-    Raises:
-        ValueError: the arguments state that default.
-    """
-    config: Any = arguments.accelerator_config
-    if config.dispatch_batches:
-        raise ValueError(
-            "accelerator_config states dispatch_batches: true, but batches of a streamed corpus "
-            "differ in width and cannot be dealt out row by row: leave it out."
-        )
 
 
 class _EpochTeller(TrainerCallback):

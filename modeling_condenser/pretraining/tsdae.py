@@ -28,7 +28,6 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_
 from .collator import CondenserDataCollator
 from .counter_random import uniforms
 from .masking import IGNORE_INDEX
-from .trainer import CondenserTrainer
 
 DELETION_PROBABILITY = 0.6
 DELETION_STREAM = 4  # of a block's key, beside those of masking.py
@@ -213,26 +212,3 @@ def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
         return {"loss": mean * n_items / n_all}
 
     model.forward = forward
-
-
-class DenoisingTrainer(CondenserTrainer):
-    """The Condenser's trainer for a model with TSDAE's decoder: without probes, which need masks.
-
-    Args:
-        *args: as for `CondenserTrainer`.
-        **kwargs: as there.
-
-    Raises:
-        ValueError: one process sees several GPUs, among which the loss cannot be divided.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"One process sees {self.args.n_gpu} GPUs, but objective tsdae needs one process "
-                "for each: start it with torchrun or accelerate launch."
-            )
-
-    def _is_probe_due(self) -> bool:
-        return False

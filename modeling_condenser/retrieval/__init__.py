@@ -1,6 +1,6 @@
-"""Retrieval: retriever or words + collection -> run.
+"""Retrieval: rank the passages of a collection for queries.
 
-`systems.py` names and opens whatever ranks passages: `bm25.py` by words, `dense.py` by vectors,
-exactly (`exact.py`) or approximately (`approximate.py`). `runs.py` writes and reads runs as TREC
-files; `fusion.py` fuses several into one.
+`systems.py` names and opens anything that ranks passages: `bm25.py` by words, `dense.py` by
+vectors, exactly (`exact.py`) or approximately (`approximate.py`), and TREC run files (`runs.py`).
+`fusion.py` combines several runs into one.
 """

@@ -1,23 +1,26 @@
-"""Dense search: an encoder and passages in; a searcher by vectors out, exact or approximate."""
+"""Dense search: encode a collection with a retriever, then search it exactly or by an index.
+
+Importing this module does not import torch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset
 
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.precision import FLOAT32, Dtype
-from modeling_condenser.encoding.retriever import Retriever
 
 from .approximate import ApproximateIndex, build_approximate, recall_against_exact
 from .exact import search_exact
 from .runs import Run
-from .systems import System
+
+if TYPE_CHECKING:
+    from modeling_condenser.encoding.retriever import Retriever
 
 EXACT = "Flat"
 EMBEDDINGS_FOLDER, INDEX_FOLDER = "embeddings", "index"
@@ -28,17 +31,17 @@ class SearchSettings:
     """How a dense system encodes and searches a collection.
 
     Attributes:
-        index: a faiss factory string; "Flat" is exact search over the embeddings themselves.
+        index: a faiss factory string; "Flat" searches the embeddings exactly, without an index.
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
-        n_processes: that encode; by default one for each accelerator or core, where it pays.
-        devices: they encode on, such as "cuda:0,cuda:1"; by default the first accelerator, or CPU.
+        n_processes: that encode; by default one for each device.
+        devices: to encode on, such as "cuda:0,cuda:1"; by default all GPUs, or the CPU.
         dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
             "bfloat16".
         shard_size: passages in a shard of embeddings.
-        index_seed: decides which vectors an index is trained on.
-        rescore: take so many candidates from an index and order them by exact inner products; 0
-            for the index's own scores.
-        recall_queries: on how many of the queries an index's recall is measured against exact
+        index_seed: selects the vectors that an index is trained on.
+        rescore: score this many candidates of an index with the exact vectors; 0 for the index's
+            own scores.
+        recall_queries: on how many queries the recall of an index is measured against exact
             search; 0 for none.
     """
 
@@ -56,6 +59,10 @@ class SearchSettings:
     def is_exact(self) -> bool:
         return self.index == EXACT
 
+    @property
+    def device_list(self) -> list[str] | None:
+        return self.devices.split(",") if self.devices else None
+
 
 @dataclass(frozen=True)
 class DenseSearcher:
@@ -69,7 +76,7 @@ class DenseSearcher:
         progress: whether to show progress bars.
     """
 
-    retriever: Retriever
+    retriever: "Retriever"
     embeddings: Embeddings
     index: ApproximateIndex | None = None
     settings: SearchSettings = SearchSettings()
@@ -94,7 +101,7 @@ class DenseSearcher:
         )
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
-        """Against exact search, on the first queries of a run: the share it found; {} if exact."""
+        """Recall of a run against exact search on the first queries; empty for exact search."""
         sample = dict(islice(queries.items(), self.settings.recall_queries))
         if self.index is None or not sample:
             return {}
@@ -113,7 +120,7 @@ class DenseSearcher:
 
 
 def open_dense(
-    system: System,
+    retriever: "Retriever",
     passages: Dataset,
     folder: Path,
     *,
@@ -121,34 +128,33 @@ def open_dense(
     settings: SearchSettings | None = None,
     progress: bool = True,
 ) -> DenseSearcher:
-    """Encode a collection, or read its embeddings, and index them where that is asked for.
+    """Encode a collection, or open its embeddings, and build an index if the settings name one.
 
     Args:
-        system: a dense one.
+        retriever: on the first of the settings' devices.
         passages: columns `_id`, `title`, `text`.
-        folder: for embeddings and index. Of another model or collection, it is refused.
-        embeddings: their folder, where it is another one.
-        settings: of encoding and search.
+        folder: for embeddings and index.
+        embeddings: folder of the embeddings, if it is another one.
+        settings: of encoding and search; by default exact search.
         progress: whether to show progress bars.
 
     Raises:
-        ValueError: the system ranks by Euclidean distance, or a setting does not fit.
+        ValueError: the retriever compares by Euclidean distance, or a folder holds something else.
     """
+    from modeling_condenser.encoding.encode import encode_collection
+
     settings = settings or SearchSettings()
-    devices = settings.devices.split(",") if settings.devices else None
-    system = system.in_dtype(settings.dtype)
-    retriever = system.open(device=devices[0] if devices else None)
     if retriever.contract.similarity == "euclidean":
         raise ValueError(
-            f"{system.name} ranks by Euclidean distance, but collections are searched by inner "
-            f"product: state another one, as {system.model},similarity=cosine."
+            f"{retriever.folder} compares by Euclidean distance, but collections are searched by "
+            "inner product: state similarity=dot or similarity=cosine."
         )
     vectors = encode_collection(
         retriever,
         passages,
         embeddings or folder / EMBEDDINGS_FOLDER,
         n_processes=settings.n_processes,
-        devices=devices,
+        devices=settings.device_list,
         shard_size=settings.shard_size,
         progress=progress,
     )

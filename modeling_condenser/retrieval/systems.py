@@ -1,15 +1,13 @@
-"""Systems: what ranks passages, named in one line, opened, and asked for a run.
-
-In: `MODEL` or `bm25`, with settings behind commas where they are needed:
+"""Systems: anything that ranks passages, named in one line.
 
     my-encoder                                   an export or a sentence-transformers model
     google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
     starter,pooling=cls                          the encoder that comes with this package
     bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
-    runs/other-system.trec                       a TREC run file, of whatever made it
+    runs/other-system.trec                       a TREC run file
 
-Out: a `Searcher`, the same for words and for vectors. Evaluation, mining and search all open their
-systems here, so that a name means the same in every command.
+Evaluation, mining and search parse and open systems here, so that a name means the same in every
+command. Importing this module does not import torch; opening an encoder does.
 """
 
 from collections.abc import Mapping
@@ -26,12 +24,12 @@ from modeling_condenser.encoding.precision import FLOAT32, Dtype, check_dtype
 from modeling_condenser.repository.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
+from .bm25 import Bm25, read_settings
+from .dense import SearchSettings, open_dense
 from .runs import Run, rank_passages, read_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
-
-    from .dense import SearchSettings
 
 BM25 = "bm25"
 
@@ -51,7 +49,7 @@ _ENCODER_SETTINGS: dict[str, Any] = {
 
 
 class Searcher(Protocol):
-    """What ranks the passages of one collection."""
+    """Ranks the passages of one collection."""
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages for each query: query id -> passage id -> score."""
@@ -77,7 +75,7 @@ class System:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is a run that was made elsewhere."""
+        """Whether it is a run file."""
         return not self.is_lexical and Path(self.model).is_file()
 
     @property
@@ -86,7 +84,7 @@ class System:
 
     @property
     def word(self) -> str:
-        """How it is named on a command line that may be published: local folders without a path."""
+        """Its name for a published command line: local folders without their path."""
         model = _base_name(self.model) if Path(self.model).exists() else self.model
         settings = dict(self.settings)
         if self.name != _default_name(self.model, self.settings):
@@ -95,10 +93,8 @@ class System:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What its answers depend on beside the collection: weights and contract, or settings."""
+        """Identifies what its answers depend on: weights and contract, settings, or a file."""
         if self.is_lexical:
-            from .bm25 import read_settings
-
             k1, b = read_settings(*(self.settings.get(name) for name in ("preset", "k1", "b")))
             return f"{BM25} k1={k1} b={b}"
         if self.is_stored:
@@ -106,7 +102,7 @@ class System:
         return self.open(device="cpu").fingerprint
 
     def in_dtype(self, dtype: Dtype) -> "System":
-        """The same system with weights of that type, where it has weights and states no type."""
+        """The same system with this dtype, if it is an encoder without a stated dtype."""
         check_dtype(dtype)
         if not self.is_dense or dtype == FLOAT32 or "dtype" in self.settings:
             return self
@@ -121,26 +117,26 @@ class System:
 
         if not self.is_dense:
             raise ValueError(
-                f"{self.model} has no vectors: name an encoder's folder or Hub name in its place."
+                f"{self.model} has no vectors: name the folder or Hub name of an encoder."
             )
         return Retriever(self.model, device=device, **self.settings)
 
 
 def parse_system(text: str | Path) -> System:
-    """Read a system as it is named in commands and recipes.
+    """Parse a system as commands and recipes name it.
 
     Args:
         text: `MODEL[,setting=value]...`. Settings of an encoder are those of `Retriever`; of bm25
-            `preset`, or `k1` and `b`. `name=...` sets the name in tables, which is by default the
-            folder's (a run's, for its `model`) and the values of the settings.
+            `preset`, or `k1` and `b`. `name=...` sets the name in tables; the default consists of
+            the folder's name (for a run folder's `model`, the run's) and the settings' values.
 
     Raises:
-        ValueError: an unknown setting, or a value that does not fit; the message names what does.
+        ValueError: a setting is unknown, or its value does not fit.
     """
     model, *words = str(text).split(",")
     if not model.strip():
         raise ValueError(
-            f"{str(text)!r} names no system: give a folder, a Hub name, or bm25, first."
+            f"{str(text)!r} names no system: begin with a folder, a Hub name, or bm25."
         )
     known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
     known = _BM25_SETTINGS if model == BM25 else known
@@ -150,8 +146,8 @@ def parse_system(text: str | Path) -> System:
 
 
 def _default_name(model: str, settings: Mapping[str, Any]) -> str:
-    told_apart_by = [str(value) for name, value in settings.items() if name != "token_budget"]
-    return "-".join([_base_name(model), *told_apart_by])
+    values = [str(value) for name, value in settings.items() if name != "token_budget"]
+    return "-".join([_base_name(model), *values])
 
 
 def _read_setting(word: str, known: Mapping[str, Any], model: str) -> tuple[str, Any]:
@@ -175,7 +171,7 @@ def _read_setting(word: str, known: Mapping[str, Any], model: str) -> tuple[str,
 
 
 def _base_name(model: str) -> str:
-    """The last part of a folder or a Hub name; a run folder's name, for its `model`."""
+    """The last part of a folder or Hub name; for a run folder's `model`, the run's name."""
     if model == BM25:
         return model
     path = Path(model).resolve()
@@ -186,7 +182,7 @@ def _base_name(model: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Answers from a run that was made elsewhere.
+    """Answers queries from a run file.
 
     Attributes:
         run: as read from its file.
@@ -195,7 +191,7 @@ class StoredRun:
     run: Run
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The first `depth` passages that the run has for each of the queries."""
+        """The best `depth` passages of the run for each query that it has."""
         return {
             query_id: dict(rank_passages(self.run[query_id])[:depth])
             for query_id in queries
@@ -208,24 +204,28 @@ def open_searcher(
     passages: Dataset,
     folder: Path,
     *,
-    settings: "SearchSettings | None" = None,
+    embeddings: Path | None = None,
+    settings: SearchSettings | None = None,
     progress: bool = True,
 ) -> Searcher:
-    """Make a system ready to search a collection.
+    """Prepare a system to search a collection.
 
     Args:
         system: see `parse_system`.
         passages: columns `_id`, `title`, `text`.
-        folder: for embeddings or index, which later searches read again.
+        folder: for embeddings or index, which later calls open again.
+        embeddings: folder of the embeddings, if it is another one.
         settings: how a dense system searches; exactly by default.
         progress: whether to show progress bars.
     """
     if system.is_lexical:
-        from .bm25 import Bm25
-
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
     if system.is_stored:
         return StoredRun(read_run(system.model))
-    from .dense import open_dense
+    from modeling_condenser.encoding.encode import local_device
 
-    return open_dense(system, passages, folder, settings=settings, progress=progress)
+    settings = settings or SearchSettings()
+    retriever = system.in_dtype(settings.dtype).open(device=local_device(settings.device_list))
+    return open_dense(
+        retriever, passages, folder, embeddings=embeddings, settings=settings, progress=progress
+    )

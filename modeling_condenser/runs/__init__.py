@@ -1,4 +1,1 @@
-"""Runs: what every stage shares. Recipes are read and checked, run folders claimed and recorded.
-
-Files, folders and checkpoints are whole or absent, however a process ends.
-"""
+"""Recipes, run folders, checkpoints, and files that are written whole: shared by all stages."""

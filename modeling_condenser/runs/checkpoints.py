@@ -1,7 +1,7 @@
-"""Whole checkpoints and how they are told from torn ones.
+"""Tells complete checkpoints from those that a killed process left half written.
 
-A process can die, and a disk can fill, in the middle of writing. A checkpoint therefore counts as
-whole when it holds a manifest, written last, that names every file with its size and checksum.
+The last file of a checkpoint is a manifest with the size of every other file. A checkpoint without
+it, or with files of other sizes, is not used to resume.
 """
 
 import json
@@ -9,12 +9,12 @@ import logging
 import shutil
 from pathlib import Path
 
-from .whole_files import checksum_file, is_partial, write_json
+from .whole_files import is_partial, write_json
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint_manifest.json"
-# What the Trainer saves beside the model, to go on training with.
+# Files that the Trainer saves beside the model, for resuming.
 _TRAINING_STATE = (
     "optimizer.pt",
     "scheduler.pt",
@@ -27,9 +27,9 @@ _TRAINING_STATE = (
 
 
 def seal_checkpoint(folder: Path) -> None:
-    """Write the manifest of a checkpoint all of whose files are written."""
+    """Write the manifest of a checkpoint whose other files are all written."""
     files = {
-        str(file.relative_to(folder)): {"size": file.stat().st_size, "sha256": checksum_file(file)}
+        str(file.relative_to(folder)): {"size": file.stat().st_size}
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file.name != MANIFEST and not is_partial(file)
     }
@@ -37,7 +37,7 @@ def seal_checkpoint(folder: Path) -> None:
 
 
 def model_files(checkpoint: Path) -> list[Path]:
-    """The files of a checkpoint that belong to the model, and not to its training."""
+    """List the files of a checkpoint that belong to the model, not to its training."""
     return [
         file
         for file in sorted(checkpoint.rglob("*"))
@@ -46,12 +46,12 @@ def model_files(checkpoint: Path) -> list[Path]:
 
 
 def is_training_state(file: Path) -> bool:
-    """Whether a file of a checkpoint only serves to go on training."""
+    """Whether a file of a checkpoint is only needed for resuming."""
     return any(file.match(pattern) for pattern in _TRAINING_STATE)
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a sealed checkpoint; None if nothing is."""
+    """Describe what is wrong with a checkpoint that has a manifest; None if nothing is."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except ValueError:
@@ -62,30 +62,27 @@ def find_damage(folder: Path) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != expected["size"]:
             return f"{name} has {file.stat().st_size} bytes instead of {expected['size']}"
-        if checksum_file(file) != expected["sha256"]:
-            return f"{name} has been changed"
     return None
 
 
 def last_whole_checkpoint(run_folder: Path) -> Path | None:
-    """The newest checkpoint to resume from; None if there is none.
+    """Find the newest complete checkpoint; None if there is none.
 
-    Torn checkpoints, which a killed process leaves, and damaged ones are passed over with a
-    warning.
+    Incomplete and damaged checkpoints are skipped with a warning.
 
     Raises:
-        ValueError: there are checkpoints, but every one of them is damaged.
+        ValueError: there are checkpoints with a manifest, but all of them are damaged.
     """
     damaged: list[str] = []
     for folder in sorted(run_folder.glob("checkpoint-*"), key=_step, reverse=True):
-        if not _is_sealed(folder):
-            logger.warning("%s was not written to its end; trying an older one.", folder)
+        if not (folder / MANIFEST).is_file():
+            logger.warning("%s is incomplete; trying an older checkpoint.", folder)
             continue
         damage = find_damage(folder)
         if damage is None:
             return folder
         damaged.append(f"{folder.name}: {damage}")
-        logger.warning("%s is damaged (%s); trying an older one.", folder, damage)
+        logger.warning("%s is damaged (%s); trying an older checkpoint.", folder, damage)
     if damaged:
         raise ValueError(
             f"No checkpoint in {run_folder} can be resumed from: {'; '.join(damaged)}. Restore the "
@@ -95,23 +92,19 @@ def last_whole_checkpoint(run_folder: Path) -> Path | None:
 
 
 def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None = None) -> None:
-    """Remove the oldest whole checkpoints beyond a number to keep, never the best one.
+    """Remove the oldest complete checkpoints, but never the best one.
 
     Args:
         run_folder: that holds the `checkpoint-*` folders.
-        keep: how many to keep, at least 1; None or 0 to keep all.
+        keep: how many to keep; None or 0 to keep all.
         best: folder of the best checkpoint, if any.
     """
     if not keep:
         return
-    sealed = [f for f in sorted(run_folder.glob("checkpoint-*"), key=_step) if _is_sealed(f)]
-    for folder in sealed[:-keep]:
+    folders = sorted(run_folder.glob("checkpoint-*"), key=_step)
+    for folder in [f for f in folders if (f / MANIFEST).is_file()][:-keep]:
         if best is None or folder.resolve() != Path(best).resolve():
             shutil.rmtree(folder)
-
-
-def _is_sealed(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file()
 
 
 def _step(folder: Path) -> int:

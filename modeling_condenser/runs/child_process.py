@@ -1,7 +1,4 @@
-"""A function called in a process of its own, so that it and the caller share no state.
-
-In: a function of a module, and keyword arguments that JSON can hold. Out: what it returned.
-"""
+"""Calls a function in a process of its own, which shares no state with the caller."""
 
 import json
 import os
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _CHILD = "from modeling_condenser.runs.child_process import _answer; _answer()"
-_ROOT = Path(__file__).parents[2]  # where the package lies, if it is not installed
+_ROOT = Path(__file__).parents[2]  # that holds the package, if it is not installed
 _ERRORS = {error.__name__: error for error in (ValueError, FileNotFoundError)}
 
 
@@ -24,21 +21,21 @@ def call_apart(
     failed: str,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """Call a function in a fresh process, which takes some seconds to start.
+    """Call a function in a new process, which takes some seconds to start.
 
     Args:
         function: of a module's top level; what it prints is lost.
-        arguments: by name, as JSON can hold them.
-        failed: what is the matter if it fails, as in "the cost of x could not be measured".
+        arguments: by name, of types that JSON supports.
+        failed: the start of the error message, as in "the cost of x could not be measured".
         environment: of the process; by default that of this one.
 
     Returns:
-        What the function returned, as JSON holds it.
+        The function's result, as JSON represents it.
 
     Raises:
         ValueError: as the function raised it.
         FileNotFoundError: as the function raised it.
-        RuntimeError: the function or its process failed otherwise; the message says how.
+        RuntimeError: the function or its process failed in another way.
     """
     environment = os.environ if environment is None else environment
     paths = [str(_ROOT), environment.get("PYTHONPATH", "")]
@@ -55,7 +52,7 @@ def call_apart(
         env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
     )
     if process.returncode != 0:
-        hint = ", which is what happens when memory runs out" if process.returncode == -9 else ""
+        hint = " (perhaps out of memory)" if process.returncode == -9 else ""
         end = process.stderr[-1000:].strip()
         raise RuntimeError(f"{failed}: the process ended with {process.returncode}{hint}. {end}")
     answer = json.loads(process.stdout.splitlines()[-1])
@@ -68,11 +65,11 @@ def call_apart(
 
 
 def _answer() -> None:
-    """Make the call that stands on stdin; the answer is the last line of stdout."""
+    """Make the call that is described on stdin; write the result as the last line of stdout."""
     call = json.load(sys.stdin)
     try:
         function = getattr(import_module(call["module"]), call["name"])
         answer = {"returned": function(**call["arguments"])}
-    except Exception as error:  # of whatever kind: the caller raises it again
+    except Exception as error:  # of any type: the caller raises it again
         answer = {"error": type(error).__name__, "message": str(error)}
     sys.stdout.write(f"\n{json.dumps(answer)}\n")

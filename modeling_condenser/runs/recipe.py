@@ -1,7 +1,7 @@
-"""Recipes: YAML settings plus command-line changes in, checked dataclasses out.
+"""Reads recipes: YAML settings, changed on the command line, become checked dataclasses.
 
-A recipe is one flat mapping that holds the fields of several dataclasses, such as ours and the
-library's training arguments. An unknown key is an error, never ignored.
+A recipe is one flat mapping with the fields of several dataclasses, such as ours and the library's
+training arguments. An unknown field is an error.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import yaml
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-4 as the number it looks like (YAML 1.1 wants 1.0e-4)."""
+    """YAML 1.1, but 1e-4 is a number too."""
 
 
 _Loader.add_implicit_resolver(
@@ -29,14 +29,14 @@ _Loader.add_implicit_resolver(
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
-    """The file of a recipe.
+    """Find the file of a recipe.
 
     Args:
-        name_or_path: a YAML file, or the name of a recipe that comes with the package, such as
+        name_or_path: a YAML file, or the name of a recipe of the package, such as
             `pretrain/condenser-bert-base`.
 
     Raises:
-        FileNotFoundError: there is neither.
+        FileNotFoundError: there is no such file or recipe.
     """
     path = Path(name_or_path)
     if path.is_file():
@@ -55,14 +55,14 @@ def find_recipe(name_or_path: str | Path) -> Path:
 
 
 def read_recipe(name_or_path: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a recipe's settings and apply changes to them.
+    """Read the settings of a recipe and apply changes to them.
 
     Args:
         name_or_path: see `find_recipe`.
         changes: command-line words, `--field value` or `--field=value`; values are read as YAML.
 
     Raises:
-        ValueError: the file is no mapping, or a change has no value.
+        ValueError: the file is not a mapping, or a change has no value.
     """
     path = find_recipe(name_or_path)
     try:
@@ -77,7 +77,7 @@ def read_recipe(name_or_path: str | Path, changes: Sequence[str] = ()) -> dict[s
 
 
 def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Turn `--field value` words into settings.
+    """Read settings from `--field value` words.
 
     Example:
         >>> parse_changes(["--learning_rate", "1e-4", "--bf16=true"])
@@ -101,16 +101,15 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
 
 
 def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
-    """Make an instance of each dataclass from the settings that are its fields.
+    """Create an instance of each dataclass from the settings.
 
     Args:
         settings: see `read_recipe`.
-        *classes: dataclasses whose fields have distinct names; all fields of the settings must
-            belong to one of them.
+        *classes: dataclasses whose fields have distinct names; each setting must be one of them.
 
     Raises:
-        ValueError: an unknown field (the message offers the nearest), a value of the wrong type,
-            or a missing one.
+        ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
+            the wrong type.
     """
     fields = {cls: {f.name: f for f in dataclasses.fields(cls) if f.init} for cls in classes}
     known = [name for names in fields.values() for name in names]
@@ -135,7 +134,7 @@ def _make(cls: type, fields: dict[str, dataclasses.Field], settings: Mapping[str
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """A value of a simple type, checked; others are left to the class."""
+    """Check a value of a simple type; the class checks all others."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     options = typing.get_args(hint) if is_union else (hint,)
     literals = [

@@ -1,8 +1,8 @@
-"""Run folders: what a stage leaves behind, so that it can be rerun, judged and described.
+"""Run folders: the results of a stage, with what is needed to repeat and to describe the run.
 
-recipe.yaml    what was asked for
-run.json       what it ran on: versions, machine, data fingerprints, counts, time
-...            what the stage made
+recipe.yaml    the settings
+run.json       versions, machine, fingerprints of the data, counts, time
+...            the results
 """
 
 import importlib.metadata
@@ -17,15 +17,14 @@ from typing import Any
 
 import yaml
 
-from .whole_files import write_json
+from .whole_files import is_partial, whole_file, write_json
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
 MODEL_FOLDER = "model"
 LOG_FILE = "log.json"
 
-# Settings that may change between two sessions of one run, because its result does not depend on
-# them.
+# Settings that may change when a run is resumed, because its result does not depend on them.
 _FREE = frozenset(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
     "dataloader_pin_memory disable_tqdm hub_always_push hub_model_id hub_private_repo hub_revision "
@@ -33,36 +32,35 @@ _FREE = frozenset(
     "push_to_hub readiness report_to resume_from_checkpoint run_name save_steps save_strategy "
     "save_total_limit".split()
 )
-_UNSTATED = frozenset({"output_dir", "hub_token"})  # where it lies, and what is secret
+_UNSTATED = frozenset({"output_dir", "hub_token"})  # the place of the folder, and a secret
 _PACKAGES = tuple(
     "torch transformers datasets sentence-transformers numpy faiss-cpu bm25s ir-measures".split()
 )
 
 
 def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Make a folder the run of these settings, or check that it already is.
+    """Start a run in a folder, or check that the folder holds a run with the same settings.
 
     Args:
-        folder: new, empty, or of an earlier session of the same run.
+        folder: new, empty, or of the run to resume.
         settings: the recipe, as read.
 
     Raises:
-        ValueError: the folder holds something else, or a run of other settings.
+        ValueError: the folder holds something else, or a run with other settings.
     """
     stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
     recipe = folder / RECIPE_FILE
     if recipe.is_file():
         _refuse_other_recipe(folder, yaml.safe_load(recipe.read_text()) or {}, stated)
         return
-    partial = recipe.with_name(f".{RECIPE_FILE}.partial")
-    if folder.is_dir() and any(entry != partial for entry in folder.iterdir()):
+    if folder.is_dir() and not all(map(is_partial, folder.iterdir())):
         raise ValueError(
-            f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing): choose another "
-            "output_dir, so that nothing is overwritten."
+            f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose another "
+            "output_dir."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    partial.write_text(yaml.safe_dump(stated, sort_keys=True))
-    partial.replace(recipe)
+    with whole_file(recipe) as file:
+        file.write(yaml.safe_dump(stated, sort_keys=True).encode())
 
 
 def _refuse_other_recipe(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -79,12 +77,12 @@ def _refuse_other_recipe(folder: Path, before: dict[str, Any], now: dict[str, An
         )
         raise ValueError(
             f"{folder} holds a run of another recipe ({differences}). Choose another output_dir, "
-            "or repeat the run's own settings to go on with it."
+            "or resume the run with its own settings."
         )
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions and hardware, as the run's record and the model card state them."""
+    """Describe versions and hardware, for the run's record and the model card."""
     import torch
 
     versions = {"python": platform.python_version()}
@@ -110,35 +108,33 @@ def _cpu_name() -> str:
 
 
 def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write a run's record, with versions and hardware added."""
+    """Write the record of a run, with versions and hardware added."""
     write_json(folder / RUN_FILE, {**describe_machine(), **facts})
 
 
 def read_log(run_folder: Path) -> list[dict[str, float]]:
-    """The log entries of a finished run that hold losses."""
+    """Read the log entries of a finished run that have a loss."""
     entries = json.loads((run_folder / LOG_FILE).read_text())
     return [entry for entry in entries if "loss" in entry]
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder whole or not at all.
+    """Write a folder atomically.
 
     Yields:
-        An empty folder beside it, which takes its place when the block ends without an error.
+        An empty folder beside it, which replaces it when the block ends without an error.
     """
     partial = folder.with_name(f".{folder.name}.partial")
-    if partial.exists():
-        shutil.rmtree(partial)  # of a process that was killed
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    for left in (partial, replaced):  # by a killed process
+        shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
-    except BaseException:
+        if folder.exists():
+            folder.replace(replaced)
+        partial.replace(folder)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)  # of a process that was killed
-    if folder.exists():
-        folder.replace(replaced)
-    partial.replace(folder)
     shutil.rmtree(replaced, ignore_errors=True)

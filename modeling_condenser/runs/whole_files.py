@@ -1,6 +1,6 @@
-"""Files that are whole or absent: written beside their place, to the disk, then renamed.
+"""Writes files atomically: under a temporary name beside their place, then renamed.
 
-A process can be killed, and a disk can fill, in the middle of writing. What has its name is whole.
+So a file that has its name is complete, even if a process was killed or a disk was full.
 """
 
 import errno
@@ -22,12 +22,12 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file whole or not at all: beside its place, to the disk, then renamed.
+    """Write a file atomically; a failed block leaves no file, or the old one.
 
-    The name beside it is this process's own, so that two of them cannot mix their bytes.
+    Each process has a temporary name of its own, so that two of them do not mix their bytes.
 
     Raises:
-        OSError: it cannot be written. That no space is left is said with the number of bytes free.
+        OSError: the file cannot be written; the message of a full disk names the file.
     """
     partial = path.with_name(partial_name(path.name))
     try:
@@ -37,38 +37,36 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            error.errno,
+            f"{os.strerror(error.errno)}: {path} cannot be written, {free:,} bytes are free. "
+            "Finished files stay valid: make space, and run the same command again.",
+        ) from error
+    finally:
         partial.unlink(missing_ok=True)
-        if error.errno in _NO_SPACE:
-            free = shutil.disk_usage(path.parent).free
-            raise OSError(
-                error.errno,
-                f"{os.strerror(error.errno)}: {path} cannot be written, {free:,} bytes are free. "
-                "All that was finished before stays valid: make space, and run the same command "
-                "again to go on.",
-            ) from error
-        raise
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def partial_name(name: str) -> str:
-    """What a file is called while this process writes it."""
+    """The name of a file while this process writes it."""
     return f".{name}.{socket.gethostname()}-{os.getpid()}.partial"
 
 
 def is_partial(file: Path) -> bool:
-    """Whether a file is one that is being written, or was when its process was killed."""
+    """Whether a file is being written, or was left by a killed process."""
     return file.name.startswith(".") and file.name.endswith(".partial")
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     with whole_file(path) as file:
         file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """The header of a .npy file."""
     header = io.BytesIO()
     described = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(
@@ -78,9 +76,9 @@ def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, which it keeps when the first goes; copy it where that cannot be.
+    """Create a hard link to a file, or a copy where links are not supported.
 
-    The file must not be written to afterwards, but only replaced.
+    Neither file may be written to afterwards, only replaced.
     """
     try:
         target.hardlink_to(source)
@@ -89,11 +87,12 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def checksum_file(file: Path) -> str:
+    """SHA-256 of a file's content, 64 hexadecimal digits."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def remove_partials(folder: Path, name: str) -> None:
-    """Remove what killed processes left of a file that no living one is writing."""
+    """Remove temporary files that killed processes left; no process may be writing the file."""
     for partial in folder.glob(f".{name}.*.partial"):
         partial.unlink(missing_ok=True)

@@ -8,9 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from modeling_condenser.evaluation.system_results import SystemResult
-from modeling_condenser.measures.contrasts import ALPHA
 from modeling_condenser.measures.measures import Evaluation
-from modeling_condenser.measures.significance import Comparison, holm
+from modeling_condenser.measures.significance import ALPHA, Comparison, holm
 from modeling_condenser.repository.training_log import spread
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.systems import BM25
@@ -185,7 +184,14 @@ class StudyResults:
                 "control": self.control,
                 "comparisons": {
                     group: {
-                        arm: {measure: c._asdict() for measure, c in by_measure.items()}
+                        arm: {
+                            measure: c._replace(
+                                p_adjusted=self.adjusted_p_values[
+                                    group, arm, measure, self.control_of(arm)
+                                ]
+                            )._asdict()
+                            for measure, c in by_measure.items()
+                        }
                         for arm, by_measure in arms.items()
                     }
                     for group, arms in self.comparisons.items()

@@ -22,8 +22,8 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
 from modeling_condenser.measures.measures import check_measures
+from modeling_condenser.pretraining.arguments import CONTRASTIVE
 from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
-from modeling_condenser.pretraining.recipe import CONTRASTIVE
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.curves import plot_curves

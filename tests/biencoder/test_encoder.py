@@ -17,7 +17,6 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import AutoModel
 
 from modeling_condenser.biencoder.encoder import open_encoder
-from modeling_condenser.hub import fetching
 from modeling_condenser.repository.contract import EncodingContract
 from tests.publishing.making import make_run
 
@@ -44,9 +43,7 @@ def test_an_export_says_all_and_the_recipe_changes_it(encoder: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_a_plain_encoder_needs_its_pooling_stated(bert_folder: Path, pooling: str) -> None:
-    with pytest.raises(
-        ValueError, match="no encoding_contract.json .* add pooling, one of cls, mean"
-    ):
+    with pytest.raises(ValueError, match="is a plain encoder .* state pooling, one of cls, mean"):
         open_encoder(str(bert_folder), DOT)
     opened = open_encoder(str(bert_folder), {**DOT, "pooling": pooling})
     assert opened.contract.pooling == pooling
@@ -81,10 +78,10 @@ def test_a_sentence_transformers_model_says_it_by_its_modules(
 
 def test_modules_that_an_export_cannot_hold_are_refused(bert_folder: Path, tmp_path: Path) -> None:
     dense = save_st(tmp_path / "dense", bert_folder, Pooling(32, "mean"), Dense(32, 8))
-    with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense, but what is"):
+    with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense; expected"):
         open_encoder(str(dense), DOT)
     weighted = save_st(tmp_path / "weighted", bert_folder, Pooling(32, "weightedmean"))
-    with pytest.raises(ValueError, match="pools by weightedmean, which an encoding contract"):
+    with pytest.raises(ValueError, match="pools by 'weightedmean', which is not supported"):
         open_encoder(str(weighted), DOT)
     assert open_encoder(str(weighted), {**DOT, "pooling": "mean"}).contract.pooling == "mean"
 
@@ -134,35 +131,10 @@ def test_missing_weights_are_refused(bert_folder: Path, tmp_path: Path) -> None:
 
 def test_a_condenser_checkpoint_is_to_be_exported_first(bert_folder: Path, tmp_path: Path) -> None:
     run = make_run(bert_folder, tmp_path / "run")
-    with pytest.raises(ValueError, match="is a Condenser checkpoint, .*condenser export"):
+    with pytest.raises(ValueError, match="is a Condenser checkpoint: .*condenser export"):
         open_encoder(str(run / "model"), {**DOT, "pooling": "cls"})
 
 
 def test_lengths_are_the_encoders_own_at_most(encoder: Path) -> None:
     with pytest.raises(ValueError, match="passage_max_length is 65, but .* for 64 tokens only"):
         open_encoder(str(encoder), {**DOT, "passage_max_length": 65})
-
-
-def test_what_is_no_encoder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="There is no encoder './nowhere'"):
-        open_encoder("./nowhere", DOT)
-    with pytest.raises(FileNotFoundError, match="There is no encoder 'owner/name'.*HF_HUB_OFFLINE"):
-        open_encoder("owner/name", DOT)  # the tests are offline
-    (tmp_path / "run" / "model").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="holds no encoder: expected a folder with config"):
-        open_encoder(str(tmp_path / "run"), DOT)
-    (tmp_path / "run" / "model" / "config.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match=r"Did you mean .*run/model\?"):
-        open_encoder(str(tmp_path / "run"), DOT)
-
-
-def test_a_hub_name_is_downloaded(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def download(name: str, **settings: object) -> str:
-        asked.append(name)
-        return str(encoder)
-
-    monkeypatch.setattr(fetching, "snapshot_download", download)
-    assert open_encoder("owner/name", DOT).folder == encoder
-    assert asked == ["owner/name"]

@@ -1,6 +1,5 @@
 """The fine-tuning stage on data small enough to learn by heart."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -80,18 +79,11 @@ def test_a_retriever_opens_as_an_export_does(retriever: Path) -> None:
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert list(AutoTokenizer.from_pretrained(retriever)("x")) == ["input_ids", "attention_mask"]
     assert type(SentenceTransformer(str(retriever))[2]) is Normalize
-    # The sentence that training cut and padded last is no part of the tokenizer.
+    # The last truncation and padding of the training is not saved.
+    expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
+    assert EncodingContract.load(retriever) == expected
     saved = json.loads((retriever / "tokenizer.json").read_text())
     assert saved["truncation"] is None and saved["padding"] is None
-
-
-def test_the_contract_is_the_encoders_with_the_recipes_changes(
-    retriever: Path, encoder: Path
-) -> None:
-    before = EncodingContract.load(encoder)
-    assert before == EncodingContract(48, 56, title_separator=" : ")
-    expected = dataclasses.replace(before, query_max_length=16, similarity="cosine")
-    assert EncodingContract.load(retriever) == expected
 
 
 def test_provenance_names_both_stages(retriever: Path) -> None:
@@ -186,11 +178,7 @@ SCORED = {"format": "scored"}
     ("changes", "pooling", "similarity"),
     [
         (MANY, "cls", "dot"),
-        (MANY, "max", "dot"),
-        ({**MANY, "similarity": "cosine"}, "mean", "cosine"),
-        (TRIPLES, "mean", "euclidean"),
         (TRIPLES, "max", "euclidean"),
-        ({**TRIPLES, "similarity": "cosine"}, "cls", "cosine"),
         ({**SCORED, "objective": "margin_mse"}, "cls", "dot"),
         ({**SCORED, "objective": "kl", "similarity": "cosine", "n_negatives": 1}, "mean", "cosine"),
     ],
@@ -265,90 +253,17 @@ def test_graded_pairs_learn_their_scores(
     assert EncodingContract.load(folder).similarity == "cosine"
 
 
-def test_sequential_order_is_the_order_of_the_data(
-    encoder: Path, write_jsonl: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    collate = stage.LengthCollator.__call__
-
-    def recording(self: Any, examples: Any) -> Any:
-        seen.extend(example["query"] for example in examples)
-        return collate(self, examples)
-
-    monkeypatch.setattr(stage.LengthCollator, "__call__", recording)
-    settings = {
-        **SHORT,
-        "encoder": str(encoder),
-        "data": str(write_jsonl(ROWS)),
-        "format": "triples",
-        "columns": {"negative": "negative_1"},
-        "objective": "triplet",
-        "order": "sequential",
-        "first_rows": 9,
-        "max_steps": -1,
-        "num_train_epochs": 1,
-        "output_dir": str(tmp_path / "run"),
-    }
-    finetune(settings)
-    assert list(dict.fromkeys(seen)) == [row["query"] for row in ROWS[:9]]
-
-
-def test_accumulated_gradients_are_the_means_of_the_whole_batch(
-    encoder: Path, write_text: Callable[[str, str], Path], tmp_path: Path
-) -> None:
-    """Only for losses without in-batch negatives can two batches of 4 be one of 8."""
-    rows = [f"river {i},the museum {i},{i % 6}" for i in range(8)]
-    file = write_text("\n".join(["sentence1,sentence2,score", *rows]) + "\n", "s.csv")
-    shared = {
-        "encoder": str(encoder),
-        "data": str(file),
-        "format": "graded_pairs",
-        "objective": "mse_cosine",
-        "score_range": [0, 5],
-        "optim": "sgd",
-        "learning_rate": 1.0,
-        "max_grad_norm": 0.0,
-        "lr_scheduler_type": "constant",
-        "max_steps": 1,
-        "use_cpu": True,
-        "disable_tqdm": True,
-    }
-    weights = [
-        load_file(
-            finetune(
-                {
-                    **shared,
-                    "per_device_train_batch_size": size,
-                    "gradient_accumulation_steps": 8 // size,
-                    "output_dir": str(tmp_path / str(size)),
-                }
-            )
-            / "model.safetensors"
-        )
-        for size in (8, 2)
-    ]
-    start = load_file(encoder / "model.safetensors")
-    name = "encoder.layer.3.output.dense.weight"
-    assert (weights[0][name] - start[name]).abs().max() > 1e-4
-    for name, whole in weights[0].items():
-        assert torch.allclose(weights[1][name], whole, atol=1e-6), name
-
-
 def test_a_wrong_setting_stops_before_the_folder_is_touched(
     settings: dict[str, Any], bert_folder: Path, tmp_path: Path
 ) -> None:
     out = {"output_dir": str(tmp_path / "run")}
-    with pytest.raises(ValueError, match="names no output_dir"):
+    with pytest.raises(ValueError, match="has no output_dir"):
         finetune(settings)
-    with pytest.raises(ValueError, match="no field 'temprature'.*'temperature'"):
-        finetune({**settings, **out, "temprature": 0.1})
-    with pytest.raises(ValueError, match="margin is only for objective triplet"):
-        finetune({**settings, **out, "margin": 1.0})
-    with pytest.raises(ValueError, match="become one vector is unknown: add pooling"):
+    with pytest.raises(ValueError, match="state pooling"):
         finetune({**settings, **out, "encoder": str(bert_folder)})
     with pytest.raises(ValueError, match="passage_max_length is 65, but .* 64 tokens only"):
         finetune({**settings, **out, "passage_max_length": 65})
-    with pytest.raises(ValueError, match="train_size is 41, but .* gives 40 training examples"):
+    with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
         finetune({**settings, **out, "train_size": 41})
     with pytest.raises(ValueError, match="'batch_sampler', but objective contrastive needs"):
         finetune({**settings, **out, "batch_sampler": "batch_sampler"})

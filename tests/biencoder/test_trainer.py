@@ -85,6 +85,7 @@ def assert_same_run(a: Path, b: Path) -> None:
     assert all(first[name].equal(second[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_a_run_killed_and_restarted_by_the_same_command_ends_bit_equal(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -128,21 +129,6 @@ def test_every_way_of_training_resumes_bit_equal(
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_a_torn_checkpoint_is_passed_over(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finetune(settings)
-    stopped = {**settings, "output_dir": str(tmp_path / "stopped")}
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 10)
-        with pytest.raises(Interruption):
-            finetune(stopped)
-    (tmp_path / "stopped" / "checkpoint-9" / MANIFEST).unlink()
-    (tmp_path / "stopped" / "checkpoint-6" / "model.safetensors").write_bytes(b"torn")
-    finetune(stopped)
-    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
-
-
 def test_a_failure_while_the_model_is_written_leaves_none_and_the_next_run_writes_it(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,20 +146,3 @@ def test_a_failure_while_the_model_is_written_leaves_none_and_the_next_run_write
     model = finetune(short)
     assert (model / "README.md").is_file()
     assert len(losses(tmp_path / "whole")) == 3  # and not one more
-
-
-def test_checkpoints_are_written_only_where_the_recipe_says_how_often(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    del settings["save_steps"]
-    finetune({**settings, "max_steps": 5})
-    assert not list((tmp_path / "whole").glob("checkpoint-*"))
-
-
-def test_a_checkpoint_holds_no_card_of_the_librarys_making(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    finetune({**settings, "max_steps": 3})
-    names = {file.name for file in (tmp_path / "whole" / "checkpoint-3").iterdir()}
-    assert "README.md" not in names
-    assert names >= {"model.safetensors", "modules.json", "optimizer.pt", MANIFEST}

@@ -1,6 +1,5 @@
 """From a recipe to the columns that a loss reads, for every source of training data."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from modeling_condenser.biencoder.recipe import FinetuningRecipe
 from modeling_condenser.biencoder.training_data import TrainingData, load_training_data
+from modeling_condenser.examples.collection_examples import USELESS_NEGATIVE
 from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
@@ -63,7 +63,6 @@ def test_judged_pairs_with_a_file_of_negatives(marco: Path, write_text: Write) -
         "n_examples": 9,
         "n_negatives": 3,
         "left_out": {
-            "negatives that are relevant": 9,
             "queries of the split without a line of negatives": 1,
         },
     }
@@ -112,28 +111,9 @@ def test_triples_of_ids_take_their_texts_from_the_collection(
         columns=["query_id", "positive_id", "negative_id"],
         objective="triplet",
     )
-    assert data.facts["left_out"] == {"negatives that are relevant": 1}
+    assert data.facts["left_out"] == {USELESS_NEGATIVE: 1}
     assert data.examples[:]["negative_1"] == ["p: Title 20 | text 20", "p: text 21"]
     assert data.examples[0]["query"] == "q: query 3"
-
-
-def test_dprs_questions_train_with_one_negative_or_none(write_text: Write) -> None:
-    entries = [
-        {
-            "question": f"question {i}",
-            "positive_ctxs": [{"title": "T", "text": f"positive {i}"}],
-            "hard_negative_ctxs": [{"title": "", "text": f"negative {n}"} for n in range(i)],
-            "negative_ctxs": [],
-        }
-        for i in range(4)
-    ]
-    file = write_text(json.dumps(entries), "dpr.json")
-    one = load(data=str(file), format="dpr")
-    assert (len(one.examples), one.facts["n_negatives"]) == (3, 1)
-    assert list(one.examples[0]) == ["query", "positive", "negative_1"]
-    none = load(data=str(file), format="dpr", n_negatives=0)
-    assert counts(none) == {"n_examples": 4}
-    assert none.examples[0] == {"query": "q: question 0", "positive": "p: T | positive 0"}
 
 
 def test_rows_of_different_numbers_of_negatives_need_a_number(write_jsonl: Write) -> None:

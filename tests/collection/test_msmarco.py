@@ -1,6 +1,5 @@
 """MS MARCO's files as they are published: passages, RocketQA's preparation, documents, TREC DL."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,10 +33,10 @@ def test_passages_are_read_literally_with_their_judged_queries(tmp_path: Path, e
     assert collection.name == "ms"
 
 
-def test_rocketqas_passages_get_their_titles_and_their_own_names_of_files(tmp_path: Path) -> None:
+def test_rocketqas_preparation_is_read_with_its_titles(tmp_path: Path) -> None:
     folder = tmp_path / "marco"
     write_lines(folder / "para.txt", PASSAGES)
-    # No title is a hyphen; a passage may also be left out.
+    # A hyphen means no title; a passage may also be left out.
     write_lines(folder / "para.title.txt", ['0\tA "title"', "10\t-"])
     write_lines(folder / "dev.query.txt", QUERIES)
     write_lines(folder / "qrels.dev.tsv", ["7\t10", "300\t0", "300\t1"])
@@ -46,46 +45,28 @@ def test_rocketqas_passages_get_their_titles_and_their_own_names_of_files(tmp_pa
     assert collection.passages["title"][:] == ['A "title"', "", ""]
     assert collection.passages["text"][:] == [line.split("\t")[1] for line in PASSAGES]
     assert collection.qrels == {"300": {"0": 1, "1": 1}, "7": {"10": 1}}
-    small = load_collection(folder, split="dev.small")  # queries of dev serve its part
+    small = load_collection(folder, split="dev.small")  # its queries are part of those of dev
     assert small.queries == {"7": "who said yes?"}
 
 
-def test_titles_in_another_order_are_refused_and_not_mixed_up(tmp_path: Path) -> None:
+def test_titles_in_another_order_are_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "para.txt", PASSAGES)
     write_lines(tmp_path / "para.title.txt", ["10\tT", "0\tU"])
-    message = "para.title.txt:2: a title for passage '0', which does not come next .*sort both"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="para.title.txt: the title of passage '0' is not in the"):
         load_passages(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("lines", "titles", "other"),
-    [
-        (["0\tT\tfirst", "1\t-\tsecond"], ["T", ""], "2\tthird"),
-        (["0\tfirst", "1\tsecond"], ["", ""], "2\tT\tthird"),
-    ],
+    ("lines", "titles"),
+    [(["0\tT\tfirst", "1\t-\tsecond"], ["T", ""]), (["0\tfirst", "1\tsecond"], ["", ""])],
 )
-def test_a_corpus_has_a_title_column_on_every_line_or_on_none(
-    tmp_path: Path, lines: Sequence[str], titles: Sequence[str], other: str
+def test_tevatrons_corpus_has_two_or_three_columns(
+    tmp_path: Path, lines: Sequence[str], titles: Sequence[str]
 ) -> None:
     write_lines(tmp_path / "corpus.tsv", lines)
     passages = load_passages(tmp_path)
     assert passages["title"][:] == titles
     assert passages["text"][:] == ["first", "second"]
-    write_lines(tmp_path / "corpus.tsv", [*lines, other])
-    with pytest.raises(ValueError, match="corpus.tsv:3: . fields between tabs, expected"):
-        load_passages(tmp_path)
-
-
-def test_of_several_files_of_passages_the_richest_is_read_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_msmarco(tmp_path)
-    write_lines(tmp_path / "para.txt", PASSAGES)
-    write_lines(tmp_path / "para.title.txt", ["0\tT"])
-    with caplog.at_level(logging.WARNING):
-        assert load_passages(tmp_path)[0]["title"] == "T"
-    assert "holds para.txt, collection.tsv: the passages are read from the first" in caplog.text
 
 
 def test_graded_judgements_of_the_trec_track_have_a_split_of_their_own(tmp_path: Path) -> None:
@@ -95,11 +76,9 @@ def test_graded_judgements_of_the_trec_track_have_a_split_of_their_own(tmp_path:
     collection = load_collection(folder, split="dl19")
     assert collection.qrels == {"300": {"10": 2}, "8": {"0": 3, "10": 0}}
     assert collection.queries["8"] == 'an "unjudged" one'
-    with pytest.raises(ValueError, match="no split 'dl20', expected one of dev.small, dl19"):
-        load_collection(folder, split="dl20")
 
 
-def test_documents_have_title_and_body_and_leave_their_url(tmp_path: Path) -> None:
+def test_documents_have_title_and_body(tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     write_lines(
         folder / "msmarco-docs.tsv.gz",
@@ -116,31 +95,20 @@ def test_documents_have_title_and_body_and_leave_their_url(tmp_path: Path) -> No
     ]
     assert (collection.queries, collection.qrels) == ({"2": "two?"}, {"2": {"D2": 1}})
     assert load_collection(folder, split="dl19").qrels == {"1": {"D1": 3}}
-    with pytest.raises(ValueError, match="expected one of dev, dl19"):
-        load_collection(folder, split="train")
 
 
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
         ("collection.tsv", ["0\ta", "1"], "collection.tsv:2: 1 fields between tabs, expected 2"),
-        ("collection.tsv", ["0\ta\tb"], "collection.tsv:1: 3 fields between tabs, expected 2"),
-        ("collection.tsv", ["\ta"], "collection.tsv:1: the id is empty"),
-        ("collection.tsv", ["0\ta", "1\tb", "0\tc"], "collection.tsv:3: id '0' stands on line 1"),
-        ("collection.tsv", [], "collection.tsv holds no passage"),
-        ("queries.dev.small.tsv", [], "queries.dev.small.tsv holds no query"),
-        ("queries.dev.small.tsv", ["7 who?"], "queries.dev.small.tsv:1: 1 fields between tabs"),
-        ("queries.dev.small.tsv", ["7\ta", "7\tb"], "small.tsv:2: id '7' stands on an earlier"),
-        ("queries.dev.small.tsv", ["7\ta"], "names 1 ids that .*queries.* lacks, such as '300'"),
-        ("qrels.dev.small.tsv", [], "qrels.dev.small.tsv judges no query"),
-        ("qrels.dev.small.tsv", ["7 0 10"], "qrels.dev.small.tsv:1: 3 fields, expected 4"),
-        ("qrels.dev.small.tsv", ["7 0 10 1", "7 0"], "small.tsv:2: 2 fields, expected 4"),
+        ("queries.dev.small.tsv", ["7\ta"], "judges 1 queries .*, such as '300'"),
+        ("qrels.dev.small.tsv", [], "qrels.dev.small.tsv holds no judgement"),
+        ("qrels.dev.small.tsv", ["7 0 10 1", "7 0 10"], "tsv:2: '7 0 10', expected 4 fields"),
         ("qrels.dev.small.tsv", ["7 0 10 x"], "small.tsv:1: the grade is 'x'"),
-        ("qrels.dev.small.tsv", ["7 0 11 1"], "names 1 ids that .*collection.tsv lacks"),
-        ("qrels.dev.small.tsv", ["7 0 10 1", "7 0 10 0"], "small.tsv:2: query '7' judges passage"),
+        ("qrels.dev.small.tsv", ["7 0 11 1"], "judges 1 passages .*, such as '11'"),
     ],
 )
-def test_broken_files_are_refused_with_file_and_line(
+def test_broken_files_are_refused(
     tmp_path: Path, name: str, lines: Sequence[str], message: str
 ) -> None:
     folder = write_msmarco(tmp_path / "ms")
@@ -149,15 +117,10 @@ def test_broken_files_are_refused_with_file_and_line(
         load_collection(folder, split="dev.small")
 
 
-def test_an_unknown_split_and_missing_files_are_named(tmp_path: Path) -> None:
+def test_an_unknown_split_and_missing_queries_are_refused(tmp_path: Path) -> None:
     folder = write_msmarco(tmp_path / "ms")
-    message = "no split 'test', expected one of dev.small: .*or add qrels.test.tsv"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="no split 'test': expected qrels.test.tsv; it holds coll"):
         load_collection(folder)
     (folder / "queries.dev.small.tsv").unlink()
-    message = "expected queries.dev.small.tsv or dev.small.query.txt or queries.dev.tsv or dev.quer"
-    with pytest.raises(FileNotFoundError, match=message):
+    with pytest.raises(FileNotFoundError, match="no queries.dev.small.tsv or dev.small.query.txt"):
         load_collection(folder, split="dev.small")
-    (folder / "qrels.dev.small.tsv").unlink()
-    with pytest.raises(FileNotFoundError, match="judges nothing: expected qrels.dev.tsv beside"):
-        load_collection(folder, split="dev")

@@ -1,13 +1,12 @@
-"""An encoder without a model: its vectors are a hash of the text. It can wait, count and fail."""
+"""An encoder without a model: its vectors are a hash of the text."""
 
 import hashlib
-import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 from datasets import Dataset
 
 from modeling_condenser.repository.contract import EncodingContract
@@ -23,17 +22,19 @@ def hash_vectors(titles: list[str], texts: list[str]) -> np.ndarray:
 
 
 class StubEncoder:
-    """Encodes by hash.
+    """What `encode_collection` uses of a `Retriever`.
 
     Args:
         seconds: that each call takes.
-        log: file that gets a line, with process and first text, when a call begins.
+        log: file that gets the first text of each call when it begins.
         fingerprint: of the model.
-        fails_on: a text that gets NaN.
+        fails_on: a text whose vector is NaN.
+        device: that it claims to be on.
     """
 
     dimension = DIMENSION
     contract = EncodingContract(query_max_length=8, passage_max_length=8)
+    token_budget, dtype = 2048, "float32"
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class StubEncoder:
         fails_on: str | None = None,
         device: str = "cpu",
     ) -> None:
-        self.model = SimpleNamespace(device=device)
+        self.model = SimpleNamespace(device=torch.device(device))
         self.seconds, self.log = seconds, log
         self.fingerprint, self.fails_on = fingerprint, fails_on
 
@@ -52,34 +53,12 @@ class StubEncoder:
         rows = passages[:]
         if self.log:
             with self.log.open("a") as file:
-                file.write(f"{os.getpid()} {rows['text'][0]}\n")
+                file.write(f"{rows['text'][0]}\n")
         time.sleep(self.seconds)
         vectors = hash_vectors(list(rows["title"]), list(rows["text"]))
         if self.fails_on in rows["text"]:
             vectors[list(rows["text"]).index(self.fails_on)] = np.nan
         return vectors
-
-
-@dataclass(frozen=True)
-class StubOpener:
-    """Opens stubs, also in other processes.
-
-    Attributes:
-        seconds: that each call takes.
-        log: of calls.
-        later_fingerprint: of the encoders that other processes open.
-    """
-
-    seconds: float = 0.0
-    log: Path | None = None
-    later_fingerprint: str = "stub"
-    parent: int = os.getpid()
-
-    def open(self, *, device: str | None = None) -> StubEncoder:
-        fingerprint = "stub" if os.getpid() == self.parent else self.later_fingerprint
-        return StubEncoder(
-            self.seconds, log=self.log, fingerprint=fingerprint, device=device or "cpu"
-        )
 
 
 def make_passages(n: int) -> Dataset:

@@ -1,7 +1,5 @@
 """A folder of embeddings: what was written comes back, and what is damaged is found."""
 
-import hashlib
-import json
 import random
 from pathlib import Path
 
@@ -34,9 +32,8 @@ def test_what_is_written_comes_back(n: int, shard_size: int, tmp_path: Path) -> 
         tmp_path / "e", vectors, ids, shard_size=shard_size, retriever_fingerprint="model"
     )
     embeddings = Embeddings.open(tmp_path / "e")
-    embeddings.verify()
     assert (embeddings.n_passages, embeddings.dimension) == (n, 7)
-    assert embeddings.manifest["retriever"] == "model"
+    assert embeddings.manifest.retriever == "model"
     firsts, blocks = zip(*embeddings.blocks(), strict=True)
     assert firsts == tuple(range(0, n, shard_size))
     assert np.concatenate(blocks).tobytes() == vectors.tobytes()
@@ -62,10 +59,10 @@ def test_ids_are_ordered_as_python_orders_strings(tmp_path: Path) -> None:
 def test_ids_in_several_arrow_batches_are_found_and_ordered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modeling_condenser.encoding.passage_ids._ID_BATCH", 7)
+    monkeypatch.setattr("modeling_condenser.encoding.passage_ids._BATCH", 7)
     ids = draw_ids(50)
     embeddings = write_embeddings(tmp_path / "e", draw_vectors(50, 1), ids)
-    assert len(embeddings.passage_ids._chunks) == 8
+    assert len(embeddings.passage_ids.column.chunks) == 8
     rows = np.random.default_rng(0).permutation(50)
     assert embeddings.passage_ids.take(rows) == [ids[row] for row in rows]
     assert [ids[i] for i in np.argsort(embeddings.id_order)] == sorted(ids)
@@ -75,9 +72,6 @@ def test_the_files_are_what_other_programs_read(tmp_path: Path) -> None:
     vectors, ids = draw_vectors(10), draw_ids(10)
     write_embeddings(tmp_path, vectors, ids, shard_size=4)
     np.testing.assert_array_equal(np.load(tmp_path / "shard-00002.npy"), vectors[8:])
-    record = json.loads((tmp_path / "shard-00001.json").read_text())
-    content = (tmp_path / "shard-00001.npy").read_bytes()
-    assert record == {"first_row": 4, "rows": 4, "sha256": hashlib.sha256(content).hexdigest()}
     with pa.OSFile(str(tmp_path / "passage_ids.arrow")) as file:
         table = pa.ipc.open_file(file).read_all()
     assert table.column("_id").to_pylist() == ids
@@ -100,14 +94,14 @@ def test_no_embeddings_and_unfinished_ones_are_not_opened(tmp_path: Path) -> Non
     with pytest.raises(FileNotFoundError, match=r"holds no embeddings \(manifest.json is missing"):
         Embeddings.open(tmp_path / "nowhere")
     write_embeddings(tmp_path, draw_vectors(10), draw_ids(10), shard_size=4)
-    (tmp_path / "shard-00001.json").unlink()
-    with pytest.raises(FileNotFoundError, match="not complete: 2 of 3 shards are done"):
+    (tmp_path / "shard-00001.npy").unlink()
+    with pytest.raises(FileNotFoundError, match="not complete: 2 of 3 shards are finished"):
         Embeddings.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match="no manifest of embeddings"):
+    with pytest.raises(ValueError, match="not a manifest of embeddings"):
         Embeddings.open(tmp_path)
     (tmp_path / "manifest.json").write_text('{"version": 2}')
-    with pytest.raises(ValueError, match="is of version 2 .* expected version 1"):
+    with pytest.raises(ValueError, match="has version 2, expected 1"):
         Embeddings.open(tmp_path)
 
 
@@ -115,34 +109,8 @@ def test_a_shard_of_the_wrong_size_is_seen_on_opening(tmp_path: Path) -> None:
     write_embeddings(tmp_path, draw_vectors(10), draw_ids(10), shard_size=4)
     file = tmp_path / "shard-00002.npy"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="shard-00002.npy has 183 bytes, expected 184"):
+    with pytest.raises(ValueError, match="shard-00002.npy is damaged: expected vectors of shape"):
         Embeddings.open(tmp_path)
-
-
-def flip_last_byte(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(bytes(content))
-
-
-@pytest.mark.parametrize("name", ["shard-00001.npy", "id_order.npy", "passage_ids.arrow"])
-def test_one_changed_bit_is_found_by_its_checksum(name: str, tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path, draw_vectors(10), draw_ids(10), shard_size=4)
-    flip_last_byte(tmp_path / name)
-    with pytest.raises(ValueError, match=f"{name} has been changed"):
-        embeddings.verify()
-
-
-def test_nan_is_found_even_where_its_checksum_is_right(tmp_path: Path) -> None:
-    embeddings = write_embeddings(tmp_path, draw_vectors(10), draw_ids(10), shard_size=4)
-    shard = np.load(tmp_path / "shard-00000.npy")
-    shard[2, 3] = np.nan
-    np.save(tmp_path / "shard-00000.npy", shard)
-    checksum = hashlib.sha256((tmp_path / "shard-00000.npy").read_bytes()).hexdigest()
-    record = {"first_row": 0, "rows": 4, "sha256": checksum}
-    (tmp_path / "shard-00000.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="shard-00000.npy holds NaN or infinity"):
-        embeddings.verify()
 
 
 @pytest.mark.parametrize(
@@ -150,11 +118,11 @@ def test_nan_is_found_even_where_its_checksum_is_right(tmp_path: Path) -> None:
     [
         (draw_vectors(3), ["a", "b"], r"shape \(3, 7\) and 2 ids"),
         (draw_vectors(3)[0], ["a"] * 7, r"shape \(7,\)"),
-        (draw_vectors(3), ["a", "b", "a"], "id 'a' stands more than once"),
+        (draw_vectors(3), ["a", "b", "a"], "Several passages have the id 'a'"),
         (draw_vectors(3), ["a", None, "b"], "1 passages have no id"),
-        (draw_vectors(3).astype(np.float64), ["a", "b", "c"], "type float64: expected .* float32"),
+        (draw_vectors(3).astype(np.float64), ["a", "b", "c"], "type float64; expected .* float32"),
         (draw_vectors(3)[:0], [], "n_passages is 0"),
-        (np.full((2, 2), np.inf, np.float32), ["a", "b"], "2 of 2 vectors .* passage in row 0"),
+        (np.full((2, 2), np.inf, np.float32), ["a", "b"], "2 of 2 vectors .* the first in row 0"),
     ],
 )
 def test_what_does_not_fit_is_refused(

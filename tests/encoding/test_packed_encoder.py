@@ -33,7 +33,7 @@ NARROW = ("BERT", "CamemBERT", "DistilBERT", "ELECTRA", "RoBERTa", "XLM-RoBERTa"
 def packed(folder: Path, **settings: Any) -> Retriever:
     """A retriever that packs in float32, too, in which exactness can be seen."""
     retriever = Retriever(folder, device="cpu", **settings)
-    retriever._packs = use_packing(retriever.model)
+    retriever._is_packed = use_packing(retriever.model)
     return retriever
 
 
@@ -65,7 +65,7 @@ def test_the_vectors_are_those_of_transformers_without_padding_where_it_can_be(
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert len(shapes) > 2
     if name in PADDED_ONLY:
-        assert not retriever._packs
+        assert not retriever._is_packed
         return
     assert {shape[:2] for shape in shapes} == {(1, 64)}
     reads_cls_only = pooling == "cls" and name in NARROW
@@ -211,7 +211,7 @@ def test_what_is_not_known_to_be_the_same_stays_padded(
     folder = save(bert_folder, tmp_path / "model")
     half = Retriever(folder, device="cpu", dtype="bfloat16")
     transformer: Any = half.model[0]
-    assert not half._packs
+    assert not half._is_packed
     assert transformer.model.config._attn_implementation == "sdpa"
     found, expected = half.encode_queries(MIXED), Retriever(folder).encode_queries(MIXED)
     products = (found * expected).sum(axis=1)
@@ -227,7 +227,7 @@ def test_an_attention_that_was_chosen_is_kept(bert_folder: Path) -> None:
     assert transformer.model.config._attn_implementation == "eager"
 
 
-def test_bfloat16_packs_and_float32_keeps_the_bits_of_the_evaluation_script(
+def test_bfloat16_is_packed_and_float32_keeps_the_bits_of_the_evaluation_script(
     bert_folder: Path,
 ) -> None:
     half = Retriever(bert_folder, pooling="cls", device="cpu", dtype="bfloat16")

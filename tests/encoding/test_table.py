@@ -71,12 +71,10 @@ def test_it_is_streamed_too(embeddings: Embeddings, vectors: np.ndarray, tmp_pat
 def test_other_passages_are_refused_and_leave_nothing(
     embeddings: Embeddings, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="49 passages and 50 embeddings"):
+    with pytest.raises(ValueError, match="49 passages for 50 embeddings"):
         write_table(embeddings, tmp_path / "table", passages=make_passages(N - 1))
     turned = make_passages(N).select([1, 0, *range(2, N)])
-    with pytest.raises(
-        ValueError, match="row 0 is passage 'p19-1', but the embeddings have 'p0-0'"
-    ):
+    with pytest.raises(ValueError, match="rows 0 to 49 have other ids"):
         write_table(embeddings, tmp_path / "table", passages=turned)
     assert [entry.name for entry in tmp_path.iterdir()] == ["embeddings"]
 

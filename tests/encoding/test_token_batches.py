@@ -10,11 +10,11 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoding import token_batches
-from modeling_condenser.encoding.packed_texts import plan_packed_batches
 from modeling_condenser.encoding.token_batches import (
     pad_batch,
     padded_batches,
     plan_batches,
+    plan_packed_batches,
     tokenize_texts,
 )
 

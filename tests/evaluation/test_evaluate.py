@@ -44,22 +44,22 @@ def test_systems_of_every_kind_stand_in_one_report(
     folder = tmp_path / "out" / "small" / "test"
     assert outcome.file == folder / "report.md"
     written = json.loads((folder / "report.json").read_text())
-    results = outcome.report.retrieval.results
-    assert [system.name for system in results.systems] == ["bm25", "retriever", "plain", "theirs"]
-    assert results.baseline == "bm25"
-    for system in results.systems:
+    results = outcome.report.results
+    assert [result.system for result in results] == ["bm25", "retriever", "plain", "theirs"]
+    assert outcome.report.baseline == "bm25"
+    for result in results:
         alone = evaluate_system(
-            {"retriever": retriever, "theirs": theirs}.get(system.name, "bm25")
-            if system.name != "plain"
+            {"retriever": retriever, "theirs": theirs}.get(result.system, "bm25")
+            if result.system != "plain"
             else f"{bert_folder},pooling=mean",
             collection,
-            tmp_path / "alone" / system.name,
+            tmp_path / "alone" / result.system,
             measures=["MRR@10", "R@20"],
             progress=False,
         )
-        assert system.evaluation == alone.evaluation
+        assert result.evaluation == alone.evaluation
     # Of 20 queries the given run answers one, at rank 1.
-    assert results.systems[3].evaluation.means == {"MRR@10": 1 / 20, "R@20": 1 / 20}
+    assert results[3].evaluation.means == {"MRR@10": 1 / 20, "R@20": 1 / 20}
     assert str(tmp_path) not in (folder / "report.md").read_text() + json.dumps(written)
     assert (folder.parent / "embeddings" / "retriever" / "embeddings" / "manifest.json").is_file()
 
@@ -97,7 +97,7 @@ def test_the_reports_command_gives_the_report_again(
         files = [folder / system / "metrics.json" for folder in (again, ours)]
         assert files[0].read_text() == files[1].read_text()
     printed = capsys.readouterr().out
-    means = outcome.report.retrieval.results.systems[1].evaluation.means
+    means = outcome.report.results[1].evaluation.means
     assert f"nDCG@10     {means['nDCG@10']:.4f}" in printed
     assert re.search(r"from bm25-0.5, p [=<] [01]\.\d+", printed)
     assert "report: runs/evaluation/small/test/report.md" in printed
@@ -126,11 +126,11 @@ def test_two_systems_of_one_name_are_told_apart_or_refused(
     other.symlink_to(retriever)
     systems = [str(retriever), str(other)]
     if other.resolve().name == "retriever":
-        with pytest.raises(ValueError, match="would both be called 'retriever'.*name=OTHER"):
+        with pytest.raises(ValueError, match="have the same name 'retriever'.*name=OTHER"):
             evaluate({**settings, "systems": systems}, progress=False)
     same = [str(retriever), str(retriever)]
     outcome = evaluate({**settings, "systems": same}, progress=False)
-    assert [s.name for s in outcome.report.retrieval.results.systems] == ["retriever"]
+    assert [r.system for r in outcome.report.results] == ["retriever"]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_an_approximate_index_reports_its_recall(
         "search_parameters": "nprobe=1",
     }
     outcome = evaluate(settings, progress=False)
-    [system] = outcome.report.retrieval.results.systems
+    [system] = outcome.report.results
     exact = evaluate_system(retriever, collection, tmp_path / "exact", depth=10, progress=False)
     found, expected = read_run(system.run_file), read_run(exact.run_file)
     shares = [len(found[q].keys() & expected[q].keys()) / 10 for q in expected]

@@ -1,106 +1,84 @@
-"""Training examples on disk."""
+"""Training examples on disk, and nested subsets of them."""
 
-import errno
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa
 import pytest
+from datasets import Dataset
 
-from modeling_condenser.examples import stored_examples
-from modeling_condenser.examples.formats import SCHEMAS
-from modeling_condenser.examples.stored_examples import store_examples
-
-SCHEMA = SCHEMAS["negatives"]
+from modeling_condenser.examples.stored_examples import TEXTS, store_examples, take_subset
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    return tmp_path / "condenser-training"
 
 
 def rows(n: int) -> list[dict[str, Any]]:
     return [{"query": f"q{i}", "positive": "p", "negatives": ["n"] * (i % 3 + 1)} for i in range(n)]
 
 
-def test_what_is_stored_comes_back_numbered_and_on_disk(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored_examples, "_BATCH_ROWS", 4)
-    stored = store_examples(lambda left_out: iter(rows(10)), SCHEMA, identity=["a"], what="data")
-    assert stored.table.to_list() == [{**row, "row_number": i} for i, row in enumerate(rows(10))]
-    assert stored.n_negatives == (1, 3)
-    assert [Path(file["filename"]).parent for file in stored.table.cache_files] == [cache]
-    assert len(list(cache.glob("*.arrow"))) == 1
-
-
-def test_the_same_data_is_read_once_and_other_data_anew(
-    cache: Path, caplog: pytest.LogCaptureFixture
+def test_examples_come_back_numbered_from_disk_with_the_reasons_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     read = []
 
-    def examples(left_out: Counter[str]) -> Iterator[dict[str, Any]]:
+    def examples() -> Iterator[dict[str, Any]]:
         read.append(1)
-        left_out["rows with a blank text"] += 2
-        left_out["nothing of this"] += 0
-        return iter(rows(3))
+        yield {"left_out": "rows with a blank text"}
+        yield from rows(10)
 
-    for identity in (["a", "b"], ["a", "b"], ["ab"], ["a", "c"]):
+    for identity in (["a", "b"], ["a", "b"], ["ab"]):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            stored = store_examples(examples, SCHEMA, identity=identity, what="data.csv")
-        assert len(stored.table) == 3
-        assert stored.left_out == {"rows with a blank text": 2}
-        assert "data.csv: left out 2 rows with a blank text; 3 examples remain." in caplog.text
-    assert len(read) == 3
+            stored = store_examples(examples, TEXTS, identity=identity, what="data.csv")
+        assert stored.table.to_list() == [
+            {**row, "teacher_scores": None, "row_number": i + 1} for i, row in enumerate(rows(10))
+        ]
+        assert stored.n_negatives == (1, 3)
+        assert stored.left_out == {"rows with a blank text": 1}
+        assert "left out 1 rows with a blank text; 10 examples remain" in caplog.text
+        files = [Path(file["filename"]) for file in stored.table.cache_files]
+        assert files and all(tmp_path in file.parents for file in files)
+    assert len(read) == 2  # the second time they are only opened
 
 
-def test_nothing_to_train_on_is_an_error_that_says_what_was_left_out(cache: Path) -> None:
-    def none(left_out: Counter[str]) -> list[dict[str, Any]]:
-        left_out["rows with a blank text"] += 7
-        return []
-
-    with pytest.raises(
-        ValueError, match=r"x.csv gives no training example \(left out: 7 rows with"
-    ):
-        store_examples(none, SCHEMA, identity=["a"], what="x.csv")
-    assert not list(cache.glob("*.arrow*")) or not [
-        f for f in cache.iterdir() if f.suffix == ".arrow"
-    ]
+def test_data_without_an_example_is_an_error_with_the_reasons() -> None:
+    nothing = [{"left_out": "rows with a blank text"}] * 7
+    with pytest.raises(ValueError, match="x.csv contains no .*'rows with a blank text': 7"):
+        store_examples(lambda: nothing, TEXTS, identity=["a"], what="x.csv")
 
 
-def test_a_reader_that_fails_midway_leaves_nothing(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored_examples, "_BATCH_ROWS", 2)
-
-    def failing(left_out: Counter[str]) -> Iterator[dict[str, Any]]:
+def test_the_error_of_a_row_is_raised_and_nothing_is_stored() -> None:
+    def failing() -> Iterator[dict[str, Any]]:
         yield from rows(5)
         raise ValueError("line 6 is malformed")
 
     with pytest.raises(ValueError, match="line 6"):
-        store_examples(failing, SCHEMA, identity=["a"], what="x")
-    assert [file.name for file in cache.iterdir() if not file.name.endswith(".lock")] == []
-    assert len(store_examples(lambda _: rows(5), SCHEMA, identity=["a"], what="x").table) == 5
+        store_examples(failing, TEXTS, identity=["a"], what="x")
+    assert len(store_examples(lambda: rows(5), TEXTS, identity=["a"], what="x").table) == 5
 
 
-def test_half_of_a_character_is_said() -> None:
-    broken = [*rows(3), {"query": "so \ud83d", "positive": "p", "negatives": ["n"]}]
-    with pytest.raises(ValueError, match=r"x: the text 'so \\ud83d' holds half of a surrogate"):
-        store_examples(lambda _: broken, SCHEMA, identity=["a"], what="x")
+EXAMPLES = Dataset.from_dict({"n": list(range(20_000))})
 
 
-def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def chosen(size: int | None, seed: int = 0) -> list[int]:
+    return list(take_subset(EXAMPLES, size, seed=seed, what="data")["n"])
 
-    monkeypatch.setattr(pa, "OSFile", full)
-    with pytest.raises(
-        OSError, match="no space left in .* for the training examples of x.*HF_DATA"
-    ):
-        store_examples(lambda _: rows(5), SCHEMA, identity=["a"], what="x")
+
+def test_the_subsets_of_one_seed_are_nested() -> None:
+    small, middle, large = (chosen(size, 5) for size in (500, 1000, 10_000))
+    assert [len(small), len(middle), len(large)] == [500, 1000, 10_000]
+    assert set(small) < set(middle) < set(large)
+    assert middle == sorted(middle)
+    assert chosen(None) == list(range(20_000))
+    # Two random subsets of a twentieth share about a twentieth of their rows.
+    assert 20 < len(set(chosen(1000, 1)) & set(chosen(1000, 2))) < 90
+
+
+def test_a_subset_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="train_size is 20001, but data has 20000"):
+        chosen(20_001)

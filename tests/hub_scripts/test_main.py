@@ -156,7 +156,7 @@ def test_the_commands_lead_from_text_to_search(
     folder = Path("runs/evaluation/small/test")
     own = evaluate_system("runs/ft/model", collection, folder / "ft", progress=False)
     bm25 = evaluate_system("bm25", collection, folder / "bm25", progress=False)
-    assert lines[:2] == ["small, test: 20 queries", "bm25:"]
+    assert lines[:2] == ["small, test: 2 systems on 20 queries", "bm25:"]
     for name, c in own.compare_with(bm25).items():
         assert f"  {name:<7}  {c.mean_baseline:.4f}" in lines
         start = re.escape(f"  {name:<7}  {c.mean_system:.4f}   ")

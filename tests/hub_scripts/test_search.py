@@ -129,7 +129,7 @@ def test_a_study_knows_its_collection_and_embeddings(
     assert search(study, QUERY, "-k", 3, capsys=capsys) == expected
     assert (study / "arm/evaluation/embeddings/manifest.json").is_file()
     assert search(study, "-k", 3, capsys=capsys, typed=QUERY) == expected
-    assert "which knows its collection: leave out" in fails(study, collection, "x", capsys=capsys)
+    assert "names its collection itself: leave out" in fails(study, collection, "x", capsys=capsys)
     (study / "search.json").write_text(json.dumps({"model": "m", "index": "i", "collection": "c"}))
     assert "names no embeddings: run the study again" in fails(study, "x", capsys=capsys)
 
@@ -184,7 +184,7 @@ def test_bm25_answers_by_words_and_keeps_its_index(
     assert [line.split()[1:3] for line in lines[::2]] == [
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
-    assert Path("runs/bm25-thesis-search-small/bm25.json").is_file()
+    assert Path("runs/bm25-thesis-search-small/bm25/bm25.json").is_file()
     assert search("bm25", collection, "xylophone", capsys=capsys) == ["nothing found"]
 
 

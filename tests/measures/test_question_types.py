@@ -4,7 +4,12 @@ import time
 
 import pytest
 
-from modeling_condenser.measures.question_types import ANSWER_TYPES, answer_type, group_by_type
+from modeling_condenser.measures.question_types import (
+    ANSWER_TYPES,
+    answer_type,
+    group_by_length,
+    group_by_type,
+)
 
 # Questions as people write them and queries as they type them into a search box. `None` stands for
 # what the six classes have no place for: yes/no questions, and phrases that ask nothing.
@@ -193,3 +198,16 @@ def test_a_query_of_a_page_is_judged_by_its_beginning_at_once() -> None:
     start = time.perf_counter()
     assert answer_type("who is the king and " + "what is the " * 100_000) == "human"
     assert time.perf_counter() - start < 1
+
+
+def test_queries_are_sorted_by_their_number_of_words() -> None:
+    queries = {str(n): " ".join(["word"] * n) for n in (13, 1, 4, 5, 8, 9, 12, 40, 0)}
+    queries["spaced"] = "  two \t words\n"
+    groups = group_by_length(queries)
+    assert groups == {
+        "1-4 words": ["1", "4", "spaced"],
+        "5-8 words": ["5", "8"],
+        "9-12 words": ["9", "12"],
+        "13 words or more": ["13", "40"],
+    }
+    assert list(group_by_length({"a": "one two three four five six"})) == ["5-8 words"]

@@ -9,8 +9,10 @@ from scipy import stats
 
 from modeling_condenser.measures.significance import (
     compare,
+    compare_all,
     compare_in_groups,
     holm,
+    mean_interval,
 )
 
 
@@ -46,13 +48,6 @@ def test_only_queries_on_which_the_systems_differ_count_for_exactness() -> None:
 
 def test_the_smallest_sampled_p_value_counts_the_observed_difference_once() -> None:
     assert compare(values([0.75] * 40), values([0.5] * 40), n_resamples=999).p_value == 1 / 1000
-
-
-def test_means_and_difference_are_those_of_the_values() -> None:
-    comparison = compare(values([1.0, 0.5, 0.0]), values([0.5, 0.25, 0.0]))
-    assert comparison.mean_system == 0.5
-    assert comparison.mean_baseline == 0.25
-    assert comparison.difference == 0.25
 
 
 def test_many_queries_come_near_the_normal_theory() -> None:
@@ -98,18 +93,6 @@ def test_swapping_the_systems_turns_the_sign() -> None:
     assert back.p_value == forth.p_value
 
 
-def test_different_queries_are_refused() -> None:
-    with pytest.raises(ValueError, match="different queries .2 and 3; 1 in one only, such as 'q2'"):
-        compare(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
-    with pytest.raises(ValueError, match="1 queries to compare on, expected at least 2"):
-        compare(values([0.1]), values([0.2]))
-
-
-def test_a_value_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(ValueError, match="query 'q1' has the values nan and 0.2, expected two"):
-        compare(values([0.1, math.nan]), values([0.1, 0.2]))
-
-
 def test_the_grouped_t_test_is_students_where_a_group_is_one_query() -> None:
     rng = np.random.default_rng(0)
     system, baseline = rng.random(10), rng.random(10)
@@ -149,18 +132,6 @@ def test_the_grouped_t_test_rejects_a_true_hypothesis_one_time_in_twenty() -> No
     assert np.mean(np.array(p_values) < 0.05) == pytest.approx(0.05, abs=0.021)
 
 
-def test_the_grouped_t_test_has_its_edges() -> None:
-    same = values([0.1, 0.7] * 10)
-    assert compare_in_groups(same, same) == 1.0
-    assert compare_in_groups({q: v + 0.1 for q, v in same.items()}, same) == 0.0
-    assert compare_in_groups(values([0.1] * 9), values([0.2] * 9)) is None
-    assert compare_in_groups(values([0.1, 0.5, 0.7]), values([0.2, 0.3, 0.9]), n_groups=3) < 1
-    with pytest.raises(ValueError, match="1 groups, expected at least 2"):
-        compare_in_groups(same, same, n_groups=1)
-    with pytest.raises(ValueError, match="different queries"):
-        compare_in_groups(same, values([0.1, 0.2]))
-
-
 def test_holm_raises_the_smallest_p_value_by_the_number_of_tests() -> None:
     # 0.005 x 4, 0.01 x 3, 0.03 x 2 and 0.04 x 1, which is less than 0.06 before it.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -168,7 +139,7 @@ def test_holm_raises_the_smallest_p_value_by_the_number_of_tests() -> None:
     assert holm([0.02, 0.02]) == pytest.approx([0.04, 0.04])
     assert holm([0.3]) == [0.3]
     assert holm([]) == []
-    with pytest.raises(ValueError, match="a p value of nan, expected from 0 to 1"):
+    with pytest.raises(ValueError, match="expected numbers from 0 to 1"):
         holm([0.1, math.nan])
 
 
@@ -182,3 +153,57 @@ def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
                 break
             rejected.add(i)
         assert {i for i, p in enumerate(holm(p_values)) if p <= 0.05} == rejected
+
+
+def test_a_table_of_comparisons_is_corrected_together() -> None:
+    base = values([0.0, 0.5, 1.0, 0.25, 0.5, 1.0])
+    better = values([1.0, 1.0, 1.0, 0.50, 1.0, 1.0])
+    mixed = values([1.0, 0.5, 0.5, 0.25, 0.5, 0.1 + 0.9])
+    found = compare_all({"better": (better, base), "mixed": (mixed, base)})
+    first, second = found["better"], found["mixed"]
+    assert (first.better, first.equal, first.worse) == (4, 2, 0)
+    assert (second.better, second.equal, second.worse) == (1, 4, 1)
+    assert (first.mean_system, first.mean_baseline) == (5.5 / 6, 3.25 / 6)
+    # All 2^6 sign flips: those of the two zeros change nothing, 2 of the other 16 are as extreme.
+    assert first.p_value == 2 / 16
+    assert first.p_adjusted == 2 * 2 / 16  # Holm: the smallest times two
+    assert second.p_adjusted == max(first.p_adjusted, second.p_value)
+    assert compare(better, base).p_adjusted == 2 / 16
+    assert compare_all({}) == {}
+
+
+def test_a_difference_in_the_last_bits_counts_as_equal() -> None:
+    found = compare(values([0.1 + 0.2, 1]), values([0.3, 1]))
+    assert (found.better, found.equal, found.worse) == (0, 2, 0)
+
+
+def test_one_query_shows_nothing() -> None:
+    found = compare(values([1.0]), values([0.5]))
+    assert (found.difference, found.p_value, found.better) == (0.5, 1.0, 1)
+    assert found.interval == mean_interval(values([1.0])) == (-math.inf, math.inf)
+
+
+def test_the_interval_of_a_mean_is_that_of_theory() -> None:
+    drawn = np.random.default_rng(1).random(1000)
+    low, high = mean_interval(values(list(drawn)))
+    half = 1.96 * drawn.std() / np.sqrt(1000)
+    assert low == pytest.approx(drawn.mean() - half, abs=0.002)
+    assert high == pytest.approx(drawn.mean() + half, abs=0.002)
+    assert mean_interval(values([0.5, 0.5, 0.5])) == (0.5, 0.5)
+
+
+def test_the_grouped_t_test_has_its_edges() -> None:
+    same = values([0.1, 0.7] * 10)
+    assert compare_in_groups(same, same) == 1.0
+    assert compare_in_groups({q: v + 0.1 for q, v in same.items()}, same) == 0.0
+    assert compare_in_groups(values([0.1] * 9), values([0.2] * 9)) is None
+
+
+def test_systems_that_cannot_be_compared_are_refused() -> None:
+    for test in (compare, compare_in_groups):
+        with pytest.raises(ValueError, match="different queries .2 and 3, unpaired: q2"):
+            test(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
+        with pytest.raises(ValueError, match="different queries .0 and 0, unpaired: none"):
+            test({}, {})
+        with pytest.raises(ValueError, match="query 'q1' has the values nan and 0.2"):
+            test(values([0.1, math.nan]), values([0.1, 0.2]))

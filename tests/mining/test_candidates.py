@@ -1,6 +1,5 @@
 """Ranks, scores and margins: by hand, by brute force, and beside sentence-transformers."""
 
-import random
 from collections import Counter
 
 import numpy as np
@@ -11,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from modeling_condenser.mining.candidates import CandidateFilter
+from modeling_condenser.mining.candidates import Candidate, CandidateFilter, draw_order
 
 SCORES = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
 
@@ -62,7 +61,7 @@ def test_a_passage_counts_for_the_first_filter_that_drops_it():
     rule = CandidateFilter(
         1, 6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
     )
-    assert rule.apply(SCORES, ["plus"], twins=["c"], dropped=dropped) == []
+    assert rule.apply(SCORES, ["plus"], copies=["c"], dropped=dropped) == []
     assert dropped == {
         "positive": 1,
         "same_text_as_positive": 1,
@@ -72,44 +71,10 @@ def test_a_passage_counts_for_the_first_filter_that_drops_it():
     }
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_scores_with_ties_are_filtered_as_by_brute_force(seed):
-    rng = random.Random(seed)
-    scores = {f"p{i}": rng.randint(-6, 12) / 2 for i in rng.sample(range(60), 30)}
-    positives = rng.sample(sorted(scores), rng.randint(1, 3))
-    first = rng.randint(1, 12)
-    last = rng.randint(first, 40)
-    low, high = rng.choice([None, -1.0]), rng.choice([None, 4.0])
-    absolute, relative = rng.choice([None, 0.5]), rng.choice([None, 0.25])
-    expected = []
-    for passage in scores:
-        rank = 1 + sum(
-            scores[other] > scores[passage]
-            or (scores[other] == scores[passage] and other < passage)
-            for other in scores
-        )
-        lowest = min(scores[p] for p in positives)
-        if (
-            first <= rank <= last
-            and passage not in positives
-            and (low is None or scores[passage] >= low)
-            and (high is None or scores[passage] <= high)
-            and (absolute is None or scores[passage] <= lowest - absolute)
-            and (relative is None or scores[passage] <= lowest - abs(lowest) * relative)
-        ):
-            expected.append((rank, passage, scores[passage]))
-    dropped: Counter[str] = Counter()
-    rule = CandidateFilter(first, last, low, high, absolute, relative)
-    found = rule.apply(scores, positives, dropped=dropped)
-    assert [tuple(candidate) for candidate in found] == sorted(expected)
-    assert len(found) + dropped.total() == max(min(last, 30) - first + 1, 0)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"absolute_margin": 0.1},
-        {"relative_margin": 0.05},
         {"relative_margin": 0.3, "absolute_margin": 0.05},
         {"max_score": 0.6, "min_score": 0.1},
     ],
@@ -149,3 +114,33 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
         assert {corpus[int(passage)] for passage in found} == kept[query]
         n_kept += len(found)
     assert 40 < n_kept < 400
+
+
+# Draws.
+
+CANDIDATES = [Candidate(rank, f"p{rank}", -float(rank)) for rank in range(30, 201)]
+
+
+def ranks(candidates: list[Candidate] = CANDIDATES, **changes: object) -> list[int]:
+    settings = {"query_id": "q1", "seed": 0, "sampling": "random", **changes}
+    return [candidate.rank for candidate in draw_order(candidates, **settings)]  # type: ignore[arg-type]
+
+
+def test_seed_and_query_decide_a_draw_and_top_is_the_order_of_the_ranks():
+    assert sorted(ranks()) == list(range(30, 201)) == ranks(sampling="top")
+    assert ranks() == ranks() != list(range(30, 201))
+    assert ranks(seed=1) != ranks() != ranks(query_id="q2")
+    assert ranks([], query_id="é") == []
+
+
+def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
+    missing = {30, *range(31, 200, 2)}
+    left = [candidate for candidate in CANDIDATES if candidate.rank not in missing]
+    assert ranks(left) == [rank for rank in ranks() if rank not in missing]
+
+
+def test_every_candidate_is_first_equally_often():
+    first = Counter(ranks(CANDIDATES[:5], query_id=f"q{i}", seed=3)[0] for i in range(5000))
+    assert set(first) == {30, 31, 32, 33, 34}
+    # Five standard deviations of a binomial with n 5000 and p 0.2.
+    assert all(abs(count - 1000) < 142 for count in first.values())

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
-from modeling_condenser.pretraining.recipe import CONTRASTIVE
+from modeling_condenser.pretraining.arguments import CONTRASTIVE
 
 # Runs recipes and leaves the gradients that their first optimiser steps are given.
 RUN = """

@@ -12,7 +12,7 @@ from transformers import set_seed
 
 from modeling_condenser.dropout import Dropout
 from modeling_condenser.packing import PACKED
-from modeling_condenser.pretraining import objectives
+from modeling_condenser.pretraining import examples
 from modeling_condenser.pretraining import trainer as trainer_module
 from modeling_condenser.pretraining.objectives import open_model
 from modeling_condenser.pretraining.packed_batches import unpack
@@ -116,10 +116,10 @@ def test_every_model_that_is_trained_drops_cheaply(
 def test_an_encoder_that_cannot_be_packed_is_padded_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_folder: Path
 ) -> None:
-    monkeypatch.setattr(objectives, "why_not_packed", lambda encoder: "it reads in circles")
+    monkeypatch.setattr(examples, "why_not_packed", lambda encoder: "it reads in circles")
     model = open_model(PretrainingRecipe(str(bert_folder), ""))
     assert model.condenser.encoder.config._attn_implementation != PACKED
-    with pytest.raises(ValueError, match="packed: true, but it reads in circles. Leave it out"):
+    with pytest.raises(ValueError, match="it reads in circles. Leave packed out"):
         open_model(PretrainingRecipe(str(bert_folder), "", packed=True))
 
 

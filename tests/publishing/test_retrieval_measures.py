@@ -14,7 +14,7 @@ from scipy import stats
 
 from modeling_condenser import publishing
 from modeling_condenser.measures.measures import evaluate_answers, evaluate_run
-from modeling_condenser.measures.pairs import evaluate_graded_pairs
+from modeling_condenser.measures.similarity import evaluate_graded_pairs
 from tests.publishing.making import run_isolated
 
 FOLDER = Path(publishing.__file__).parent / "retrieval_measures"

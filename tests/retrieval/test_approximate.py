@@ -1,9 +1,6 @@
 """Approximate search beside exact search, and what its folder refuses."""
 
-import json
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import faiss
@@ -166,7 +163,7 @@ def test_what_is_there_is_opened_and_something_else_is_refused(
     assert (folder / "index.faiss").stat().st_mtime_ns == written
     assert again.index.ntotal == N
     assert ApproximateIndex.open(folder, embeddings).identity == again.identity
-    with pytest.raises(ValueError, match="factory 'IVF16,Flat', expected 'IVF8,Flat'. Name anoth"):
+    with pytest.raises(ValueError, match="factory 'IVF16,Flat', expected 'IVF8,Flat'"):
         build_approximate(embeddings, "IVF8,Flat", folder)
     with pytest.raises(ValueError, match="seed 0, expected 1"):
         build_approximate(embeddings, "IVF16,Flat", folder, seed=1)
@@ -184,17 +181,17 @@ def test_what_is_there_is_opened_and_something_else_is_refused(
 
 
 def test_a_broken_folder_is_refused(embeddings: Embeddings, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"holds no index.json, so it is not the folder"):
+    with pytest.raises(FileNotFoundError, match=r"holds no index \(index.json is missing"):
         ApproximateIndex.open(tmp_path, embeddings)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileNotFoundError, match=r"holds no index.json"):
+    with pytest.raises(FileNotFoundError, match=r"index.json is missing"):
         build_approximate(embeddings, "Flat", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
     folder = tmp_path / "index"
     build_approximate(embeddings, "Flat", folder)
     content = (folder / "index.faiss").read_bytes()
     (folder / "index.faiss").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"index.faiss is damaged; remove .*index to have"):
+    with pytest.raises(ValueError, match=r"index.faiss is damaged; remove"):
         ApproximateIndex.open(folder, embeddings)
     small = faiss.IndexFlatIP(WIDTH)
     small.add(make_clusters(3, seed=0))
@@ -202,19 +199,17 @@ def test_a_broken_folder_is_refused(embeddings: Embeddings, tmp_path: Path) -> N
     with pytest.raises(ValueError, match=f"holds 3 vectors, expected {N}"):
         ApproximateIndex.open(folder, embeddings)
     (folder / "index.json").write_text('{"factory": "Flat"}')
-    with pytest.raises(ValueError, match=r"index.json does not say what the index was made from"):
+    with pytest.raises(ValueError, match=r"index.json is damaged"):
         ApproximateIndex.open(folder, embeddings)
 
 
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("nonsense", "index 'nonsense' for inner .* width 16 [(]could not parse index string"),
-        ("LSH", "cannot make an index 'LSH' for inner products .* METRIC_L2"),
+        ("nonsense", "index 'nonsense' for 16 numbers [(]could not parse index string"),
         ("HNSW32,RaBitQ", "IndexHNSWRaBitQ supports only the L2 metric"),
-        ("PQ7", "for inner products of width 16 .* multiple of the number of subquantizers"),
-        ("NSG16", "cannot add vectors shard by shard .* NSG does not support incremental"),
-        ("IVF2000,Flat", "1500 vectors to train 'IVF2000,Flat' on, expected at least 2000, one"),
+        ("NSG16", "cannot add vectors in several parts .* NSG does not support incremental"),
+        ("IVF2000,Flat", "cannot train 'IVF2000,Flat' on 1500 of 1500 vectors; with too few"),
     ],
 )
 def test_a_factory_that_cannot_work_is_refused_and_leaves_nothing(
@@ -226,23 +221,12 @@ def test_a_factory_that_cannot_work_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_training_set_that_is_too_small_is_refused(
-    embeddings: Embeddings, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=r"50 vectors .* at least 64, .* \(and better 2496\)"):
-        build_approximate(embeddings, "IVF64,Flat", tmp_path / "index", train_size=50)
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ("nprobs=3", "'IVF16,Flat' has no parameter 'nprobs': it has nprobe"),
-        ("efSearch=3", "no parameter 'efSearch': it has nprobe"),
-        ("nprobe", "search parameter 'nprobe': expected name=number, such as nprobe=16"),
-        ("nprobe=many", "'nprobe=many': expected name=number"),
-        ("nprobe=0", "'nprobe=0': expected name=number, .* above 0"),
-        ("nprobe=-1", "'nprobe=-1'"),
-        ("nprobe=nan", "'nprobe=nan'"),
+        ("nprobs=3", "'IVF16,Flat' has no parameter 'nprobs'; known: nprobe"),
+        ("nprobe", "'nprobe' is not name=number"),
+        ("nprobe=0", "'nprobe=0' is not name=number with a number above 0"),
     ],
 )
 def test_parameters_that_do_not_exist_are_refused(
@@ -257,35 +241,12 @@ def test_queries_that_do_not_fit_are_refused(
     embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
 ) -> None:
     index = build_approximate(embeddings, "Flat", tmp_path / "index")
-    with pytest.raises(ValueError, match="queries of width 3 against passages of width 16"):
+    with pytest.raises(ValueError, match="Queries have 3 numbers and passages 16"):
         index.search(np.ones((1, 3), dtype=np.float32), ["q"])
-    with pytest.raises(ValueError, match="rescore 5 with depth 10: expected at least the depth"):
+    with pytest.raises(ValueError, match="rescore is 5 and depth 10"):
         index.search(queries, QUERY_IDS, depth=10, rescore=5)
     with pytest.raises(ValueError, match="hold NaN or infinity"):
         index.search(np.full((1, 16), np.inf, dtype=np.float32), ["q"])
-
-
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom modeling_condenser.retrieval.approximate import build_approximate\n"
-        "from modeling_condenser.encoding.embeddings import Embeddings\n"
-        "import resource, signal\n"
-        "embeddings = Embeddings.open(sys.argv[1])\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-        "try:\n    build_approximate(embeddings, 'Flat', sys.argv[2])\n"
-        "except OSError as error:\n    print(error)\n"
-    )
-    vectors = make_clusters(2000, seed=0)
-    write_embeddings(tmp_path / "e", vectors, [str(i) for i in range(2000)])
-    process = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "e"), str(tmp_path / "indexes" / "i")],
-        capture_output=True,
-        text=True,
-    )
-    assert "cannot write the index to" in process.stdout, process.stderr
-    assert "is the disk full?" in process.stdout
-    assert list((tmp_path / "indexes").iterdir()) == []
 
 
 def test_an_opened_index_is_mapped_not_read(tmp_path: Path) -> None:
@@ -309,19 +270,7 @@ def test_recall_is_the_mean_share_of_the_exact_answer() -> None:
     assert recall_against_exact(run, exact, depth=2) == (1 / 2 + 0) / 2
     assert recall_against_exact(run, exact, depth=3) == (2 / 3 + 0) / 2
     assert recall_against_exact(exact, exact, depth=9) == 1
-    with pytest.raises(ValueError, match="runs of 1 and 2 queries, 1 of them in both"):
+    with pytest.raises(ValueError, match="runs of 1 and 2 queries, of which 1 are in both"):
         recall_against_exact({"q1": {}}, exact, depth=3)
-    with pytest.raises(ValueError, match="depth 0"):
+    with pytest.raises(ValueError, match="depth is 0"):
         recall_against_exact(run, exact, depth=0)
-
-
-def test_the_identity_is_written_for_people_too(embeddings: Embeddings, tmp_path: Path) -> None:
-    build_approximate(embeddings, "IVF16,Flat", tmp_path / "i", seed=3, train_size=10**9)
-    assert json.loads((tmp_path / "i" / "index.json").read_text()) == {
-        "factory": "IVF16,Flat",
-        "seed": 3,
-        "train_size": N,
-        "retriever": "a retriever",
-        "passages": "some passages",
-        "faiss": faiss.__version__,
-    }

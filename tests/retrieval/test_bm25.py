@@ -109,7 +109,7 @@ def test_a_stored_index_is_opened_again_and_gives_the_same_run(
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds no bm25.json, so it is not the folder of a BM25"):
+    with pytest.raises(ValueError, match=r"holds no BM25 index \(bm25.json is missing"):
         Bm25(make_passages(PASSAGES), folder=tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -148,7 +148,7 @@ def test_ties_at_the_cut_off_go_to_the_lower_id() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     passages = make_passages(PASSAGES)
-    with pytest.raises(ValueError, match="0 passages to index"):
+    with pytest.raises(ValueError, match="no passages to index"):
         Bm25(passages.select([]))
     with pytest.raises(ValueError, match="b=1.4: expected k1 >= 0 and 0 <= b <= 1"):
         Bm25(passages, b=1.4)
@@ -158,9 +158,11 @@ def test_wrong_arguments_are_refused() -> None:
         ValueError, match="no BM25 preset 'msmarco': expected default, .* Did you m"
     ):
         Bm25(passages, preset="msmarco")
-    with pytest.raises(ValueError, match="preset 'thesis' and k1=1.0, b=None: expected either"):
+    with pytest.raises(
+        ValueError, match="preset 'thesis' and k1=1.0, b=None: expected a preset or"
+    ):
         Bm25(passages, preset="thesis", k1=1.0)
-    with pytest.raises(ValueError, match="none of the 2 passages has a word that is no stopword"):
+    with pytest.raises(ValueError, match="None of the 2 passages has a word"):
         Bm25(make_passages({"a": ("", ""), "b": ("the", "of a")}))
-    with pytest.raises(ValueError, match="depth 0: expected at least 1"):
+    with pytest.raises(ValueError, match="depth is 0, expected at least 1"):
         Bm25(passages).search({"q": "cats"}, depth=0)

@@ -1,4 +1,4 @@
-"""Calls in a process of their own: what comes back, and what went wrong there."""
+"""Calls in a process of their own: results and errors come back."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from modeling_condenser.runs.child_process import call_apart
 
 
 def _describe(*, number: int, error: str | None = None) -> dict[str, object]:
-    """What a test asks of the child, found there by its name."""
+    """The function that the tests call in a child process."""
     sys.stdout.write("words that are no answer\n")
     if error == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -19,7 +19,7 @@ def _describe(*, number: int, error: str | None = None) -> dict[str, object]:
     return {"twice": 2 * number, "process": os.getpid(), "mark": os.environ.get("MARK")}
 
 
-def test_the_answer_is_another_processs_own() -> None:
+def test_the_result_comes_from_another_process() -> None:
     environment = {**os.environ, "MARK": "here"}
     answer = call_apart(_describe, {"number": 4}, failed="it failed", environment=environment)
     assert (answer["twice"], answer["mark"]) == (8, "here")
@@ -30,9 +30,9 @@ def test_the_answer_is_another_processs_own() -> None:
     ("error", "kind", "words"),
     [
         ("KeyError", RuntimeError, "^it failed: KeyError: 'seven'$"),
-        ("killed", RuntimeError, "^it failed: the process ended with -9, .*memory runs out"),
+        ("killed", RuntimeError, "^it failed: the process ended with -9 .perhaps out of memory"),
     ],
 )
-def test_what_went_wrong_there_is_raised_here(error: str, kind: type, words: str) -> None:
+def test_an_error_there_is_raised_here(error: str, kind: type, words: str) -> None:
     with pytest.raises(kind, match=words):
         call_apart(_describe, {"number": 4, "error": error}, failed="it failed")

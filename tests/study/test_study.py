@@ -14,11 +14,11 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformerTrainer
 
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.encoding import encode as encoding_stage
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system
 from modeling_condenser.measures.measures import Evaluation, evaluate_run
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.retrieval import dense
 from modeling_condenser.retrieval.fusion import Fusion, reciprocal_rank_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
@@ -97,7 +97,7 @@ def finished(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Reco
     out = tmp_path_factory.mktemp("studies") / "study"
     batches: dict[str, list[str]] = defaultdict(list)
     encoded: list[str] = []
-    step, encode = CondenserTrainer.training_step, dense.encode_collection
+    step, encode = CondenserTrainer.training_step, encoding_stage.encode_collection
 
     def recorded_step(self: CondenserTrainer, model: Any, inputs: Any, *args: Any) -> Any:
         run = str(Path(self.args.output_dir).relative_to(out))
@@ -111,7 +111,7 @@ def finished(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Reco
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CondenserTrainer, "training_step", recorded_step)
-        patch.setattr(dense, "encode_collection", recorded_encode)
+        patch.setattr(encoding_stage, "encode_collection", recorded_encode)
         settings = make_settings(collection, out)
         return Recorded(run_study(settings), out, settings, batches, encoded)
 
@@ -291,7 +291,7 @@ def test_a_second_run_trains_nothing_and_says_the_same(
 ) -> None:
     monkeypatch.setattr(CondenserTrainer, "train", refuse)
     monkeypatch.setattr(SentenceTransformerTrainer, "train", refuse)
-    monkeypatch.setattr(dense, "encode_collection", refuse)
+    monkeypatch.setattr(encoding_stage, "encode_collection", refuse)
     again = run_study(finished.settings)
     assert again.table() == finished.results.table()
     assert again.verdict() == finished.results.verdict()
@@ -389,7 +389,7 @@ def test_a_wrong_setting_of_any_stage_is_found_before_the_first_one_starts(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"measures": ["MRR@10", "R"]}, "unknown measure 'R': R needs a cut-off"),
+        ({"measures": ["MRR@10", "R"]}, "measure 'R' has no cut-off"),
         ({"fusion": {"method": "sum"}}, "method is 'sum', expected one of 'rrf', 'weighted'"),
         ({"arms": {"mlm": {}, "bm25 + x": {}}}, "cannot be called 'bm25 \\+ x'"),
     ],

@@ -9,8 +9,11 @@ import torch
 from tokenizers import processors
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.encoding.packed_texts import packed_batches, plan_packed_batches
-from modeling_condenser.encoding.token_batches import tokenize_texts
+from modeling_condenser.encoding.token_batches import (
+    packed_batches,
+    plan_packed_batches,
+    tokenize_texts,
+)
 from tests.encoding.encoders import MIXED
 
 

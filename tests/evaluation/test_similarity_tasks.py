@@ -39,16 +39,14 @@ def test_graded_pairs_give_the_correlation_of_cosines_with_scores(
         },
         progress=False,
     )
-    [found] = outcome.report.similarity
-    for system in found.results.systems:
+    for result in outcome.report.results:
         vectors = [
-            plain_vectors(bert_folder, side, pooling=system.system).numpy()
+            plain_vectors(bert_folder, side, pooling=result.system).numpy()
             for side in (first, second)
         ]
         expected = stats.spearmanr(cosine(*vectors), scores).statistic
-        assert system.values["Spearman"] == pytest.approx(expected, abs=1e-9)
-    [contrast] = [c for c in found.contrasts if c.measure == "Spearman"]
-    assert 0 < contrast.p_adjusted <= 1
+        assert result.evaluation.means["Spearman"] == pytest.approx(expected, abs=1e-9)
+    assert 0 < outcome.report.comparisons["mean", "Spearman"].p_adjusted <= 1
     assert "Spearman" in outcome.summary and "from max" in outcome.summary
     assert outcome.file == tmp_path / "out" / "pairs" / "report.md"
 
@@ -70,9 +68,9 @@ def test_triplets_give_the_share_that_is_in_order(
     )
     anchor, positive, negative = (plain_vectors(bert_folder, side).numpy() for side in sides)
     right = np.linalg.norm(anchor - positive, axis=1) < np.linalg.norm(anchor - negative, axis=1)
-    [system] = outcome.report.similarity[0].results.systems
+    [result] = outcome.report.results
     assert 0 < right.mean() < 1
-    assert system.values == {"triplet accuracy": pytest.approx(right.mean())}
+    assert result.evaluation.means == {"triplet accuracy": pytest.approx(right.mean())}
 
 
 def test_a_system_without_vectors_is_refused(tmp_path: Path) -> None:

@@ -1,19 +1,26 @@
 """Correlations, triplets and their tests: scipy, brute force and enumeration as sources."""
 
+import csv
+import gzip
+import json
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.measures.pairs import (
+from modeling_condenser.measures.similarity import (
+    GradedPair,
+    Triplet,
     compare_spearman,
     evaluate_graded_pairs,
     evaluate_triplets,
     pair_similarities,
+    read_graded_pairs,
+    read_triplets,
     spearman_interval,
 )
-from modeling_condenser.measures.significance import compare
 
 
 def graded(n: int, *, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -33,21 +40,6 @@ def test_similarities_are_those_of_the_definitions() -> None:
     assert by_name["cosine"] == pytest.approx([2**-0.5, -1.0, 0.0])
     assert by_name["dot"] == [1.0, -25.0, 0.0]
     assert by_name["euclidean"] == [-1.0, -10.0, -1.0]
-
-
-def test_many_rows_are_compared_as_a_few_are() -> None:
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(2, 20_000, 3)).astype(np.float32)
-    for name in ("cosine", "dot", "euclidean"):
-        values = pair_similarities(first, second, similarity=name)
-        for row in (0, 8191, 8192, 19_999):
-            a, b = first[row].astype(float), second[row].astype(float)
-            expected = {
-                "cosine": a @ b / (np.linalg.norm(a) * np.linalg.norm(b)),
-                "dot": a @ b,
-                "euclidean": -np.linalg.norm(a - b),
-            }[name]
-            assert values[row] == pytest.approx(expected, abs=1e-12)
 
 
 def test_correlations_are_scipys() -> None:
@@ -78,21 +70,10 @@ def test_triplets_are_right_where_the_positive_is_nearer() -> None:
     assert euclidean.per_triplet == {"0": 0.0, "1": 0.0, "2": 0.0, "3": 0.0}
 
 
-def test_triplets_can_be_compared_by_the_randomisation_test() -> None:
-    rng = np.random.default_rng(0)
-    anchors, positives, negatives = rng.normal(size=(3, 200, 8))
-    near = anchors + 0.3 * positives
-    good = evaluate_triplets(anchors, near, negatives, similarity="cosine")
-    random = evaluate_triplets(anchors, positives, negatives, similarity="cosine")
-    comparison = compare(good.per_triplet, random.per_triplet)
-    assert comparison.difference == pytest.approx(good.accuracy - random.accuracy)
-    assert comparison.p_value < 0.001
-
-
 def test_an_encoder_that_gives_one_vector_to_all_texts_scores_nothing() -> None:
     same = np.ones((5, 4), dtype=np.float32)
     assert evaluate_triplets(same, same, same, similarity="cosine").accuracy == 0.0
-    with pytest.raises(ValueError, match="all 5 pairs have the similarity 4, .*one vector"):
+    with pytest.raises(ValueError, match="the similarities are not finite or all equal"):
         evaluate_graded_pairs(pair_similarities(same, same, similarity="dot"), np.arange(5))
 
 
@@ -106,16 +87,17 @@ def test_the_bootstrap_interval_is_that_of_drawing_pairs_and_ranking_anew() -> N
     assert low < evaluate_graded_pairs(similarities, scores).spearman < high
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_true_correlation_nineteen_times_in_twenty() -> None:
     # Of a bivariate normal distribution with Pearson's r, Spearman's is 6/pi arcsin(r/2).
     r, held = 0.6, 0
     truth = 6 / np.pi * np.arcsin(r / 2)
-    for seed in range(200):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         x, y = rng.multivariate_normal([0, 0], [[1, r], [r, 1]], size=150).T
         low, high = spearman_interval(x, y, n_resamples=400)
         held += low <= truth <= high
-    assert held / 200 == pytest.approx(0.95, abs=0.05)
+    assert held / 100 == pytest.approx(0.95, abs=0.065)
 
 
 def naive_swap_p(a: np.ndarray, b: np.ndarray, scores: np.ndarray) -> float:
@@ -152,14 +134,15 @@ def test_many_pairs_come_near_the_exact_p_value() -> None:
     assert sampled == compare_spearman(a, b, scores, n_resamples=8000)
 
 
+@pytest.mark.slow
 def test_a_true_hypothesis_is_rejected_one_time_in_twenty() -> None:
     p_values = []
-    for seed in range(300):
+    for seed in range(200):
         rng = np.random.default_rng(seed)
         truth = rng.normal(size=80)
         a, b = truth + rng.normal(size=(2, 80))
         p_values.append(compare_spearman(a, 7 * b, truth, n_resamples=300).p_value)
-    assert np.mean(np.array(p_values) <= 0.05) == pytest.approx(0.05, abs=0.038)
+    assert np.mean(np.array(p_values) <= 0.05) == pytest.approx(0.05, abs=0.046)
 
 
 def test_systems_of_one_order_do_not_differ() -> None:
@@ -171,8 +154,8 @@ def test_systems_of_one_order_do_not_differ() -> None:
 
 
 def test_a_clear_difference_is_found_and_turns_with_the_systems() -> None:
-    good, scores = graded(200, noise=0.1)
-    poor, _ = graded(200, noise=0.8)
+    good, scores = graded(100, noise=0.1)
+    poor, _ = graded(100, noise=0.8)
     forth, back = compare_spearman(good, poor, scores), compare_spearman(poor, good, scores)
     assert forth.p_value == 1 / 10_001
     assert 0 < forth.interval[0] < forth.difference < forth.interval[1]
@@ -181,20 +164,103 @@ def test_a_clear_difference_is_found_and_turns_with_the_systems() -> None:
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
-    nan = np.array([[0.0, np.nan]])
     with pytest.raises(ValueError, match=r"vectors of shapes \(2, 3\) and \(2, 4\)"):
         pair_similarities(np.ones((2, 3)), np.ones((2, 4)), similarity="dot")
-    with pytest.raises(ValueError, match="a vector of pair 1 .* holds NaN or infinity"):
-        pair_similarities(
-            np.concatenate([np.ones((1, 2)), nan]), np.ones((2, 2)), similarity="cosine"
-        )
-    with pytest.raises(ValueError, match="the similarity of pair 1 .* is nan"):
-        evaluate_graded_pairs(np.array([0.1, np.nan]), np.array([1.0, 2.0]))
-    with pytest.raises(ValueError, match="all 3 pairs have the score 2, .* correlates: expected"):
+    with pytest.raises(ValueError, match="a vector contains NaN"):
+        pair_similarities(np.full((1, 2), np.nan), np.ones((1, 2)), similarity="cosine")
+    with pytest.raises(ValueError, match="the scores are not finite or all equal"):
         evaluate_graded_pairs(np.array([0.1, 0.2, 0.3]), np.array([2.0, 2.0, 2.0]))
     with pytest.raises(ValueError, match=r"similarities of shape \(2,\) and scores of shape \(3,"):
         spearman_interval(np.ones(2), np.ones(3))
-    with pytest.raises(ValueError, match="N at least 2"):
-        compare_spearman(np.ones(1), np.ones(1), np.ones(1))
-    with pytest.raises(ValueError, match="no triplet to evaluate"):
+    with pytest.raises(ValueError, match="there is no triplet"):
         evaluate_triplets(*np.ones((3, 0, 4)), similarity="dot")
+
+
+PAIRS = [
+    GradedPair("A girl, styling her hair.", 'He said "no".', 2.5),
+    GradedPair("None", "東京\u2028大学", 0.0),
+    GradedPair("1984", "A plane\nis taking off.", 5.0),
+]
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[object]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def test_graded_pairs_are_read_from_csv_as_they_are(tmp_path: Path) -> None:
+    rows = [list(pair) for pair in PAIRS]
+    path = write_csv(tmp_path / "test.csv", ["sentence1", "sentence2", "score"], rows)
+    assert read_graded_pairs(path) == PAIRS
+
+
+def test_columns_can_have_other_names_and_an_order_of_their_own(tmp_path: Path) -> None:
+    rows = [[i, pair.score, pair.sentence2, pair.sentence1] for i, pair in enumerate(PAIRS)]
+    path = write_csv(tmp_path / "test.csv", ["n", "similarity", "b", "a"], rows)
+    columns = {"sentence1": "a", "sentence2": "b", "score": "similarity"}
+    assert read_graded_pairs(path, columns=columns) == PAIRS
+
+
+def test_graded_pairs_are_read_from_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(pair._asdict()) + "\n" for pair in PAIRS)
+    assert read_graded_pairs(path) == PAIRS
+
+
+@pytest.mark.parametrize("name", ["sts-test.csv", "sts-test.tsv"])
+def test_the_benchmarks_own_files_have_no_header_and_mean_nothing_by_quotes(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(
+        'main-captions\tMSRvid\t2012test\t0024\t2.500\tA "girl" is, styling\tA girl is "brushing\n'
+        "main-news\theadlines\t2016\t0001\t5\tOne.\tTwo.\tlicence\thttp://x\n"
+    )
+    assert read_graded_pairs(path) == [
+        GradedPair('A "girl" is, styling', 'A girl is "brushing', 2.5),
+        GradedPair("One.", "Two.", 5.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "header", [["anchor", "positive", "negative"], ["Sentence1", "Sentence2", "Sentence3"]]
+)
+def test_triplets_are_read_with_either_header(tmp_path: Path, header: list[str]) -> None:
+    rows = [["a, b", "c", "d"], ['"e"', "f\ng", ""]]
+    path = write_csv(tmp_path / "test.csv", header, rows)
+    assert read_triplets(path) == [Triplet("a, b", "c", "d"), Triplet('"e"', "f\ng", "")]
+
+
+def test_triplets_can_be_mapped_too(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", ["Sentence1", "Sentence2", "Sentence3"], [list("abc")])
+    columns = {"anchor": "Sentence3", "positive": "Sentence2", "negative": "Sentence1"}
+    assert read_triplets(path, columns=columns) == [Triplet("c", "b", "a")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sentence1,sentence2\na,b\n", "has no column 'score', only sentence1, sentence2"),
+        ("sentence1,sentence2,score\na,b,1\na,b,high\n", "row 2 has the score 'high'"),
+        ("sentence1,sentence2,score\na,b,nan\n", "row 1 has the score 'nan'"),
+        ("sentence1,sentence2,score\n", "has no rows"),
+        ("g\tf\ty\t1\t2.5\ta\tb\ng\tf\ty\t2\t2.5\ta\n", "row 2 has 6 fields"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "test.csv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_graded_pairs(tmp_path / "test.csv")
+
+
+def test_a_null_text_an_unknown_column_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"anchor": "a", "positive": "b", "negative": null}\n')
+    with pytest.raises(ValueError, match="has null values"):
+        read_triplets(path)
+    with pytest.raises(ValueError, match="columns maps 'ancor', expected some of anchor"):
+        read_triplets(path, columns={"ancor": "x"})
+    with pytest.raises(FileNotFoundError):
+        read_triplets(tmp_path / "absent.csv")

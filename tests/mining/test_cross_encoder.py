@@ -1,13 +1,11 @@
 """Cross-encoders: their log-odds, whatever they were saved to return."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
 
-from modeling_condenser.mining.teacher import Teacher
+from modeling_condenser.mining.cross_encoder import RelevanceScorer
 
 PAIRS = [
     ("a short query", "A passage."),
@@ -18,7 +16,7 @@ PAIRS = [
 
 def test_scores_are_the_logits_of_transformers_alone(cross_encoder, plain_logits):
     expected = [row[0] for row in plain_logits(cross_encoder, PAIRS)]
-    scores = Teacher(cross_encoder, device="cpu").score(PAIRS)
+    scores = RelevanceScorer(cross_encoder, device="cpu").score(PAIRS)
     assert np.ptp(scores) > 0.05
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
@@ -28,72 +26,49 @@ def test_two_labels_give_the_difference_whose_probability_is_the_softmax(
 ):
     folder = make_cross_encoder(2)
     logits = torch.tensor(plain_logits(folder, PAIRS), dtype=torch.float64)
-    teacher = Teacher(folder, device="cpu")
+    teacher = RelevanceScorer(folder, device="cpu")
     scores = teacher.score(PAIRS)
     np.testing.assert_allclose(scores, (logits[:, 1] - logits[:, 0]).numpy(), atol=1e-5)
     relevant = [teacher.probability(score) for score in scores]
     np.testing.assert_allclose(relevant, logits.softmax(1)[:, 1].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("activation", [torch.nn.Identity(), torch.nn.Sigmoid()])
 def test_what_a_saved_model_applies_to_its_logits_does_not_matter(
-    cross_encoder, plain_logits, activation, tmp_path
+    cross_encoder, plain_logits, tmp_path
 ):
-    model = CrossEncoder(str(cross_encoder), device="cpu", activation_fn=activation)
+    model = CrossEncoder(str(cross_encoder), device="cpu", activation_fn=torch.nn.Sigmoid())
     model.save_pretrained(str(tmp_path / "saved"))
     expected = [row[0] for row in plain_logits(cross_encoder, PAIRS)]
-    scores = Teacher(tmp_path / "saved", device="cpu").score(PAIRS)
+    scores = RelevanceScorer(tmp_path / "saved", device="cpu").score(PAIRS)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_pairs_are_cut_at_the_length_that_is_asked_for(cross_encoder, plain_logits):
     expected = [row[0] for row in plain_logits(cross_encoder, PAIRS, max_length=12)]
-    scores = Teacher(cross_encoder, max_length=12, device="cpu").score(PAIRS)
+    scores = RelevanceScorer(cross_encoder, max_length=12, device="cpu").score(PAIRS)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
     assert abs(scores[1] - plain_logits(cross_encoder, PAIRS)[1][0]) > 1e-3
 
 
-def test_probabilities_are_logistic_and_do_not_overflow():
-    assert Teacher.probability(0.0) == 0.5
-    assert Teacher.probability(math.log(9)) == pytest.approx(0.9)
-    assert Teacher.probability(-math.log(9)) == pytest.approx(0.1)
-    assert Teacher.probability(-1e6) == 0.0 and Teacher.probability(1e6) == 1.0
-
-
 def test_the_fingerprint_is_the_contents(cross_encoder, make_cross_encoder):
-    assert Teacher(cross_encoder).fingerprint == Teacher(make_cross_encoder(1)).fingerprint
-    assert Teacher(cross_encoder).fingerprint != Teacher(make_cross_encoder(2)).fingerprint
-
-
-def test_no_pairs_have_no_scores(cross_encoder):
-    assert Teacher(cross_encoder).score([]).shape == (0,)
+    assert (
+        RelevanceScorer(cross_encoder).fingerprint
+        == RelevanceScorer(make_cross_encoder(1)).fingerprint
+    )
+    assert (
+        RelevanceScorer(cross_encoder).fingerprint
+        != RelevanceScorer(make_cross_encoder(2)).fingerprint
+    )
 
 
 def test_an_encoder_without_a_head_is_refused(bert_folder):
     with pytest.raises(ValueError, match="BertForMaskedLM.*no trained head"):
-        Teacher(bert_folder)
+        RelevanceScorer(bert_folder)
 
 
 def test_a_model_with_three_labels_is_refused(make_cross_encoder):
     with pytest.raises(ValueError, match="3 labels, expected one"):
-        Teacher(make_cross_encoder(3))
-
-
-def test_scores_do_not_depend_on_how_many_pairs_go_together(cross_encoder, monkeypatch):
-    teacher = Teacher(cross_encoder, device="cpu")
-    whole = teacher.score(PAIRS)
-    monkeypatch.setattr("modeling_condenser.mining.teacher._PAIRS_A_CALL", 2)
-    np.testing.assert_allclose(teacher.score(PAIRS), whole, atol=1e-5)
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="neither config.json nor modules.json"):
-        Teacher(tmp_path)
-
-
-def test_a_missing_model_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none"):
-        Teacher(tmp_path / "none")
+        RelevanceScorer(make_cross_encoder(3))
 
 
 def test_weights_that_are_not_finite_are_named(make_cross_encoder):
@@ -103,4 +78,4 @@ def test_weights_that_are_not_finite_are_named(make_cross_encoder):
         model[0].model.classifier.bias.fill_(float("nan"))
     model.save_pretrained(str(folder))
     with pytest.raises(ValueError, match="no finite score for query 'a short query'"):
-        Teacher(folder).score(PAIRS)
+        RelevanceScorer(folder).score(PAIRS)
