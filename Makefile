@@ -7,7 +7,7 @@ BENCH ?= pretraining pretraining_collator startup encoding search
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-all check bench clean
 
 # A virtual environment holds absolute paths. One that was copied here, or whose Python has gone, loses its stamp,
 # and what has no stamp (a half-made one, too) is built anew.
@@ -16,13 +16,16 @@ $(shell rm -f $(STAMP))
 endif
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMP) ## condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes
 	@.venv/bin/condenser demo $(ARGS)
 
 test: $(STAMP) ## run the tests (offline, on a CPU)
 	@.venv/bin/python -m pytest $(ARGS)
+
+test-all: $(STAMP) ## run the slow tests as well (processes, kills, the loopback Hub)
+	@.venv/bin/python -m pytest -m "not gpu" $(ARGS)
 
 check: $(STAMP) ## lint, check the formatting and the types
 	.venv/bin/python -m ruff check .
