@@ -26,6 +26,7 @@ from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
     MODULES_FILE,
     find_model_folder,
+    is_checkpoint,
     module_paths,
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
@@ -115,7 +116,7 @@ def _open(
         _check_choice(stated, "pooling", Pooling)
         contract = dataclasses.replace(EncodingContract.load(folder), **stated)
         return _with_pooling(_open_transformer(folder), contract, device), contract
-    if (folder / MODULES_FILE).is_file():
+    if (folder / MODULES_FILE).is_file() and not is_checkpoint(folder):
         _check_bi_encoder(folder)
         model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
         return model, _contract_of_modules(folder, model, stated)

@@ -48,13 +48,10 @@ class Committed:
 def commit_folder(
     folder: Path, target: Target, *, message: str, stale: Sequence[str] = STALE_WEIGHTS
 ) -> Committed:
-    """Upload a folder in one commit; makes the repository and the branch if needed.
-
-    The commit is atomic. Unchanged files are not sent again, and if none has changed there is no
-    commit.
+    """Upload a folder in one atomic commit; makes the repository and the branch if needed.
 
     Args:
-        folder: its files; links are followed.
+        folder: its files; links are followed. Without a change there is no commit.
         target: where to.
         message: of the commit.
         stale: patterns of files to delete from the repository that the folder does not hold.
@@ -82,16 +79,12 @@ def commit_folder(
 
 
 def _head(api: HfApi, target: Target) -> str | None:
-    """Newest commit of the branch; None if there is no such repository or branch.
-
-    Raises:
-        HubError: the repository is public but must be private.
-    """
+    """Newest commit of the branch; None if there is no such repository or branch."""
     try:
         if target.private and not api.repo_info(target.name).private:
             raise HubError(
-                f"{target.name} exists and is public: make it private in its settings first, or "
-                "push without --private."
+                f"{target.name} exists and is public: make it private in its settings, or push "
+                "without --private."
             )
         return api.repo_info(target.name, revision=target.revision).sha
     except (RepositoryNotFoundError, RevisionNotFoundError):

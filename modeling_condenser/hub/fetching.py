@@ -37,7 +37,7 @@ def fetch(
     only: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
 ) -> Path:
-    """Fetch a repository, or a part of it, into the Hub's cache.
+    """Fetch a repository into the Hub's cache.
 
     Args:
         name: `owner/name` or `owner/name@revision`.
@@ -54,15 +54,14 @@ def fetch(
     """
     repository, revision = HubName.parse(name)
     with hub_errors(f"fetch {name}"):
-        return Path(
-            snapshot_download(
-                repository,
-                repo_type=repo_type,
-                revision=revision,
-                allow_patterns=list(only) if only is not None else None,
-                ignore_patterns=list(without) if without is not None else None,
-            )
+        folder = snapshot_download(
+            repository,
+            repo_type=repo_type,
+            revision=revision,
+            allow_patterns=None if only is None else list(only),
+            ignore_patterns=None if without is None else list(without),
         )
+    return Path(folder)
 
 
 def fetch_checkpoint(name: str, run_folder: Path) -> Path:
@@ -79,15 +78,11 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
         HubError: the repository does not exist, or holds no complete checkpoint.
     """
     fetched = fetch(name, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
-    if not (fetched / MANIFEST).is_file():
+    if not (fetched / MANIFEST).is_file() or find_damage(fetched):
         raise HubError(
-            f"{name} has no complete {LAST_CHECKPOINT}/: to resume from the Hub, push with "
-            'push_to_hub=True and hub_strategy="checkpoint".'
-        )
-    if damage := find_damage(fetched):
-        raise HubError(
-            f"The checkpoint in {name} is damaged: {damage}. Name an older commit, as in "
-            f"{name.partition('@')[0]}@COMMIT."
+            f"{name} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
+            f'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
+            "(owner/name@COMMIT)."
         )
     step = _step(fetched)
     local = last_whole_checkpoint(run_folder)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 from pathlib import Path
+from typing import Any
 
 from .errors import NotOnHubError
 from .fetching import fetch
@@ -23,8 +24,6 @@ _WITHOUT_WEIGHTS = ("Pooling", "Normalize")
 def resolve_encoder_name(name: str | Path) -> str:
     """The folder of the bundled encoder for "starter"; any other name unchanged.
 
-    A folder called starter is named `./starter`.
-
     Raises:
         FileNotFoundError: files of the bundled encoder are missing.
     """
@@ -33,9 +32,8 @@ def resolve_encoder_name(name: str | Path) -> str:
     missing = [file for file in _STARTER_FILES if not (STARTER_FOLDER / file).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"The bundled encoder {STARTER!r} is incomplete: {STARTER_FOLDER} lacks "
-            f"{', '.join(missing)}. Install condenser again, or name another encoder; a folder "
-            f"of your own is named ./{STARTER}."
+            f"The bundled encoder {STARTER!r} lacks {', '.join(missing)}: install condenser again. "
+            f"A folder of your own is named ./{STARTER}."
         )
     return str(STARTER_FOLDER)
 
@@ -54,9 +52,7 @@ def describe_starter() -> str:
 
 
 def find_model_folder(model: str | Path) -> Path:
-    """The folder of a model; a model on the Hub is downloaded.
-
-    Only configuration, tokenizer and one set of weights are downloaded.
+    """The folder of a model; of a model on the Hub the files that it needs are downloaded.
 
     Args:
         model: a folder, "starter", `owner/name`, or `owner/name@revision`.
@@ -69,8 +65,8 @@ def find_model_folder(model: str | Path) -> Path:
     if Path(name).is_dir():
         return Path(name)
     missing = (
-        f"There is no encoder {name!r}: expected a folder that exists, or the name of a model on "
-        "the Hub, such as owner/name."
+        f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, such "
+        "as owner/name."
     )
     is_path = Path(name).exists() or Path(name).is_absolute() or name.startswith(".")
     if is_path or name.partition("@")[0].count("/") > 1:
@@ -90,6 +86,17 @@ def _lacking_weights(folder: Path) -> list[str]:
         for path, kind in module_paths(folder).items()
         if kind not in _WITHOUT_WEIGHTS and not any((folder / path).glob("*.safetensors"))
     ]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's config.json; empty if there is none."""
+    file = folder / CONFIG_FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder holds a pre-training checkpoint, which has a Condenser's config."""
+    return read_config(folder).get("model_type") == "condenser"
 
 
 def module_paths(folder: Path) -> dict[str, str]:

@@ -1,9 +1,8 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
 The library's own pushes during training leave out code and card, and send a pickle of the
-arguments. It calls `on_save` after each checkpoint, and there a callback of ours seals it, pushes
-it and removes older ones. While training, the library's own push and removal are switched off by
-its arguments, so no private method is overridden.
+arguments. While training they are switched off by the library's own arguments, and a callback does
+their work after each checkpoint; no private method is overridden.
 """
 
 import json
@@ -16,16 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
-from transformers.utils.hub import PushInProgress
 
 from modeling_condenser.runs.checkpoints import (
     MANIFEST,
@@ -52,11 +44,12 @@ class WholeTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._uploads = HfApi()  # its background thread runs one upload after the other
+        self._api = HfApi()  # its background thread runs one upload after the other
+        self._last_upload: Future | None = None
         self.add_callback(_SealAndPush(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill an empty folder with everything that the repository of the current model holds.
+        """Fill an empty folder with the repository of the current model.
 
         Args:
             folder: to fill.
@@ -83,27 +76,30 @@ class WholeTrainer(Trainer):
         return str(last) if last else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `Trainer.train`; checkpoints are sealed and pushed by this class."""
+        """As `Trainer.train`; returns after the last push has ended."""
         with self._own_checkpoints():
-            return super().train(*args, **kwargs)
+            output = super().train(*args, **kwargs)
+        if self._last_upload is not None:
+            self._last_upload.exception()  # wait
+        return output
 
     @contextmanager
     def _own_checkpoints(self) -> Iterator[None]:
         """Switch off the library's pushes and removal of checkpoints."""
         arguments = self.args
-        self._pushes, self._keep = arguments.push_to_hub, arguments.save_total_limit
+        self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
         arguments.push_to_hub, arguments.save_total_limit = False, None
         try:
             yield
         finally:
-            arguments.push_to_hub, arguments.save_total_limit = self._pushes, self._keep
+            arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
 
     def finish_checkpoint(self, folder: Path) -> None:
-        """Seal a checkpoint that all processes have written, push it, and remove older ones."""
+        """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
         self.accelerator.wait_for_everyone()  # each process writes its random state
         if self.args.should_save:
             seal_checkpoint(folder)
-        if self._pushes and self.is_world_process_zero():
+        if self._is_pushing and self.is_world_process_zero():
             self._push_checkpoint(folder)
         if self.args.should_save:
             best = self.state.best_model_checkpoint
@@ -115,19 +111,20 @@ class WholeTrainer(Trainer):
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""
         strategy = HubStrategy(self.args.hub_strategy)
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        is_busy = self._last_upload is not None and not self._last_upload.done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
         staging = self._new_staging()
         self.write_repository(staging, checkpoint)
-        stale: tuple[str, ...] = STALE_WEIGHTS
+        stale = list(STALE_WEIGHTS)
         if strategy == HubStrategy.CHECKPOINT:
             _add_training_state(checkpoint, staging / LAST_CHECKPOINT)
-            stale = (*stale, f"{LAST_CHECKPOINT}/*")
+            stale.append(f"{LAST_CHECKPOINT}/*")
         elif strategy == HubStrategy.ALL_CHECKPOINTS:
             _add_training_state(checkpoint, staging / checkpoint.name)
         message = f"Training in progress, step {self.state.global_step}"
-        self._upload(staging, Target(str(self.hub_model_id)), message=message, stale=stale)
+        target = Target(str(self.hub_model_id), self.args.hub_revision, token=self.args.hub_token)
+        self._upload(staging, target, message, stale).add_done_callback(_warn_of_failure)
 
     def push_to_hub(  # type: ignore[override]
         self,
@@ -161,8 +158,13 @@ class WholeTrainer(Trainer):
         self.write_repository(staging, None)
         if not self.is_world_process_zero():
             return None
-        target = Target(str(self.hub_model_id), revision=revision, private=private, token=token)
-        upload = self._upload(staging, target, message=commit_message or "End of training")
+        target = Target(
+            str(self.hub_model_id),
+            revision=revision or self.args.hub_revision,
+            private=private,
+            token=token or self.args.hub_token,
+        )
+        upload = self._upload(staging, target, commit_message or "End of training")
         return upload.result() if blocking else upload
 
     def _new_staging(self) -> Path:
@@ -173,32 +175,20 @@ class WholeTrainer(Trainer):
         return staging
 
     def _upload(
-        self, staging: Path, target: Target, *, message: str, stale: tuple[str, ...] = STALE_WEIGHTS
+        self, staging: Path, target: Target, message: str, stale: list[str] | None = None
     ) -> Future:
         """Commit a folder in the background, and remove it afterwards."""
-        target = Target(
-            target.name,
-            revision=target.revision or self.args.hub_revision,
-            private=target.private,
-            token=target.token or self.args.hub_token,
-        )
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
 
         def upload() -> Committed:
             try:
-                return commit_folder(staging, target, message=message, stale=stale)
-            except OSError as error:
-                logger.warning("%s The training continues.", error)
-                raise
+                patterns = STALE_WEIGHTS if stale is None else stale
+                return commit_folder(staging, target, message=message, stale=patterns)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-        future: Future = self._uploads.run_as_future(upload)
-        if self.push_in_progress is None or self.push_in_progress.is_done():
-            self.push_in_progress = PushInProgress([future])  # type: ignore
-        else:
-            self.push_in_progress.jobs.append(future)
-        return future
+        self._last_upload = self._api.run_as_future(upload)
+        return self._last_upload
 
 
 class _SealAndPush(TrainerCallback):
@@ -210,7 +200,7 @@ class _SealAndPush(TrainerCallback):
     def _unseal(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Remove the seal of an earlier checkpoint of this step before it is written again."""
+        """Remove the marker of an earlier checkpoint of this step before it is written again."""
         if control.should_save and args.should_save:
             (_checkpoint(args, state) / MANIFEST).unlink(missing_ok=True)
 
@@ -226,8 +216,13 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
 
 
+def _warn_of_failure(upload: Future) -> None:
+    if error := upload.exception():
+        logger.warning("%s The training continues.", error)
+
+
 def _add_training_state(checkpoint: Path, folder: Path) -> None:
-    """Link a sealed checkpoint into a folder, still sealed, without the pickled arguments."""
+    """Link a complete checkpoint into a folder, without the pickled arguments."""
     manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     manifest.pop(TRAINING_ARGS_NAME, None)
     for name in manifest:

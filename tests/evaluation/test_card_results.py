@@ -75,7 +75,7 @@ def test_the_p_values_of_a_result_are_corrected_together(folder: Path) -> None:
     assert [c.p_value for c in only(folder).comparisons] == pytest.approx(expected)
     text = (folder / "README.md").read_text()
     assert "| bm25 | 0.5000 | +0.2500 | 0.031 |" in text
-    assert "Against dpr: worse in A; not shown to differ in B." in text
+    assert "Against dpr: worse in A; no significant difference in B." in text
 
 
 def test_a_result_says_what_it_was_made_from(folder: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_folder_that_is_named_like_a_data_set_is_a_folder(
     monkeypatch.chdir(tmp_path)
     report(folder, result_of("own", A=[0.25] * 8), source="owner/small")
     assert only(folder).source is None
-    assert "small is a folder, not on the Hub" in (folder / "README.md").read_text()
+    assert "small is a local folder, not a data set on the Hub" in (folder / "README.md").read_text()
 
 
 def test_an_approximate_search_says_so(folder: Path) -> None:

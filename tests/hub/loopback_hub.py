@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -272,9 +272,22 @@ class _Handler(BaseHTTPRequestHandler):
             told = {"id": repo, "sha": found.sha, "private": repository.private, "tags": []}
             self._answer({**told, "modelId": repo, "siblings": siblings, "downloads": 0})
 
-    def tree(self, *, types: str, repo: str, rev: str, **_: Any) -> None:
-        if found := self._find(types, repo, rev):
-            self._answer([_entry(path, content) for path, content in found.tree.items()])
+    def tree(
+        self, *, query: dict[str, Any], types: str, repo: str, rev: str, path: str = "", **_: Any
+    ) -> None:
+        """Files and folders below a path; without `recursive`, those that lie directly in it."""
+        found = self._find(types, repo, rev)
+        if found is None:
+            return
+        start = f"{path}/" if path else ""
+        inside = [name for name in found.tree if name.startswith(start)]
+        parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
+        folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
+        entries = [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders]
+        entries += [_entry(name, found.tree[name]) for name in inside]
+        if query.get("recursive") not in (["True"], ["true"], ["1"]):
+            entries = [e for e in entries if "/" not in e["path"].removeprefix(start)]
+        self._answer(entries)
 
     def paths_info(self, *, body: bytes, types: str, repo: str, rev: str, **_: Any) -> None:
         if found := self._find(types, repo, rev):
@@ -307,7 +320,7 @@ _ROUTES: list[tuple[str, str, Any]] = [
     ("POST", rf"{_API}/preupload/(?P<rev>[^/]+)", _Handler.preupload),
     ("POST", rf"{_API}/commit/(?P<rev>[^/]+)", _Handler.commit),
     ("POST", rf"{_API}/paths-info/(?P<rev>[^/]+)", _Handler.paths_info),
-    ("GET", rf"{_API}/tree/(?P<rev>[^/]+)(/.*)?", _Handler.tree),
+    ("GET", rf"{_API}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?", _Handler.tree),
     ("GET", rf"{_API}/revision/(?P<rev>[^/]+)", _Handler.info),
     ("GET", _API, _Handler.info),
     (

@@ -249,7 +249,7 @@ def test_an_import_holds_a_whole_checkpoint_and_names_no_folder_of_this_machine(
         "README.md",
     }
     assert not list(out.glob("*.pt")) + list(out.glob("*.bin"))
-    holders = [f.name for f in out.iterdir() if str(tmp_path).encode() in f.read_bytes()]
+    holders = [f for f in out.rglob("*") if f.is_file() and str(tmp_path).encode() in f.read_bytes()]
     assert holders == []
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
     text = "The glacier visits Oslo."
