@@ -1,4 +1,4 @@
-"""Find what must not be published: pickles, secrets and local paths, each with file and line."""
+"""Find what must not be published: pickles, secrets and local paths."""
 
 import gzip
 import json
@@ -6,14 +6,13 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import constants, get_token
 
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 _PICKLE_START = re.compile(rb"\x80[\x02-\x05]")
-# A vocabulary holds any string, so only the machine's own paths and token are looked for in it.
+# A vocabulary holds any string, so only the token and the paths of this machine are looked for.
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
 _LONGEST_LINE = 100_000  # characters of a line that are searched
 _SECRETS = {
@@ -39,67 +38,49 @@ _PATHS = {
 }
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a file must not be published.
-
-    Attributes:
-        path: of the file, in the repository.
-        line: counted from 1; None for a file without lines.
-        reason: what it holds, with secrets cut to their first characters.
-    """
-
-    path: str
-    line: int | None
-    reason: str
-
-    def __str__(self) -> str:
-        place = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"{place}: {self.reason}"
-
-
-def find_refusals(files: Mapping[str, Path]) -> list[Refusal]:
+def find_refusals(files: Mapping[str, Path]) -> list[str]:
     """Every pickle, secret and local path in files; empty if they may be published.
 
     Args:
         files: path in the repository -> local file.
+
+    Returns:
+        Path, line and reason, with secrets cut to their first characters.
     """
-    return [refusal for path, file in sorted(files.items()) for refusal in _check(path, file)]
+    return [f"{path}{reason}" for path, file in sorted(files.items()) for reason in _check(file)]
 
 
-def _check(path: str, file: Path) -> Iterator[Refusal]:
-    if pickle := _find_pickle(file):
-        yield Refusal(path, None, f"{pickle}, which can execute code: save it as safetensors")
+def _check(file: Path) -> Iterator[str]:
+    if _is_pickle(file):
+        yield ": a pickle, which can execute code: save it as safetensors"
     elif file.suffix == ".safetensors":
         try:
-            for refusal in _search(path, [_read_metadata(file)], {**_SECRETS, **_PATHS}):
-                yield replace(refusal, line=None)
+            yield from _search([_read_metadata(file)], {**_SECRETS, **_PATHS})
         except ValueError:
-            yield Refusal(path, None, "not a complete safetensors file: save the model again")
-    elif path.endswith(".gz"):
+            yield ": not a complete safetensors file: save the model again"
+    elif file.suffix == ".gz":
         with gzip.open(file, "rt", encoding="utf-8", errors="replace") as lines:
-            yield from _search(path, lines, _SECRETS)
-    elif _is_text(file):
-        patterns = {} if Path(path).name in _VOCABULARIES else {**_SECRETS, **_PATHS}
+            yield from _search(lines, _SECRETS)
+    elif b"\0" not in _start(file, 4096):
+        patterns = {} if file.name in _VOCABULARIES else {**_SECRETS, **_PATHS}
         with file.open(encoding="utf-8", errors="replace") as lines:
-            yield from _search(path, lines, patterns)
+            yield from _search(lines, patterns)
 
 
-def _find_pickle(file: Path) -> str | None:
-    """The kind of pickle, by name and first bytes; None if the file is not one."""
-    if file.suffix in _PICKLES:
-        return f"a {file.suffix} file"
+def _start(file: Path, n_bytes: int) -> bytes:
     with file.open("rb") as stream:
-        start = stream.read(256)
-    if _PICKLE_START.match(start):
-        return "a pickle"
+        return stream.read(n_bytes)
+
+
+def _is_pickle(file: Path) -> bool:
+    """By name, first bytes, or content of an archive."""
+    start = _start(file, 256)
+    if file.suffix in _PICKLES or _PICKLE_START.match(start):
+        return True
     if start.startswith(b"PK") and zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
-            if any(name.endswith((".pkl", ".pickle")) for name in archive.namelist()):
-                return "an archive with a pickle"
-    if start.startswith(b"\x93NUMPY") and b"'descr': '|O'" in start:
-        return "an array of pickled objects"
-    return None
+            return any(name.endswith((".pkl", ".pickle")) for name in archive.namelist())
+    return start.startswith(b"\x93NUMPY") and b"'descr': '|O'" in start
 
 
 def _read_metadata(file: Path) -> str:
@@ -110,31 +91,17 @@ def _read_metadata(file: Path) -> str:
     return json.dumps(json.loads(header).get("__metadata__", {}))
 
 
-def _is_text(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return b"\0" not in stream.read(4096)
-
-
-def _search(path: str, lines: Iterable[str], patterns: Mapping[str, str]) -> Iterator[Refusal]:
-    compiled = [(what, re.compile(pattern)) for what, pattern in patterns.items()]
-    own = _own_strings()
-    for number, line in enumerate(lines, start=1):
-        cut = line[:_LONGEST_LINE]
-        found = [(what, match[0]) for what, p in compiled if (match := p.search(cut))]
-        found += [
-            (what, text)
-            for what, text in own
-            if text in line and not any(text in other or other in text for _, other in found)
-        ]
-        for what, text in found:
-            yield Refusal(path, number, f"{what} ({text if 'path' in what else f'{text[:4]}…'})")
-
-
-def _own_strings() -> list[tuple[str, str]]:
-    """Paths of this machine, and the token of its user."""
+def _search(lines: Iterable[str], patterns: Mapping[str, str]) -> Iterator[str]:
     folders = {Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(constants.HF_HOME)}
     # A short path such as /data may be on any machine.
-    paths = sorted(str(folder) for folder in folders if len(folder.parts) > 2)
-    token = get_token()
-    own = [("a path of this machine", path) for path in paths]
-    return [*own, ("the token that is logged in", token)] if token else own
+    own = [re.escape(str(folder)) for folder in folders if len(folder.parts) > 2]
+    searched = {**patterns, "a path of this machine": "|".join(own) or r"(?!)"}
+    if token := get_token():
+        searched["the token that is logged in"] = re.escape(token)
+    compiled = {what: re.compile(pattern) for what, pattern in searched.items()}
+    for number, line in enumerate(lines, start=1):
+        for what, pattern in compiled.items():
+            if match := pattern.search(line[:_LONGEST_LINE]):
+                shown = match[0] if "path" in what else f"{match[0][:4]}…"
+                yield f", line {number}: {what} ({shown})"
+                break

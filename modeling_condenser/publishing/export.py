@@ -49,31 +49,28 @@ def export_encoder(
             of the encoder.
     """
     out = Path(out)
-    _refuse_foreign(out)
-    source = str(find_model_folder(resolve_checkpoint(checkpoint)))
-    model = _load_backbone(source)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    contract = contract or _default_contract(tokenizer, model)
-    stages = read_provenance(Path(source)) or read_pretraining(Path(source).resolve().parent)
-    with whole_folder(out) as partial:
-        if (out / CARD_FILE).is_file():  # text of its own is kept
-            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
-        write_repository(partial, model.encoder, tokenizer, contract, stages)
-    return out
-
-
-def _load_backbone(source: str) -> CondenserModel:
-    """Load a checkpoint's backbone, and refuse missing weights."""
+    is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
+    if is_taken and not (out / EVALUATION_SCRIPT).is_file():
+        raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
+    source = find_model_folder(resolve_checkpoint(checkpoint))
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
-    missing = sorted(info["missing_keys"])
-    if missing:
+    if info["missing_keys"]:
         raise ValueError(
-            f"{source} lacks {len(missing)} weights of the encoder, such as {missing[0]}: the "
-            "checkpoint is damaged; save it again."
+            f"{source} lacks {len(info['missing_keys'])} weights of the encoder, such as "
+            f"{min(info['missing_keys'])}: the checkpoint is damaged; save it again."
         )
-    return model
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    limits = (tokenizer.model_max_length, n_positions(model.encoder))
+    longest = min(limit for limit in limits if limit is not None)
+    contract = contract or EncodingContract(longest, longest)
+    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
+    with whole_folder(out) as partial:
+        if (out / CARD_FILE).is_file():  # a person's own text in it is kept
+            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
+        write_repository(partial, model.encoder, tokenizer, contract, stages)
+    return out
 
 
 def resolve_checkpoint(checkpoint: str | Path) -> str:
@@ -155,17 +152,3 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
             if file.is_file() and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(file, target)
-
-
-def _default_contract(
-    tokenizer: PreTrainedTokenizerBase, model: CondenserModel
-) -> EncodingContract:
-    limits = (tokenizer.model_max_length, n_positions(model.encoder))
-    longest = min(limit for limit in limits if limit is not None)
-    return EncodingContract(query_max_length=longest, passage_max_length=longest)
-
-
-def _refuse_foreign(out: Path) -> None:
-    is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
-    if is_taken and not (out / EVALUATION_SCRIPT).is_file():
-        raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")

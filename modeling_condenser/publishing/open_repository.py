@@ -31,15 +31,13 @@ def open_encoder(folder: str) -> list[str]:
     from transformers import AutoModel, AutoTokenizer
 
     model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
-    problems = _keys(info)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     contract = json.loads(Path(folder, "encoding_contract.json").read_text())
-    prompt, texts = contract["passage_prompt"], TEXTS
     vectors = []
     with torch.no_grad():
-        for text in texts:
+        for text in TEXTS:
             batch = tokenizer(
-                prompt + text,
+                contract["passage_prompt"] + text,
                 truncation=True,
                 max_length=contract["passage_max_length"],
                 return_tensors="pt",
@@ -52,7 +50,8 @@ def open_encoder(folder: str) -> list[str]:
     if contract["similarity"] == "cosine":
         expected = torch.nn.functional.normalize(expected, dim=-1)
     sentences = SentenceTransformer(folder, device="cpu")
-    found = torch.as_tensor(sentences.encode_document(texts)).float()
+    found = torch.as_tensor(sentences.encode_document(TEXTS)).float()
+    problems = _lost_weights(info)
     if not torch.isfinite(expected).all():
         problems.append("vectors hold NaN or infinity")
     elif found.shape != expected.shape or (found - expected).abs().max() > TOLERANCE:
@@ -63,32 +62,23 @@ def open_encoder(folder: str) -> list[str]:
 def open_checkpoint(folder: str) -> list[str]:
     """Open a pre-training checkpoint by its own code, and compute its losses."""
     import torch
-    from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+    from transformers import AutoModelForPreTraining, AutoTokenizer
 
-    whole, info = AutoModelForPreTraining.from_pretrained(
-        folder, trust_remote_code=True, output_loading_info=True
-    )
-    problems = _keys(info)
-    _, info = AutoModel.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
-    problems += _keys({**info, "unexpected_keys": []})
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    asked: dict[str, Any] = {"trust_remote_code": True}
+    whole, info = AutoModelForPreTraining.from_pretrained(folder, output_loading_info=True, **asked)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **asked)
     batch = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
     labels = torch.full_like(batch["input_ids"], -100)
     labels[0, 1] = batch["input_ids"][0, 1]
     with torch.no_grad():
         loss = whole.eval()(**batch, labels=labels).loss.item()
-    if not math.isfinite(loss):
-        problems.append(f"the loss is {loss}")
-    return problems
+    return [*_lost_weights(info), *([] if math.isfinite(loss) else [f"the loss is {loss}"])]
 
 
-def _keys(info: dict[str, Any]) -> list[str]:
-    problems = []
-    for name, what in (("missing_keys", "are missing"), ("unexpected_keys", "do not belong to it")):
-        keys = sorted(map(str, info[name]))
-        if keys:
-            problems.append(f"{len(keys)} weights {what}, such as {keys[0]}")
-    return problems
+def _lost_weights(info: dict[str, Any]) -> list[str]:
+    named = {"missing_keys": "are missing", "unexpected_keys": "do not belong to it"}
+    lost = {what: sorted(map(str, info[name])) for name, what in named.items()}
+    return [f"{len(k)} weights {what}, such as {k[0]}" for what, k in lost.items() if k]
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from huggingface_hub import hf_hub_download
 
 from modeling_condenser.hub.commits import Committed, Target, commit_folder
 from modeling_condenser.hub.errors import NotOnHubError, hub_errors
-from modeling_condenser.hub.model_folder import CONFIG_FILE
+from modeling_condenser.hub.model_folder import CONFIG_FILE, is_checkpoint
 from modeling_condenser.repository.card import CARD_FILE, read_card, write_card
 from modeling_condenser.repository.checks import card_problems
 from modeling_condenser.repository.contract import CONTRACT_FILE
@@ -32,7 +32,6 @@ from .contents import find_refusals
 Kind = Literal["encoder", "checkpoint"]
 _OPENING = Path(__file__).with_name("open_repository.py")
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store")
-_LICENSE_KEYS = ("license", "license_name", "license_link")
 
 
 @dataclass(frozen=True)
@@ -89,17 +88,26 @@ def push(
     """
     target = Target(name, revision, private, create_pr, token)
     source = find_publishable(Path(folder))
+    kind: Kind = "encoder" if (source / CONTRACT_FILE).is_file() else "checkpoint"
+    if kind == "checkpoint" and not is_checkpoint(source):
+        raise ValueError(
+            f"{source} has no {CONTRACT_FILE}, so how it encodes is unknown: push an export, a "
+            "retriever (condenser finetune) or a Condenser checkpoint (condenser pretrain)."
+        )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
-        staging.mkdir()
         left_out = _link_files(source, staging)
-        kind = _kind(source)
         if kind == "checkpoint" and not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
         metadata = {"license": license} if license else _find_license(staging, target)
         write_card(staging, name=name, metadata=metadata)
         files = {path.relative_to(staging).as_posix(): path for path in _files(staging)}
-        _refuse_unfit(source, staging, files, kind)
+        reasons = [*find_refusals(files), *card_problems(staging)]
+        # A model is opened only if nothing else is wrong, since opening a pickle executes code.
+        reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging, kind)]
+        if reasons:
+            listed = "\n".join(f"  - {reason}" for reason in reasons)
+            raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
         sizes = {path: file.stat().st_size for path, file in files.items()}
         report = PushReport(target, sizes, left_out)
         if announce is not None:
@@ -116,10 +124,9 @@ def find_publishable(folder: Path) -> Path:
     Raises:
         FileNotFoundError: there is no such folder, or no model in it.
     """
-    if (folder / CONFIG_FILE).is_file():
-        return folder
-    if (folder / MODEL_FOLDER / CONFIG_FILE).is_file():
-        return folder / MODEL_FOLDER
+    for found in (folder, folder / MODEL_FOLDER):
+        if (found / CONFIG_FILE).is_file():
+            return found
     checkpoint = last_whole_checkpoint(folder) if folder.is_dir() else None
     if checkpoint is None:
         raise FileNotFoundError(
@@ -127,19 +134,6 @@ def find_publishable(folder: Path) -> Path:
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
     return checkpoint
-
-
-def _kind(folder: Path) -> Kind:
-    if (folder / CONTRACT_FILE).is_file():
-        return "encoder"
-    model_type = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")).get("model_type")
-    if model_type != "condenser":
-        raise ValueError(
-            f"{folder} is a model of type {model_type!r} without {CONTRACT_FILE}, so how it "
-            "encodes is unknown. Push an export (condenser export), a retriever (condenser "
-            "finetune) or a Condenser checkpoint (condenser pretrain)."
-        )
-    return "checkpoint"
 
 
 def _link_files(source: Path, staging: Path) -> list[str]:
@@ -165,30 +159,17 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _find_license(staging: Path, target: Target) -> dict[str, Any]:
     """The license on the card on the Hub, if the local card states none."""
-    metadata, _ = read_card(staging / CARD_FILE)
-    if not metadata.get("license"):
-        try:
-            with hub_errors(f"read the card of {target.name}"):
-                card = hf_hub_download(
-                    target.name, CARD_FILE, revision=target.revision, token=target.token
-                )
-            metadata, _ = read_card(Path(card))
-        except NotOnHubError:
-            return {}
-    return {key: metadata[key] for key in _LICENSE_KEYS if metadata.get(key)}
-
-
-def _refuse_unfit(source: Path, staging: Path, files: dict[str, Path], kind: Kind) -> None:
-    reasons = [str(refusal) for refusal in find_refusals(files)]
-    reasons += card_problems(staging)
-    # A model is opened only if nothing else is wrong, since opening a pickle executes code.
-    reasons = reasons or [f"opening it: {problem}" for problem in opening_problems(staging, kind)]
-    if reasons:
-        listed = "\n".join(f"  - {reason}" for reason in reasons)
-        raise ValueError(
-            f"{source} cannot be published yet:\n{listed}\nCorrect this and push again; nothing "
-            "was sent."
-        )
+    if read_card(staging / CARD_FILE)[0].get("license"):
+        return {}
+    try:
+        with hub_errors(f"read the card of {target.name}"):
+            card = hf_hub_download(
+                target.name, CARD_FILE, revision=target.revision, token=target.token
+            )
+    except NotOnHubError:
+        return {}
+    metadata, _ = read_card(Path(card))
+    return {key: value for key, value in metadata.items() if key.startswith("license")}
 
 
 def opening_problems(folder: Path, kind: Kind) -> list[str]:

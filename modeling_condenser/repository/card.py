@@ -7,13 +7,13 @@ that a person adds outside of the generated block is kept when the card is writt
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
 
+from modeling_condenser.hub.model_folder import read_config
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import whole_file
 
@@ -21,28 +21,27 @@ from . import markdown
 from .citations import cite
 from .contract import CONTRACT_FILE, EncodingContract
 from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
-from .provenance import FINETUNING, Stage, read_provenance
+from .provenance import FINETUNING, Stage, label_stages, read_provenance
 from .publishable import hub_name
 from .readiness import (
     ENTROPY_FILE,
     EVEN_ENTROPY,
+    HOW_TO_READ,
     READINESS_FILE,
     entropy_lines,
-    has_course,
-    readiness_section,
+    first_and_last,
+    readiness_table,
 )
 from .results import DIGITS, EvaluationResult, read_results
-from .training_section import CURVES_FILE, label_stages, training_section
+from .training_section import CURVES_FILE, training_section
 
 CARD_FILE = "README.md"
 PLACEHOLDER = "OWNER/NAME"
 """Stands in the card's examples until the repository has a name."""
 
-_CONFIG_FILE, _SCRIPT = "config.json", "evaluate_retrieval.py"
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
 # Earlier versions wrote one such block for each section.
 _GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
-_ALPHA = 0.05
 # The objective that says most about an encoder first.
 _ORIGINS = {
     "cocondenser": "condensed for dense retrieval and contrasted over its corpus: spans of one "
@@ -76,32 +75,58 @@ def write_card(
     """
     if name:
         validate_repo_id(name)
-    config = _read_config(folder)
+    config = read_config(folder)
     contract = EncodingContract.load(folder) if (folder / CONTRACT_FILE).is_file() else None
     if contract is None and config.get("model_type") != "condenser":
         raise ValueError(
-            f"{folder} has neither {CONTRACT_FILE} nor the {_CONFIG_FILE} of a Condenser "
-            "checkpoint: name a folder that `condenser export`, `finetune` or `pretrain` wrote."
+            f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: "
+            "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
         )
     stages, results = read_provenance(folder), read_results(folder)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
-    made = make_metadata(stages, results, title, contract is None)
+    made = _make_metadata(stages, results, title, is_checkpoint=contract is None)
     merged = {**_merge_metadata(existing, made), **(metadata or {})}
-    readiness = {
-        label: stage.readiness for label, stage in label_stages(stages).items() if stage.readiness
-    }
+    pictures = _draw_pictures(stages)
+    has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
+    encoder = config if contract else config.get("encoder_config") or {}
     card = ModelCard.from_template(
         ModelCardData(**merged),
         template_path=str(_TEMPLATE),
-        **_facts(folder, config, contract, stages, results),
+        md=markdown,
+        quoted=lambda text: json.dumps(text, ensure_ascii=False),
         title=title,
         repository=name,
+        about=_summarise(contract, stages, has_head=has_head),
+        config=config,
+        encoder=encoder,
+        contract=contract,
+        dimension=encoder.get("hidden_size", encoder.get("dim", "")),
+        has_head=has_head,
+        has_script=(folder / "evaluate_retrieval.py").is_file(),
+        code_files=sorted(file.name for file in folder.glob("*.py")),
+        stages=stages,
+        is_finetuned=_is_finetuned(stages),
+        results=results,
+        collections=[markdown.escape(c) for c in dict.fromkeys(r.collection for r in results)],
+        readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
+        readiness_pictures={
+            alt: file
+            for alt, file in {
+                "Measures of readiness over the tokens seen": READINESS_FILE,
+                "CLS attention entropy by layer, before and after": ENTROPY_FILE,
+            }.items()
+            if file in pictures
+        },
+        readiness_table=readiness_table,
+        first_and_last=first_and_last,
+        how_to_read=HOW_TO_READ,
+        training=training_section(stages),
+        citations=cite(stages),
         license=_license(merged),
-        readiness=readiness_section(readiness) if readiness else "",
         own_text=re.sub(r"\n{3,}", "\n\n", _GENERATED.sub("", text)).strip(),
     )
-    files = {**_draw_pictures(stages), CARD_FILE: str(card).rstrip().encode() + b"\n"}
+    files = {**pictures, CARD_FILE: str(card).rstrip().encode() + b"\n"}
     for file_name, content in files.items():
         with whole_file(folder / file_name) as file:
             file.write(content)
@@ -118,26 +143,18 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     try:
         card = ModelCard(file.read_text(encoding="utf-8-sig"))
     except Exception as error:  # YAML errors, and whatever else the metadata class raises
-        raise ValueError(
-            f"huggingface_hub cannot read the metadata at the top of {file}: {error}. Correct them."
-        ) from error
+        raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
     return card.data.to_dict(), card.text
 
 
-def make_metadata(
+def _make_metadata(
     stages: Sequence[Stage],
     results: Sequence[EvaluationResult],
     model_name: str,
+    *,
     is_checkpoint: bool,
 ) -> dict[str, Any]:
-    """The metadata that follow from stages and results.
-
-    Args:
-        stages: that made the model.
-        results: of its evaluations.
-        model_name: for the `model-index`.
-        is_checkpoint: whether it is a pre-training checkpoint.
-    """
+    """The metadata that follow from stages and results."""
     tags = ["condenser", "dense-retrieval"]
     if is_checkpoint:
         library, task = "transformers", "fill-mask"
@@ -152,6 +169,22 @@ def make_metadata(
         for key in ("corpus", "collection", "data")
         for part in markdown.as_list(stage.recipe.get(key))
     ]
+    entries = [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Retrieval",
+            dataset_type=result.source or result.collection,
+            dataset_name=result.collection,
+            dataset_split=result.split,
+            dataset_revision=result.revision,
+            metric_type=measure,
+            metric_name=measure,
+            metric_value=round(value, DIGITS),
+            metric_args={"depth": result.depth, **result.search},
+        )
+        for result in results
+        for measure, value in result.values.items()
+    ]
     return ModelCardData(
         library_name=library,
         pipeline_tag=task,
@@ -159,23 +192,7 @@ def make_metadata(
         base_model=next(filter(None, encoders), None),  # the nearest that is on the Hub
         datasets=list(dict.fromkeys(filter(None, sources))) or None,
         model_name=model_name if results else None,
-        eval_results=[
-            EvalResult(
-                task_type="information-retrieval",
-                task_name="Retrieval",
-                dataset_type=result.source or result.collection,
-                dataset_name=result.collection,
-                dataset_split=result.split,
-                dataset_revision=result.revision,
-                metric_type=measure,
-                metric_name=measure,
-                metric_value=round(value, DIGITS),
-                metric_args={"depth": result.depth, **result.search},
-            )
-            for result in results
-            for measure, value in result.values.items()
-        ]
-        or None,
+        eval_results=entries or None,
     ).to_dict()
 
 
@@ -188,43 +205,6 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
         if values:
             merged[key] = list(dict.fromkeys(values))
     return merged
-
-
-def _facts(
-    folder: Path,
-    config: Mapping[str, Any],
-    contract: EncodingContract | None,
-    stages: Sequence[Stage],
-    results: Sequence[EvaluationResult],
-) -> dict[str, Any]:
-    """Variables and functions of the template that follow from the repository's files."""
-    has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
-    encoder = config if contract else config.get("encoder_config") or {}
-    names = dict.fromkeys(result.collection for result in results)
-    return {
-        "config": config,
-        "contract": contract,
-        "stages": stages,
-        "results": results,
-        "encoder": encoder,
-        "dimension": encoder.get("hidden_size", encoder.get("dim", "")),
-        "has_head": has_head,
-        "auto_class": "AutoModelForPreTraining" if has_head else "AutoModelForMaskedLM",
-        "has_script": (folder / _SCRIPT).is_file(),
-        "code_files": sorted(file.name for file in folder.glob("*.py")),
-        "is_finetuned": _is_finetuned(stages),
-        "about": _summarise(contract, stages, has_head=has_head),
-        "training": training_section(stages),
-        "collections": [markdown.escape(name) for name in names],
-        "citations": cite(stages),
-        "verdict": _verdict,
-        "quoted": lambda text: json.dumps(text, ensure_ascii=False),
-        **{
-            name: getattr(markdown, name)
-            for name in ("escape", "code", "code_block", "counted", "listed", "p_value")
-        },
-        "p_in_words": markdown.p_in_words,
-    }
 
 
 def _summarise(
@@ -255,22 +235,6 @@ def _summarise(
     return f"{kind}, fine-tuned from an encoder that was {origin}."
 
 
-def _verdict(result: EvaluationResult) -> str:
-    """For each baseline, in which measures the difference is significant."""
-    sentences = []
-    by_name = sorted(result.comparisons, key=lambda c: c.baseline)
-    for baseline, group in groupby(by_name, key=lambda c: c.baseline):
-        found: dict[str, list[str]] = {"better": [], "worse": [], "no significant difference": []}
-        for c in group:
-            is_significant = c.p_value < _ALPHA and c.difference != 0
-            better = "better" if c.difference > 0 else "worse"
-            outcome = better if is_significant else "no significant difference"
-            found[outcome].append(markdown.escape(c.measure))
-        said = [f"{outcome} in {markdown.listed(m)}" for outcome, m in found.items() if m]
-        sentences.append(f"Against {markdown.escape(baseline)}: {'; '.join(said)}.")
-    return " ".join(sentences)
-
-
 def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
     labelled = label_stages(stages)
@@ -278,7 +242,7 @@ def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
     if runs := {label: s.log for label, s in labelled.items() if has_curves(s.log)}:
         pictures[CURVES_FILE] = draw_curves(runs)
     measured = {label: s.readiness for label, s in labelled.items() if s.readiness}
-    if has_course(measured):
+    if any(len(entries) > 1 for entries in measured.values()):
         pictures[READINESS_FILE] = draw_readiness(measured)
     if lines := entropy_lines(measured):
         last = [*measured.values()][-1][-1]
@@ -295,11 +259,6 @@ def _license(metadata: Mapping[str, Any]) -> str | None:
     if stated == "other":
         stated = metadata.get("license_name", stated)
     return ", ".join(map(str, markdown.as_list(stated))) or None
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    file = folder / _CONFIG_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _title(folder: Path) -> str:

@@ -1,7 +1,7 @@
 """Draw training curves and readiness from logs; the same log gives the same bytes."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,24 @@ from modeling_condenser.runs.whole_files import whole_file
 from .readiness import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
 
 Log = Sequence[Mapping[str, float]]
+Panel = tuple[str, dict[str, str]]  # title, and name in the log -> label
 
-_LOSS_PANELS = {
+_LOSSES: dict[str, str] = {
     "late_loss": "late MLM loss (nats a masked token)",
     "head_loss": "head MLM loss (nats a masked token)",
     "swap_cost": "swap cost (nats a masked token)",
     "bow_loss": "bag-of-words loss (nats a block)",
     "contrastive_loss": "contrastive loss (nats a text)",
 }
-_READINESS_PANELS = {
-    "head's loss rises by (nats a masked token)": {
-        "zero_cost": "CLS zeroed",
-        "swap_cost": "CLS swapped",
-    },
-    "CLS attention entropy (nats)": {"entropy": "mean over layers"},
-    "alignment (lower: pairs are closer)": {"alignment": ""},
-    "uniformity (lower: more even)": {"uniformity": ""},
-}
+_READINESS: tuple[Panel, ...] = (
+    (
+        "head's loss rises by (nats a masked token)",
+        {f"{PREFIX}zero_cost": "CLS zeroed", f"{PREFIX}swap_cost": "CLS swapped"},
+    ),
+    ("CLS attention entropy (nats)", {f"{PREFIX}entropy": "mean over layers"}),
+    ("alignment (lower: pairs are closer)", {f"{PREFIX}alignment": ""}),
+    ("uniformity (lower: more even)", {f"{PREFIX}uniformity": ""}),
+)
 _TOKENS = "num_input_tokens_seen"
 # Without date and version, so that an unchanged picture is not committed again.
 _NO_METADATA: dict[str, dict[str, Any]] = {
@@ -63,11 +64,10 @@ def draw_curves(runs: Mapping[str, Log], *, kind: str = ".png") -> bytes:
         runs: label -> entries of its log, named as in `training_log.py`.
         kind: ".png" or ".svg".
     """
-    logged = {key for log in runs.values() for entry in log for key in entry}
+    logged = _names(runs)
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
-    names = [name for name in _LOSS_PANELS if name in logged] or ["late_loss"]
-    panels = [(_LOSS_PANELS[name], {name: ""}) for name in names]
-    return _draw(runs, panels, columns=len(panels), kind=kind, marker=None)
+    names = [name for name in _LOSSES if name in logged] or ["late_loss"]
+    return _draw(runs, [(_LOSSES[name], {name: ""}) for name in names], columns=5, kind=kind)
 
 
 def draw_readiness(runs: Mapping[str, Sequence[Entry]], *, kind: str = ".png") -> bytes:
@@ -77,54 +77,53 @@ def draw_readiness(runs: Mapping[str, Sequence[Entry]], *, kind: str = ".png") -
         runs: label -> entries of its log, as `readiness_entries` returns them.
         kind: ".png" or ".svg".
     """
-    present = {name for run in runs.values() for entry in run for name in entry}
-    panels = [
-        (title, {f"{PREFIX}{name}": label for name, label in lines.items()})
-        for title, lines in _READINESS_PANELS.items()
-    ]
-    measures = {
-        name.removeprefix(prefix)
-        for prefix in (ZERO_SHOT, FEW_SHOT)
-        for name in present
-        if name.startswith(prefix)
-    }
-    for measure in sorted(measures):
-        lines = {f"{ZERO_SHOT}{measure}": "no labels", f"{FEW_SHOT}{measure}": "few labels"}
-        panels.append((f"{measure} on a small collection", lines))
-    panels = [
-        (title, kept)
+    logged = _names(runs)
+    panels = [*_READINESS, *_retrieval_panels(logged)]
+    shown = [
+        (title, {name: label for name, label in lines.items() if name in logged})
         for title, lines in panels
-        if (kept := {name: label for name, label in lines.items() if name in present})
     ]
-    return _draw(runs, panels, columns=min(len(panels), 3), kind=kind, marker="o")
+    return _draw(runs, [panel for panel in shown if panel[1]], columns=3, kind=kind, marker="o")
+
+
+def _retrieval_panels(logged: set[str]) -> Iterator[Panel]:
+    prefixes = {ZERO_SHOT: "no labels", FEW_SHOT: "few labels"}
+    found = {name.removeprefix(p) for p in prefixes for name in logged if name.startswith(p)}
+    for measure in sorted(found):
+        lines = {f"{prefix}{measure}": label for prefix, label in prefixes.items()}
+        yield f"{measure} on a small collection", lines
+
+
+def _names(runs: Mapping[str, Log]) -> set[str]:
+    return {name for log in runs.values() for entry in log for name in entry}
 
 
 def _draw(
     runs: Mapping[str, Log],
-    panels: Sequence[tuple[str, Mapping[str, str]]],
+    panels: Sequence[Panel],
     *,
     columns: int,
     kind: str,
-    marker: str | None,
+    marker: str | None = None,
 ) -> bytes:
-    """Draw panels (title, measure -> label) of all runs over tokens or steps."""
-    entries = [entry for log in runs.values() for entry in log]
-    counts_tokens = all(_TOKENS in entry for entry in entries)
+    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
+    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
+    columns = min(columns, len(panels))
     n_rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.3 * n_rows), layout="constrained")
     all_axes: list[Axes] = list(figure.subplots(n_rows, columns, squeeze=False).flat)
+    for axes in all_axes[len(panels) :]:
+        axes.set_visible(False)
     for axes, (title, lines) in zip(all_axes, panels, strict=False):
-        for number, (label, log) in enumerate(runs.items()):
-            for (name, line), style in zip(lines.items(), _STYLES, strict=False):
-                over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
-                found = [entry for entry in log if name in entry and over in entry]
-                if found:
+        for number, (run, log) in enumerate(runs.items()):
+            for (name, label), style in zip(lines.items(), _STYLES, strict=False):
+                if found := [entry for entry in log if name in entry and over in entry]:
                     axes.plot(
                         [entry[over] / scale for entry in found],
                         [entry[name] for entry in found],
                         style,
                         color=f"C{number % 10}",
-                        label=f"{label}, {line}" if len(lines) > 1 else label,
+                        label=f"{run}, {label}" if len(lines) > 1 else run,
                         marker="o" if len(found) == 1 else marker,
                         markersize=3,
                     )
@@ -133,9 +132,7 @@ def _draw(
         axes.grid(alpha=0.3)
         if len(axes.lines) > 1:
             axes.legend(fontsize=_FONT - 1)
-    for axes in all_axes[len(panels) :]:
-        axes.set_visible(False)
-    return save_figure(figure, kind)
+    return _save(figure, kind)
 
 
 def draw_entropies(
@@ -175,11 +172,10 @@ def draw_entropies(
     all_axes[0].set_ylabel("entropy of the CLS row (nats)", fontsize=_FONT)
     all_axes[-1].legend(fontsize=_FONT - 1)
     figure.suptitle("CLS attention entropy, mean over heads and texts", fontsize=_FONT + 1)
-    return save_figure(figure, kind)
+    return _save(figure, kind)
 
 
-def save_figure(figure: Figure, kind: str = ".png") -> bytes:
-    """A figure as .png or .svg, the same bytes each time."""
+def _save(figure: Figure, kind: str) -> bytes:
     stream = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "condenser"}):
         figure.savefig(stream, format=kind[1:], dpi=150, metadata=_NO_METADATA[kind])

@@ -15,15 +15,6 @@ def escape(text: object) -> str:
     return _SPECIAL.sub(r"\\\1", html)
 
 
-def code(text: object) -> str:
-    """Text as inline code on one line; safe in a table cell."""
-    one_line = " ".join(str(text).split()).replace("|", "\\|")
-    longest = max((len(ticks) for ticks in re.findall("`+", one_line)), default=0)
-    ticks = "`" * (longest + 1)
-    space = " " if longest or not one_line else ""
-    return f"{ticks}{space}{one_line}{space}{ticks}"
-
-
 def shorten(text: str) -> str:
     """The first 120 characters of a text, escaped."""
     one_line = " ".join(text.split())
@@ -32,30 +23,30 @@ def shorten(text: str) -> str:
     return escape(one_line)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
-    """A table of finished cells.
-
-    Args:
-        header: column names.
-        rows: cells of each row.
-        numbers_from: columns from this one on are aligned to the right.
-    """
-    rule = ["---" if i < numbers_from else "---:" for i in range(len(header))]
-    lines = [header, rule, *rows]
-    assert all(len(line) == len(header) for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def code(text: object) -> str:
+    """Text as inline code on one line; safe in a table cell."""
+    one_line = " ".join(str(text).split()).replace("|", "\\|")
+    if "`" not in one_line and one_line:
+        return f"`{one_line}`"
+    ticks = _ticks(one_line, 1)
+    return f"{ticks} {one_line} {ticks}"
 
 
 def code_block(text: str, language: str = "") -> str:
     """Text in a fenced block, with fences longer than any in the text."""
-    longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = _ticks(text, 3)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def details(summary: str, content: str) -> str:
-    """Content that opens on a click."""
-    return f"<details>\n<summary>{summary}</summary>\n\n{content}\n\n</details>"
+def _ticks(text: str, at_least: int) -> str:
+    longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
+    return "`" * max(at_least, longest + 1)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
+    """A table of finished cells; columns from `numbers_from` on are aligned to the right."""
+    rule = ["---" if i < numbers_from else "---:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
 
 def listed(items: Sequence[str]) -> str:
@@ -78,14 +69,6 @@ def p_in_words(p: float | None) -> str:
     if p is None:
         return "not tested"
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-
-
-def duration(seconds: float) -> str:
-    """ "45 s", "12 min", "3 h 20 min"."""
-    minutes = round(seconds / 60)
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 def as_list(value: Any) -> list[Any]:

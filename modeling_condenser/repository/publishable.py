@@ -1,7 +1,6 @@
 """Remove secrets and local paths from settings before they are published."""
 
 import glob
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
@@ -12,21 +11,20 @@ from modeling_condenser.hub.model_folder import describe_starter, is_starter
 
 _SECRET_NAME = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$", re.I)
 _SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{16,}")
-_WHERE = frozenset({"output_dir", "logging_dir"})  # local paths
-_WORDS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # texts, never paths
+_OUTPUT_FOLDERS = frozenset({"output_dir", "logging_dir"})
+_TEXTS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # never paths
 # Settings that name models or data, so a bare word in them may be a folder.
 _SOURCES = frozenset(
     "encoder tokenizer corpus path collection data negatives name_or_path resume_from_checkpoint "
     "cross_encoder systems baseline model".split()
 )
-_ENCODERS = frozenset({"encoder", "tokenizer"})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_LOCAL_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home", ".corp")
+_PUBLIC_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.(?!(local|internal|lan|home|corp)\b)[a-z]{2,}(:\d+)?")
+_LOCAL_PATH = re.compile(r"(?i)file://|[a-z]:[\\/]|\\\\|[/.~]|runs/")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA_ENDINGS = tuple(
     ".json .jsonl .tsv .csv .parquet .arrow .txt .gz .xz .zst .trec .yaml .pt .bin".split()
 )
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dict[str, Any]:
@@ -44,15 +42,12 @@ def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dic
     return {
         str(name): _publishable(value, near, str(name))
         for name, value in settings.items()
-        if not (_SECRET_NAME.search(str(name)) or name in _WHERE)
+        if not (_SECRET_NAME.search(str(name)) or name in _OUTPUT_FOLDERS)
     }
 
 
 def hub_name(text: object) -> str | None:
-    """The `owner/name` in a published setting, without `@revision`; None if there is none.
-
-    Local paths of two parts look the same, but `publishable` has marked those.
-    """
+    """The `owner/name` in a published setting, without `@revision`; None if there is none."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
     if not _HUB_NAME.fullmatch(name) or name.lower().endswith(_DATA_ENDINGS):
         return None
@@ -66,10 +61,10 @@ def _publishable(value: Any, near: Path | None, name: str) -> Any:
         return [_publishable(item, near, name) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = _SECRET_VALUE.sub("…", value if isinstance(value, str) else str(value))
-    if name in _WORDS:
+    text = _SECRET_VALUE.sub("…", str(value)) if type(value) is str else str(value)
+    if name in _TEXTS:
         return text
-    if name in _ENCODERS and is_starter(text):
+    if name in ("encoder", "tokenizer") and is_starter(text):
         return describe_starter()
     if _URL.search(text) and not text.lower().startswith("file://"):
         return _URL.sub(lambda found: _public_address(found[0]), text)
@@ -79,24 +74,12 @@ def _publishable(value: Any, near: Path | None, name: str) -> Any:
 
 def _public_address(url: str) -> str:
     """An address without login, and without its host if that is private."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "…"
-    if parts.scheme in ("hf", "s3", "gs", "az"):  # a bucket or an owner, no host
-        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    if _is_private(host):
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    # A host of hf:// or s3:// is an owner or a bucket.
+    if parts.scheme in ("http", "https", "ftp") and not _PUBLIC_HOST.fullmatch(host):
         return f"local: {_last_part(parts.path)}"
-    return urlunsplit((parts.scheme, f"{host}{port}", parts.path, "", ""))
-
-
-def _is_private(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return "." not in host or host.endswith(_LOCAL_ENDINGS)
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _last_part(text: str) -> str:
@@ -104,12 +87,7 @@ def _last_part(text: str) -> str:
 
 
 def _looks_local(text: str) -> bool:
-    """Whether a setting has the form of a local path, whether or not the path exists."""
-    if text.lower().startswith("file://") or _WINDOWS_PATH.match(text):
-        return True
-    if Path(text).is_absolute() or text.startswith((".", "~", "runs/")):
-        return True
-    if text.partition("@")[0].count("/") > 1:  # a revision may hold slashes: refs/pr/1
+    if _LOCAL_PATH.match(text) or text.partition("@")[0].count("/") > 1:
         return True
     return "/" in text and glob.has_magic(text)
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .markdown import counted, table
+from .markdown import table
 from .training_log import is_number, spread
 
 READINESS_FILE = "readiness.png"
@@ -33,7 +33,6 @@ HOW_TO_READ = (
     "(Wang & Isola 2020)."
 )
 _LAYER = f"{PREFIX}entropy_layer_"
-_WHEN = ("step", "num_input_tokens_seen")
 _TITLES = {
     f"{PREFIX}head_loss": "head's loss (nats a masked token)",
     f"{PREFIX}zero_cost": "rise when the late CLS is zeroed",
@@ -62,7 +61,8 @@ def readiness_entries(log: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float
         {
             name: value
             for name, value in entry.items()
-            if (name in _WHEN or name.startswith(PREFIX)) and is_number(value)
+            if (name in ("step", "num_input_tokens_seen") or name.startswith(PREFIX))
+            and is_number(value)
         }
         for entry in spread([entry for entry in log if is_readiness(entry)])
     )
@@ -83,50 +83,30 @@ def titled_measures(entries: Sequence[Entry]) -> dict[str, str]:
     return {name: title for name, title in titles.items() if name in names}
 
 
-def readiness_section(runs: Mapping[str, Sequence[Entry]]) -> str:
-    """The card's section: pictures, and readiness at start and end of each labelled run."""
-    parts = ["## Readiness", HOW_TO_READ]
-    if has_course(runs):
-        parts.append(f"![Measures of readiness over the tokens seen]({READINESS_FILE})")
-    if entropy_lines(runs):
-        parts.append(f"![CLS attention entropy by layer, before and after]({ENTROPY_FILE})")
-    for label, entries in runs.items():
-        heading = f"### {label}: measured {counted(len(entries), 'time')}"
-        parts += [heading, readiness_table(_ends(entries))]
-    return "\n\n".join(parts)
-
-
 def readiness_table(columns: Mapping[str, Entry]) -> str:
     """Measures as rows, a column for each label; with two labels also their difference."""
     entries = list(columns.values())
     header = ["", *columns, *(["difference"] if len(entries) == 2 else [])]
     rows = []
     for name, title in titled_measures(entries).items():
-        values = [entry.get(name) for entry in entries]
-        row = [title, *("" if value is None else f"{value:.4f}" for value in values)]
-        if len(values) == 2:
-            before, after = values
-            is_known = before is not None and after is not None
-            row.append(f"{after - before:+.4f}" if is_known else "")  # type: ignore[operator]
+        known = [entry[name] for entry in entries if name in entry]
+        row = [title, *(f"{entry[name]:.4f}" if name in entry else "" for entry in entries)]
+        if len(entries) == 2:
+            row.append(f"{known[1] - known[0]:+.4f}" if len(known) == 2 else "")
         rows.append(row)
     return table(header, rows)
-
-
-def has_course(runs: Mapping[str, Sequence[Entry]]) -> bool:
-    """Whether a run was measured more than once."""
-    return any(len(entries) > 1 for entries in runs.values())
 
 
 def entropy_lines(runs: Mapping[str, Sequence[Entry]]) -> dict[str, dict[str, list[float]]]:
     """Run -> "start" or "step N" -> entropies of the layers; runs without entropies left out."""
     lines = {
-        label: {end: layer_entropies(entry) for end, entry in _ends(entries).items()}
+        label: {end: layer_entropies(entry) for end, entry in first_and_last(entries).items()}
         for label, entries in runs.items()
     }
     return {label: ends for label, ends in lines.items() if all(ends.values())}
 
 
-def _ends(entries: Sequence[Entry]) -> dict[str, Entry]:
+def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:
     """The first and the last entry, by their steps."""
     ends: dict[str, Entry] = {}
     for entry in (entries[0], entries[-1]):

@@ -104,18 +104,12 @@ def read_results(folder: Path) -> list[EvaluationResult]:
     if not file.is_file():
         return []
     try:
+        results = [EvaluationResult(**content) for content in json.loads(file.read_text("utf-8"))]
         return [
-            EvaluationResult(
-                **{
-                    **content,
-                    "comparisons": tuple(
-                        BaselineComparison(**c) for c in content.get("comparisons", ())
-                    ),
-                }
-            )
-            for content in json.loads(file.read_text(encoding="utf-8"))
+            replace(r, comparisons=tuple(BaselineComparison(**dict(c)) for c in r.comparisons))
+            for r in results
         ]
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{file} is not a list of results ({error}): remove it and evaluate the model again."
         ) from error
@@ -128,39 +122,34 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         folder: of the repository.
         result: its `run` is filled in here.
         run_file: the TREC run that was measured; a compressed copy is stored.
-
-    Raises:
-        ValueError: the earlier results cannot be read.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
     replaced = results.get(result.key)
-    files: dict[str, bytes] = {}
+    if replaced and replaced.run:
+        (folder / replaced.run["file"]).unlink(missing_ok=True)
     if run_file is not None:
         content = run_file.read_bytes()
         others = [other for key, other in results.items() if key != result.key]
         name = _run_name(result, {other.run["file"] for other in others if other.run})
-        files[name] = gzip.compress(content, mtime=0)
+        _write(folder / name, gzip.compress(content, mtime=0))
         result = replace(result, run={"file": name, "sha256": hashlib.sha256(content).hexdigest()})
     results[result.key] = result
     if result.source:
         of_source = [other for other in results.values() if other.source == result.source]
         name = f"{HUB_RESULTS_FOLDER}/{result.source.replace('/', '--')}.yaml"
-        files[name] = _hub_yaml(of_source)
-    listed = json.dumps([_as_json(each) for each in results.values()], indent=2) + "\n"
-    files[RESULTS_FILE] = listed.encode()  # last: it names the others
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        with whole_file(folder / name) as file:
-            file.write(content)
-    kept = {each.run["file"] for each in results.values() if each.run}
-    if replaced and replaced.run and replaced.run["file"] not in kept:
-        (folder / replaced.run["file"]).unlink(missing_ok=True)
-
-
-def _as_json(result: EvaluationResult) -> dict[str, Any]:
-    """A result without unknown fields; the source is always stated."""
+        _write(folder / name, _hub_yaml(of_source))
     empty: tuple[Any, ...] = (None, {}, (), [])
-    return {k: v for k, v in asdict(result).items() if k == "source" or v not in empty}
+    contents = [
+        {k: v for k, v in asdict(each).items() if k == "source" or v not in empty}
+        for each in results.values()
+    ]
+    _write(folder / RESULTS_FILE, f"{json.dumps(contents, indent=2)}\n".encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def _run_name(result: EvaluationResult, taken: set[str]) -> str:
@@ -175,7 +164,6 @@ def _hub_yaml(results: Sequence[EvaluationResult]) -> bytes:
     entries = {}
     # A task has one value: of several depths the greatest is written.
     for result in sorted(results, key=lambda result: result.depth):
-        depth = f"depth {result.depth}"
         search = [f"{name}={value}" for name, value in result.search.items()]
         for measure, value in result.values.items():
             task = "_".join([result.split, measure, *search])
@@ -185,7 +173,7 @@ def _hub_yaml(results: Sequence[EvaluationResult]) -> bytes:
                 value=round(value, DIGITS),
                 dataset_revision=result.revision,
                 date=result.date,
-                notes=f"{measure}, split {result.split}, {', '.join([depth, *search])}",
+                notes=f"depth {result.depth}",
             )
     listed = eval_result_entries_to_yaml(list(entries.values()))
     return yaml.safe_dump(listed, sort_keys=False, allow_unicode=True).encode()

@@ -13,14 +13,12 @@ _KEPT = (
 )
 
 
-def thin_log(
-    entries: Sequence[Mapping[str, Any]], *, at_most: int = MOST_ENTRIES
-) -> tuple[dict[str, float], ...]:
-    """The known numbers of evenly spaced entries with losses, the first and the last included."""
+def thin_log(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], ...]:
+    """The known numbers of at most 200 evenly spaced entries with losses."""
     with_losses = [entry for entry in entries if any(name in entry for name in LOSSES)]
     return tuple(
         {name: entry[name] for name in _KEPT if is_number(entry.get(name))}
-        for entry in spread(with_losses, at_most=at_most)
+        for entry in spread(with_losses)
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 
 from .curves import has_curves
-from .markdown import as_list, code, code_block, details, duration, escape, table
-from .provenance import Stage
+from .markdown import as_list, code, code_block, escape, table
+from .provenance import Stage, label_stages
 from .publishable import hub_name
 
 CURVES_FILE = "training_curves.png"
@@ -23,10 +23,19 @@ _OBJECTIVES = {
     "margin_mse": "margin-MSE distillation of a cross-encoder",
     "kl": "distillation of a cross-encoder's distribution",
 }
+_SOURCES = {
+    "corpus": "text",
+    "collection": "collection",
+    "data": "training data",
+    "negatives": "hard negatives",
+}
 _SETTINGS = {
     "learning_rate": "learning rate",
     "lr_scheduler_type": "schedule",
     "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "batch a device",
+    "tokens_per_batch": "tokens a batch",
+    "gradient_accumulation_steps": "batches accumulated",
     "max_length": "longest block",
     "mlm_probability": "share of masked tokens",
     "head_mlm_probability": "share masked a second time for the head",
@@ -37,7 +46,6 @@ _SETTINGS = {
     "margin": "margin",
     "train_size": "labels used",
 }
-_RUN = {"n_parameters": "parameters", "tokens_seen": "tokens seen", "steps": "steps"}
 _COUNTS = {
     "n_documents": "documents",
     "n_documents_left_out": "documents left out as too short",
@@ -46,14 +54,9 @@ _COUNTS = {
     "n_passages": "passages",
     "n_examples": "examples",
     "n_negatives": "negatives per example",
-}
-
-
-_DATA_NAMES = {
-    "corpus": "text",
-    "collection": "collection",
-    "data": "training data",
-    "negatives": "hard negatives",
+    "n_parameters": "parameters",
+    "tokens_seen": "tokens seen",
+    "steps": "steps",
 }
 _LOSSES = {
     "late_loss": "late",
@@ -80,18 +83,9 @@ def training_section(stages: Sequence[Stage]) -> str:
     for label, stage in label_stages(stages).items():
         parts += [f"### {label}", table(["", ""], list(_rows(stage)), numbers_from=2)]
         for summary, content in (("Full recipe", stage.recipe), ("Full record", stage.run)):
-            text = yaml.safe_dump(dict(content), allow_unicode=True).strip()
-            parts.append(details(summary, code_block(text, "yaml")))
+            text = code_block(yaml.safe_dump(dict(content), allow_unicode=True).strip(), "yaml")
+            parts.append(f"<details>\n<summary>{summary}</summary>\n\n{text}\n\n</details>")
     return "\n\n".join(parts)
-
-
-def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
-    """Stages by name, numbered where a name occurs again."""
-    labelled: dict[str, Stage] = {}
-    for stage in stages:
-        number = sum(label.partition(" ")[0] == stage.name for label in labelled) + 1
-        labelled[stage.name if number == 1 else f"{stage.name} {number}"] = stage
-    return labelled
 
 
 def _rows(stage: Stage) -> Iterator[tuple[str, str]]:
@@ -100,58 +94,32 @@ def _rows(stage: Stage) -> Iterator[tuple[str, str]]:
         yield "objective", escape(_OBJECTIVES.get(objective, objective))
     if "encoder" in recipe:
         yield "started from", _link(recipe["encoder"])
-    for name, title in _DATA_NAMES.items():
+    for name, title in _SOURCES.items():
         if recipe.get(name):
             yield title, "; ".join(_source(part) for part in as_list(recipe[name]))
-    counts = [f"{_number(run[name])} {title}" for name, title in _COUNTS.items() if name in run]
-    if counts:
+    if counts := [f"{_number(run[name])} {title}" for name, title in _COUNTS.items() if name in run]:
         yield "amount", ", ".join(counts)
     for name, value in run.items():
         if "fingerprint" in name or "sha256" in name:
             yield escape(name.replace("_", " ").replace("sha256", "SHA-256")), code(value)
-    if settings := ", ".join(_settings(recipe)):
-        yield "settings", settings
-    for name, title in _RUN.items():
-        if name in run:
-            yield title, _number(run[name])
+    settings = [f"{t} {escape(recipe[name])}" for name, t in _SETTINGS.items() if name in recipe]
+    if settings:
+        yield "settings", ", ".join(settings)
     if "seed" in run:
         yield "seed", escape(run["seed"])
-    yield from _outcome(stage)
-
-
-def _settings(recipe: Mapping[str, Any]) -> Iterator[str]:
-    unused = "num_train_epochs" if recipe.get("max_steps", 0) > 0 else None
-    for name, title in _SETTINGS.items():
-        if name in recipe and name != unused:
-            yield f"{title} {escape(recipe[name])}"
-    budget = recipe.get("tokens_per_batch")
-    size = f"{budget} tokens" if budget else recipe.get("per_device_train_batch_size")
-    steps = recipe.get("gradient_accumulation_steps", 1)
-    if size is not None:
-        accumulated = f", {escape(steps)} accumulated" if steps != 1 else ""
-        yield f"batch {escape(size)} a device{accumulated}"
-
-
-def _outcome(stage: Stage) -> Iterator[tuple[str, str]]:
-    """Last losses, time, hardware and versions."""
-    run = stage.run
     last = stage.log[-1] if stage.log else {}
     losses = [f"{title} {last[name]:.4f}" for name, title in _LOSSES.items() if name in last]
     if losses or "loss" in last:
         yield "last logged loss", ", ".join(losses) or f"{last['loss']:.4f}"
-    if "train_seconds" in run:
-        yield "time", duration(run["train_seconds"])
-    elif "session_seconds" in run:
-        yield "time of the last session", duration(run["session_seconds"])
+    seconds = run.get("train_seconds", run.get("session_seconds"))
+    if seconds is not None:
+        yield "time", f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
     hardware = run.get("hardware") or {}
-    gpus = as_list(hardware.get("gpus"))
     parts = [escape(hardware["cpu"])] if hardware.get("cpu") else []
     parts += [f"{hardware['cores']} cores"] if hardware.get("cores") else []
-    parts += [f"{gpus.count(gpu)} × {escape(gpu)}" for gpu in dict.fromkeys(gpus)]
+    parts += [escape(gpu) for gpu in as_list(hardware.get("gpus"))]
     if parts:
         yield "hardware", ", ".join(parts)
-    if versions := run.get("versions"):
-        yield "versions", ", ".join(f"{escape(k)} {escape(v)}" for k, v in versions.items())
 
 
 def _source(part: Any) -> str:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.repository.card import _draw_pictures
+from modeling_condenser.repository.card import _draw_pictures, write_card
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.curves import draw_entropies, draw_readiness
 from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
 from modeling_condenser.repository.readiness import (
     layer_entropies,
     readiness_entries,
-    readiness_section,
     readiness_table,
     titled_measures,
 )
@@ -64,13 +64,18 @@ def test_provenance_keeps_readiness_and_reads_what_was_written_without(tmp_path:
     assert read_provenance(tmp_path) == [Stage("Pre-training", {}, {})]
 
 
-def test_the_section_shows_both_ends_of_each_stage() -> None:
-    section = readiness_section({"Pre-training": ENTRIES, "Pre-training 2": ENTRIES[:1]})
-    assert "### Pre-training: measured 3 times" in section
-    assert "### Pre-training 2: measured 1 time" in section
-    lines = section.splitlines()
+def test_the_card_shows_both_ends_of_each_stage(tmp_path: Path) -> None:
+    EncodingContract(8, 8).save(tmp_path)
+    stages = [Stage("Pre-training", {}, {}, readiness=e) for e in (ENTRIES, ENTRIES[:1])]
+    write_provenance(tmp_path, stages)
+    write_card(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "### Pre-training: measured 3 times" in text
+    assert "### Pre-training 2: measured 1 time\n" in text
+    lines = text.splitlines()
     assert "| rise when the late CLS is another text's | 0.0000 | 0.5000 | +0.5000 |" in lines
     assert "| rise when the late CLS is another text's | 0.0000 |" in lines
+    assert "](readiness.png)" in text and "](attention_entropy.png)" in text
 
 
 def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
