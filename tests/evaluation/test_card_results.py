@@ -73,9 +73,7 @@ def test_the_p_values_of_a_result_are_corrected_together(folder: Path) -> None:
     # Raw: 2/256, 1, 2/256, 1; by Holm the smallest of four is multiplied by 4, the others follow.
     expected = [4 * 2 / 256, 1.0, 4 * 2 / 256, 1.0]
     assert [c.p_value for c in only(folder).comparisons] == pytest.approx(expected)
-    text = (folder / "README.md").read_text()
-    assert "| bm25 | 0.5000 | +0.2500 | 0.031 |" in text
-    assert "Against dpr: worse in A; no significant difference in B." in text
+    assert "| bm25 | 0.5000 | +0.2500 | 0.031 |" in (folder / "README.md").read_text()
 
 
 def test_a_result_says_what_it_was_made_from(folder: Path, tmp_path: Path) -> None:

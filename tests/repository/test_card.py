@@ -71,8 +71,6 @@ def test_a_result_is_in_a_table_with_its_baselines_and_in_the_metadata(tmp_path:
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |",
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |",
         "| R@100 | 0.2500 |  | bm25 | 0.5000 | -0.2500 | 1.000 |",
-        "Against bm25: better in MRR@10; no significant difference in R@100. "
-        "Against dpr: worse in MRR@10.",
         "323 queries, 100 passages retrieved for each, exact search.",
         "[evaluation/nfcorpus-test.trec.gz](evaluation/nfcorpus-test.trec.gz)",
         "**0.5124**; bm25 0.4011 (p = 0.032), dpr 0.6000 (p < 0.001).",

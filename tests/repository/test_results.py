@@ -142,7 +142,7 @@ def test_results_on_a_hub_data_set_have_the_hubs_own_form(folder: Path) -> None:
         ("BeIR/scifact", "test_nDCG@10", 0.6512, "2026-01-31"),
         ("BeIR/scifact", "test_R@100", 0.9, "2026-01-31"),
     ]
-    assert entries[0].notes == "nDCG@10, split test, depth 100"
+    assert entries[0].notes == "depth 100"
 
 
 def test_a_task_has_one_value_on_the_hub_that_of_the_deeper_run(folder: Path) -> None:
