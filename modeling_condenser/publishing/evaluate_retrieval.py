@@ -34,6 +34,10 @@ from transformers import AutoModel, AutoTokenizer
 
 MEASURES, DEPTH = ["MRR@10", "nDCG@10", "R@100"], 100  # where neither user nor card says
 IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir_measures has another name
+LEVEL, CUTOFF = r"(\(rel=[1-9]\d*\))?", r"@[1-9]\d*"
+MEASURE = re.compile(
+    rf"(MRR|MAP){LEVEL}({CUTOFF})?|nDCG({CUTOFF})?|(R|P|Success){LEVEL}{CUTOFF}|R-Prec{LEVEL}"
+)
 MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 COLLECTION_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
 QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
@@ -213,10 +217,10 @@ def search(encoder: Encoder, passages: Dataset, queries: dict[str, str], depth: 
 
 def parse_measure(name: str) -> Any:
     """The measure of a name such as MRR@10; with R(rel=2)@10, grades from 2 on are relevant."""
-    family = re.match(r"[A-Za-z-]+", name)
-    if not family or name.startswith("Hit"):
+    if not MEASURE.fullmatch(name):
         raise ValueError(f"unknown measure {name!r}, expected one such as MRR@10, nDCG@10 or R@100")
-    return ir_measures.parse_measure(IR_NAMES.get(family[0], family[0]) + name[family.end() :])
+    family = re.split(r"[(@]", name)[0]
+    return ir_measures.parse_measure(IR_NAMES.get(family, family) + name.removeprefix(family))
 
 
 def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float]:
@@ -290,7 +294,7 @@ def main() -> int:
     for task in tasks:
         try:
             found.append(evaluate(encoder, task, wanted))
-        except (OSError, ValueError, LookupError, datasets.exceptions.DatasetsError) as error:
+        except (OSError, ValueError, LookupError, TypeError, datasets.exceptions.DatasetsError) as error:
             print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
             failed = True
     if wanted.json:

@@ -176,7 +176,7 @@ def opening_problems(folder: Path, kind: Kind) -> list[str]:
     """Open a repository in a process without this package, and return what does not work."""
     with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
         process = subprocess.run(
-            [sys.executable, "-I", str(_OPENING), str(folder), kind],
+            [sys.executable, "-IB", str(_OPENING), str(folder), kind],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,  # nobody answers a question

@@ -42,16 +42,11 @@ PLACEHOLDER = "OWNER/NAME"
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
 # Earlier versions wrote one such block for each section.
 _GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
-# The objective that says most about an encoder first.
-_ORIGINS = {
-    "cocondenser": "condensed for dense retrieval and contrasted over its corpus: spans of one "
-    "document have similar CLS vectors (Gao & Callan 2021, 2022)",
-    "condenser": "condensed for dense retrieval: its CLS vector was trained to carry what a "
-    "masked-LM head needs (Gao & Callan 2021)",
-    "ict": "trained with the Inverse Cloze Task: a sentence retrieves the passage that it was "
-    "taken from (Lee et al. 2019)",
-    "tsdae": "trained with TSDAE: a decoder reconstructs a text from the CLS vector of a copy that "
-    "lacks most of its words (Wang et al. 2021)",
+_ORIGINS = {  # the objective that says most about an encoder first
+    "cocondenser": "condensed, and contrasted over its corpus (Gao & Callan 2021, 2022)",
+    "condenser": "condensed for dense retrieval (Gao & Callan 2021)",
+    "ict": "trained with the Inverse Cloze Task (Lee et al. 2019)",
+    "tsdae": "trained with TSDAE (Wang et al. 2021)",
     "mlm": "trained with plain masked language modelling",
 }
 
@@ -73,8 +68,7 @@ def write_card(
         ValueError: the folder holds no model of this package, its card's metadata cannot be read,
             or the name is not valid on the Hub.
     """
-    if name:
-        validate_repo_id(name)
+    validate_repo_id(name or PLACEHOLDER)
     config = read_config(folder)
     contract = EncodingContract.load(folder) if (folder / CONTRACT_FILE).is_file() else None
     if contract is None and config.get("model_type") != "condenser":
@@ -97,7 +91,7 @@ def write_card(
         quoted=lambda text: json.dumps(text, ensure_ascii=False),
         title=title,
         repository=name,
-        about=_summarise(contract, stages, has_head=has_head),
+        about=_summarise(contract is None, stages, has_head=has_head),
         config=config,
         encoder=encoder,
         contract=contract,
@@ -105,19 +99,10 @@ def write_card(
         has_head=has_head,
         has_script=(folder / "evaluate_retrieval.py").is_file(),
         code_files=sorted(file.name for file in folder.glob("*.py")),
-        stages=stages,
-        is_finetuned=_is_finetuned(stages),
         results=results,
         collections=[markdown.escape(c) for c in dict.fromkeys(r.collection for r in results)],
         readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
-        readiness_pictures={
-            alt: file
-            for alt, file in {
-                "Measures of readiness over the tokens seen": READINESS_FILE,
-                "CLS attention entropy by layer, before and after": ENTROPY_FILE,
-            }.items()
-            if file in pictures
-        },
+        pictures=pictures,
         readiness_table=readiness_table,
         first_and_last=first_and_last,
         how_to_read=HOW_TO_READ,
@@ -207,31 +192,24 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
     return merged
 
 
-def _summarise(
-    contract: EncodingContract | None, stages: Sequence[Stage], *, has_head: bool
-) -> str:
+def _summarise(is_checkpoint: bool, stages: Sequence[Stage], *, has_head: bool) -> str:
     """What the model is, in two sentences."""
-    if contract is None:
+    if is_checkpoint:
         kind = (
             "A pre-training checkpoint of a Condenser (Gao & Callan 2021): an encoder with its "
-            "masked-LM head, and a short head on top that predicts masked words from the encoder's "
-            "CLS vector and early tokens, so that the vector learns to carry the text."
+            "masked-LM head, and a short head that predicts masked words from the encoder's CLS "
+            "vector and early tokens, so that the vector learns to carry the text."
             if has_head
-            else "A checkpoint of plain masked language modelling: an encoder with its masked-LM "
-            "head, without a Condenser head."
+            else "A checkpoint of plain masked language modelling, without a Condenser head."
         )
         return f"{kind} It is not a retriever: export the encoder and fine-tune it."
-    if not stages:
-        return "A plain encoder; how it was trained is not recorded."
-    objectives = {stage.run.get("objective") for stage in stages}
-    origin = next(text for name, text in _ORIGINS.items() if name in {*objectives, "mlm"})
+    objectives = [stage.run.get("objective") for stage in stages]
+    origin = next((text for name, text in _ORIGINS.items() if name in objectives), None)
+    origin = origin or "trained in a way that is not recorded here"
     if not _is_finetuned(stages):
         return f"A plain encoder, {origin}. Fine-tune it to make a retriever."
     # Graded pairs do not train a ranking.
-    is_graded = stages[-1].run.get("objective") == "mse_cosine"
-    kind = "A sentence encoder" if is_graded else "A dense retriever"
-    if all(stage.name == FINETUNING for stage in stages):
-        return f"{kind}, fine-tuned from an encoder whose pre-training is not recorded here."
+    kind = "A sentence encoder" if objectives[-1] == "mse_cosine" else "A dense retriever"
     return f"{kind}, fine-tuned from an encoder that was {origin}."
 
 

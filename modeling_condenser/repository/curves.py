@@ -1,16 +1,13 @@
 """Draw training curves and readiness from logs; the same log gives the same bytes."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-
-from modeling_condenser.runs.whole_files import whole_file
 
 from .readiness import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
 
@@ -24,15 +21,15 @@ _LOSSES: dict[str, str] = {
     "bow_loss": "bag-of-words loss (nats a block)",
     "contrastive_loss": "contrastive loss (nats a text)",
 }
-_READINESS: tuple[Panel, ...] = (
-    (
-        "head's loss rises by (nats a masked token)",
-        {f"{PREFIX}zero_cost": "CLS zeroed", f"{PREFIX}swap_cost": "CLS swapped"},
-    ),
-    ("CLS attention entropy (nats)", {f"{PREFIX}entropy": "mean over layers"}),
-    ("alignment (lower: pairs are closer)", {f"{PREFIX}alignment": ""}),
-    ("uniformity (lower: more even)", {f"{PREFIX}uniformity": ""}),
-)
+_READINESS: dict[str, dict[str, str]] = {
+    "head's loss rises by (nats a masked token)": {
+        "zero_cost": "CLS zeroed",
+        "swap_cost": "CLS swapped",
+    },
+    "CLS attention entropy (nats)": {"entropy": "mean over layers"},
+    "alignment (lower: pairs are closer)": {"alignment": ""},
+    "uniformity (lower: more even)": {"uniformity": ""},
+}
 _TOKENS = "num_input_tokens_seen"
 # Without date and version, so that an unchanged picture is not committed again.
 _NO_METADATA: dict[str, dict[str, Any]] = {
@@ -48,13 +45,6 @@ def has_curves(log: Log) -> bool:
     """Whether a log holds losses of pre-training."""
     losses = {"head_loss", "late_loss", "bow_loss", "contrastive_loss"}
     return any(not losses.isdisjoint(entry) for entry in log)
-
-
-def plot_curves(runs: Mapping[str, Log], out: Path) -> Path:
-    """Write the picture of `draw_curves` to a .png or .svg file, and return its path."""
-    with whole_file(out) as file:
-        file.write(draw_curves(runs, kind=out.suffix))
-    return out
 
 
 def draw_curves(runs: Mapping[str, Log], *, kind: str = ".png") -> bytes:
@@ -78,20 +68,19 @@ def draw_readiness(runs: Mapping[str, Sequence[Entry]], *, kind: str = ".png") -
         kind: ".png" or ".svg".
     """
     logged = _names(runs)
-    panels = [*_READINESS, *_retrieval_panels(logged)]
+    panels = {
+        title: {f"{PREFIX}{name}": label for name, label in lines.items()}
+        for title, lines in _READINESS.items()
+    }
+    for prefix, label in ((ZERO_SHOT, "no labels"), (FEW_SHOT, "few labels")):
+        for name in sorted(name for name in logged if name.startswith(prefix)):
+            title = f"{name.removeprefix(prefix)} on a small collection"
+            panels.setdefault(title, {})[name] = label
     shown = [
         (title, {name: label for name, label in lines.items() if name in logged})
-        for title, lines in panels
+        for title, lines in panels.items()
     ]
     return _draw(runs, [panel for panel in shown if panel[1]], columns=3, kind=kind, marker="o")
-
-
-def _retrieval_panels(logged: set[str]) -> Iterator[Panel]:
-    prefixes = {ZERO_SHOT: "no labels", FEW_SHOT: "few labels"}
-    found = {name.removeprefix(p) for p in prefixes for name in logged if name.startswith(p)}
-    for measure in sorted(found):
-        lines = {f"{prefix}{measure}": label for prefix, label in prefixes.items()}
-        yield f"{measure} on a small collection", lines
 
 
 def _names(runs: Mapping[str, Log]) -> set[str]:

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from modeling_condenser.hub.model_folder import describe_starter, is_starter
 
@@ -18,8 +17,7 @@ _SOURCES = frozenset(
     "encoder tokenizer corpus path collection data negatives name_or_path resume_from_checkpoint "
     "cross_encoder systems baseline model".split()
 )
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_PUBLIC_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.(?!(local|internal|lan|home|corp)\b)[a-z]{2,}(:\d+)?")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@]*@)?([^\s?#]*)\S*")
 _LOCAL_PATH = re.compile(r"(?i)file://|[a-z]:[\\/]|\\\\|[/.~]|runs/")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA_ENDINGS = tuple(
@@ -36,8 +34,8 @@ def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dic
 
     Returns:
         Settings without tokens, passwords and output folders. A local path becomes
-        `local: LAST PART`, an address loses its login and a private host, and the bundled encoder
-        is named with the package's version.
+        `local: LAST PART`, an address loses its login and its query, and the bundled encoder is
+        named with the package's version.
     """
     return {
         str(name): _publishable(value, near, str(name))
@@ -67,23 +65,10 @@ def _publishable(value: Any, near: Path | None, name: str) -> Any:
     if name in ("encoder", "tokenizer") and is_starter(text):
         return describe_starter()
     if _URL.search(text) and not text.lower().startswith("file://"):
-        return _URL.sub(lambda found: _public_address(found[0]), text)
+        return _URL.sub(r"\1\2", text)
     is_local = _looks_local(text) or (("/" in text or name in _SOURCES) and _exists(text, near))
-    return f"local: {_last_part(text)}" if is_local else text
-
-
-def _public_address(url: str) -> str:
-    """An address without login, and without its host if that is private."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    # A host of hf:// or s3:// is an owner or a bucket.
-    if parts.scheme in ("http", "https", "ftp") and not _PUBLIC_HOST.fullmatch(host):
-        return f"local: {_last_part(parts.path)}"
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def _last_part(text: str) -> str:
-    return PureWindowsPath(text).name if "\\" in text else Path(text).name
+    path = PureWindowsPath(text) if "\\" in text else Path(text)
+    return f"local: {path.name}" if is_local else text
 
 
 def _looks_local(text: str) -> bool:

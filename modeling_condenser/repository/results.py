@@ -2,7 +2,6 @@
 
 evaluation_results.json                     all results, with the figures in full
 evaluation/<collection>-<split>.trec.gz     the runs that were measured
-.eval_results/<owner>--<name>.yaml          results on a Hub data set, in the Hub's format
 
 The card and `evaluate_retrieval.py` read the first of these.
 """
@@ -16,14 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
 from modeling_condenser.runs.whole_files import whole_file
 
 RESULTS_FILE = "evaluation_results.json"
 RUNS_FOLDER = "evaluation"
-HUB_RESULTS_FOLDER = ".eval_results"
 DIGITS = 4  # of figures that are shown
 
 
@@ -31,13 +26,8 @@ DIGITS = 4  # of figures that are shown
 class BaselineComparison:
     """A measure compared with another system's on the same queries.
 
-    Attributes:
-        baseline: name of the other system.
-        measure: such as "MRR@10".
-        value: of the other system.
-        difference: this model's value minus it.
-        p_value: two-sided, of a paired randomisation test over queries, with Holm's correction over
-            all comparisons of the result.
+    `value` is the baseline's, `difference` this model's value minus it, and `p_value` that of a
+    two-sided paired randomisation test over queries, with Holm's correction over the result.
     """
 
     baseline: str
@@ -52,22 +42,15 @@ class EvaluationResult:
     """Measures of a model on one split of one collection.
 
     Attributes:
-        collection: its name.
-        split: whose queries were judged.
         depth: passages retrieved for a query.
-        n_queries: that were measured.
         values: measure -> mean over the queries, in full.
         source: the collection's name on the Hub, `owner/name`; None if it is local.
-        revision: of that data set, if one was named.
         search: settings of an approximate search; empty for exact search.
         intervals: measure -> 95 % confidence interval of the mean.
-        comparisons: with baselines.
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
         qrels_sha256: of the judgements as sorted lines in TREC format.
-        fingerprint_passages: of the passages that were searched.
         command: that reproduces the result; it calls the model `OWNER/NAME`.
-        date: day of the evaluation in UTC, as in 2026-01-31.
-        versions: of Python and the libraries.
+        date: in UTC, as in 2026-01-31.
     """
 
     collection: str
@@ -134,10 +117,6 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         _write(folder / name, gzip.compress(content, mtime=0))
         result = replace(result, run={"file": name, "sha256": hashlib.sha256(content).hexdigest()})
     results[result.key] = result
-    if result.source:
-        of_source = [other for other in results.values() if other.source == result.source]
-        name = f"{HUB_RESULTS_FOLDER}/{result.source.replace('/', '--')}.yaml"
-        _write(folder / name, _hub_yaml(of_source))
     empty: tuple[Any, ...] = (None, {}, (), [])
     contents = [
         {k: v for k, v in asdict(each).items() if k == "source" or v not in empty}
@@ -158,22 +137,3 @@ def _run_name(result: EvaluationResult, taken: set[str]) -> str:
     stem = f"{RUNS_FOLDER}/{'-'.join(words).lstrip('.')}"
     digest = hashlib.sha256(repr(result.key).encode()).hexdigest()[:8]
     return f"{stem}-{digest}.trec.gz" if f"{stem}.trec.gz" in taken else f"{stem}.trec.gz"
-
-
-def _hub_yaml(results: Sequence[EvaluationResult]) -> bytes:
-    entries = {}
-    # A task has one value: of several depths the greatest is written.
-    for result in sorted(results, key=lambda result: result.depth):
-        search = [f"{name}={value}" for name, value in result.search.items()]
-        for measure, value in result.values.items():
-            task = "_".join([result.split, measure, *search])
-            entries[task] = EvalResultEntry(
-                dataset_id=str(result.source),
-                task_id=task,
-                value=round(value, DIGITS),
-                dataset_revision=result.revision,
-                date=result.date,
-                notes=f"depth {result.depth}",
-            )
-    listed = eval_result_entries_to_yaml(list(entries.values()))
-    return yaml.safe_dump(listed, sort_keys=False, allow_unicode=True).encode()

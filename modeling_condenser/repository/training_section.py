@@ -23,48 +23,8 @@ _OBJECTIVES = {
     "margin_mse": "margin-MSE distillation of a cross-encoder",
     "kl": "distillation of a cross-encoder's distribution",
 }
-_SOURCES = {
-    "corpus": "text",
-    "collection": "collection",
-    "data": "training data",
-    "negatives": "hard negatives",
-}
-_SETTINGS = {
-    "learning_rate": "learning rate",
-    "lr_scheduler_type": "schedule",
-    "num_train_epochs": "epochs",
-    "per_device_train_batch_size": "batch a device",
-    "tokens_per_batch": "tokens a batch",
-    "gradient_accumulation_steps": "batches accumulated",
-    "max_length": "longest block",
-    "mlm_probability": "share of masked tokens",
-    "head_mlm_probability": "share masked a second time for the head",
-    "bow_weight": "weight of bag-of-words prediction",
-    "bow_weight_end": "weight of bag-of-words prediction at the end",
-    "deletion_probability": "share of deleted words",
-    "temperature": "temperature",
-    "margin": "margin",
-    "train_size": "labels used",
-}
-_COUNTS = {
-    "n_documents": "documents",
-    "n_documents_left_out": "documents left out as too short",
-    "n_blocks": "blocks",
-    "n_spans": "spans",
-    "n_passages": "passages",
-    "n_examples": "examples",
-    "n_negatives": "negatives per example",
-    "n_parameters": "parameters",
-    "tokens_seen": "tokens seen",
-    "steps": "steps",
-}
-_LOSSES = {
-    "late_loss": "late",
-    "head_loss": "head",
-    "swap_cost": "swap cost",
-    "bow_loss": "bag-of-words",
-    "contrastive_loss": "contrastive",
-}
+_SOURCES = ("corpus", "collection", "data", "negatives")
+_LOSSES = ("late_loss", "head_loss", "swap_cost", "bow_loss", "contrastive_loss")
 _CAPTION = (
     "Late loss: of the encoder's own output. Head loss: of the Condenser head, which reads the CLS "
     "vector. Swap cost: rise of the head's loss when CLS vectors are exchanged within a batch; "
@@ -94,32 +54,22 @@ def _rows(stage: Stage) -> Iterator[tuple[str, str]]:
         yield "objective", escape(_OBJECTIVES.get(objective, objective))
     if "encoder" in recipe:
         yield "started from", _link(recipe["encoder"])
-    for name, title in _SOURCES.items():
+    for name in _SOURCES:
         if recipe.get(name):
-            yield title, "; ".join(_source(part) for part in as_list(recipe[name]))
-    if counts := [f"{_number(run[name])} {title}" for name, title in _COUNTS.items() if name in run]:
-        yield "amount", ", ".join(counts)
-    for name, value in run.items():
-        if "fingerprint" in name or "sha256" in name:
+            yield name, "; ".join(_source(part) for part in as_list(recipe[name]))
+    for name, value in run.items():  # counts, checksums, seconds
+        if isinstance(value, int | float):
+            yield escape(name.removeprefix("n_").replace("_", " ")), f"{value:,}"
+        elif "fingerprint" in name or "sha256" in name:
             yield escape(name.replace("_", " ").replace("sha256", "SHA-256")), code(value)
-    settings = [f"{t} {escape(recipe[name])}" for name, t in _SETTINGS.items() if name in recipe]
-    if settings:
-        yield "settings", ", ".join(settings)
-    if "seed" in run:
-        yield "seed", escape(run["seed"])
     last = stage.log[-1] if stage.log else {}
-    losses = [f"{title} {last[name]:.4f}" for name, title in _LOSSES.items() if name in last]
+    titles = {name: name.removesuffix("_loss").replace("_", " ") for name in _LOSSES}
+    losses = [f"{title} {last[name]:.4f}" for name, title in titles.items() if name in last]
     if losses or "loss" in last:
         yield "last logged loss", ", ".join(losses) or f"{last['loss']:.4f}"
-    seconds = run.get("train_seconds", run.get("session_seconds"))
-    if seconds is not None:
-        yield "time", f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
     hardware = run.get("hardware") or {}
-    parts = [escape(hardware["cpu"])] if hardware.get("cpu") else []
-    parts += [f"{hardware['cores']} cores"] if hardware.get("cores") else []
-    parts += [escape(gpu) for gpu in as_list(hardware.get("gpus"))]
-    if parts:
-        yield "hardware", ", ".join(parts)
+    if parts := [*as_list(hardware.get("cpu")), *as_list(hardware.get("gpus"))]:
+        yield "hardware", ", ".join(map(escape, parts))
 
 
 def _source(part: Any) -> str:
@@ -137,7 +87,3 @@ def _link(name: Any, kind: str = "") -> str:
     text = str(name)
     is_local = text.startswith("local: ")
     return f"{code(text.removeprefix('local: '))}, not on the Hub" if is_local else code(text)
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else escape(value)

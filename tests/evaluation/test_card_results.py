@@ -107,15 +107,13 @@ def test_a_result_says_what_it_was_made_from(folder: Path, tmp_path: Path) -> No
     assert found.run["sha256"] == hashlib.sha256(run.read_bytes()).hexdigest()
     assert found.date is not None and len(found.date) == 10
     assert found.versions["transformers"]
-    entries = (folder / ".eval_results" / "owner--small.yaml").read_text()
-    assert "id: owner/small" in entries and "revision: abc123" in entries
+    assert (found.source, found.revision) == ("owner/small", "abc123")
 
 
 def test_a_local_collection_has_no_place_on_the_hub(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     report(folder, result_of("own", A=[0.25] * 8), source=tmp_path / "small")
     assert only(folder).source is None
-    assert not (folder / ".eval_results").exists()
     for file in ("README.md", "evaluation_results.json"):
         assert str(tmp_path) not in (folder / file).read_text()
 
@@ -183,5 +181,3 @@ def test_the_command_names_a_collection_as_the_hub_does(
     assert found.command == (
         "condenser evaluate OWNER/NAME owner/small --split test --measures '[P@5]' --depth 20"
     )
-    [entry] = (tmp_path / "retriever" / ".eval_results").iterdir()
-    assert entry.name == "owner--small.yaml"

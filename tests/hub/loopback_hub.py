@@ -281,6 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         start = f"{path}/" if path else ""
         inside = [name for name in found.tree if name.startswith(start)]
+        if path and not inside:
+            return self._missing("EntryNotFound")
         parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
         folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
         entries = [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders]

@@ -49,7 +49,7 @@ def test_the_cache_is_used_without_the_hub(loopback_hub, tmp_path):
 
 def test_what_is_not_on_the_hub_is_an_error(loopback_hub, tmp_path):
     upload(tmp_path / "x", {"config.json": "{}"})
-    with pytest.raises(NotOnHubError, match="Cannot fetch owner/absent: there is no such repo"):
+    with pytest.raises(NotOnHubError, match="Cannot fetch owner/absent: no such repo"):
         fetch("owner/absent")
     with pytest.raises(NotOnHubError, match="no such revision"):
         fetch(f"{NAME}@absent")

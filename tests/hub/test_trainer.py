@@ -61,7 +61,6 @@ def train_until_4(settings: dict) -> None:
     def train_and_end(self, **arguments):
         self.add_callback(StopAt(4))
         train(self, **arguments)
-        self.push_in_progress.wait_until_done()
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:

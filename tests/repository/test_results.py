@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from huggingface_hub.hf_api import parse_eval_result_entries
 
 from modeling_condenser.repository.results import (
     BaselineComparison,
@@ -130,27 +128,6 @@ def test_a_name_of_any_characters_stays_within_the_folder(folder: Path, run_file
     [file] = (folder / "evaluation").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz._-")
     assert {path.name for path in folder.parent.iterdir()} == {run_file.name, folder.name}
-
-
-def test_results_on_a_hub_data_set_have_the_hubs_own_form(folder: Path) -> None:
-    add_result(folder, RESULT)
-    add_result(folder, LOCAL)
-    [file] = (folder / ".eval_results").iterdir()
-    assert file.name == "BeIR--scifact.yaml"
-    entries = parse_eval_result_entries(yaml.safe_load(file.read_text()))
-    assert [(e.dataset_id, e.task_id, e.value, e.date) for e in entries] == [
-        ("BeIR/scifact", "test_nDCG@10", 0.6512, "2026-01-31"),
-        ("BeIR/scifact", "test_R@100", 0.9, "2026-01-31"),
-    ]
-    assert entries[0].notes == "depth 100"
-
-
-def test_a_task_has_one_value_on_the_hub_that_of_the_deeper_run(folder: Path) -> None:
-    add_result(folder, changed(RESULT, depth=1000, values={"R@100": 0.75, "R@1000": 1.0}))
-    add_result(folder, RESULT)
-    content = yaml.safe_load((folder / ".eval_results" / "BeIR--scifact.yaml").read_text())
-    found = {entry["dataset"]["task_id"]: entry["value"] for entry in content}
-    assert found == {"test_nDCG@10": 0.6512, "test_R@100": 0.75, "test_R@1000": 1.0}
 
 
 def test_a_file_of_results_that_is_none_says_what_to_do(folder: Path) -> None:
