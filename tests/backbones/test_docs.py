@@ -1,4 +1,4 @@
-"""The README's table of encoders: made from the encoders that these tests prove, and no others."""
+"""The table of encoders in docs/pretraining.md, made from the encoders that these tests prove."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from modeling_condenser import CondenserConfig, CondenserForPreTraining
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from tests.backbones.encoders import BACKBONES, Backbone
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
 TOKENS = {
     models.WordPiece: "WordPiece",
     models.BPE: "byte-level BPE",
@@ -53,7 +53,7 @@ def test_the_proven_encoders_are_those_that_are_accepted() -> None:
     assert sorted(proven) == list(SUPPORTED_ENCODERS)
 
 
-def test_the_readme_lists_the_encoders_that_were_proven(texts: list[str]) -> None:
-    found = MARKED.search(README.read_text(encoding="utf-8"))
-    assert found, "README.md has no <!-- encoders --> ... <!-- /encoders -->"
-    assert found[1].strip() == make_table(texts), f"README.md should say:\n{make_table(texts)}"
+def test_the_docs_list_the_encoders_that_were_proven(texts: list[str]) -> None:
+    found = MARKED.search(PAGE.read_text(encoding="utf-8"))
+    assert found, "docs/pretraining.md has no <!-- encoders --> ... <!-- /encoders -->"
+    assert found[1].strip() == make_table(texts), f"expected:\n{make_table(texts)}"

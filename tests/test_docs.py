@@ -1,0 +1,88 @@
+"""The commands and the Python of README.md and docs/, run as they stand."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from transformers import BertConfig, BertForMaskedLM
+
+from hub_scripts.main import COMMANDS, main
+from tests.publishing.making import make_collection
+
+ROOT = Path(__file__).parent.parent
+# In the order in which a reader would run them.
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("pretraining", "finetuning", "evaluation", "hub")),
+]
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands_of(page: Path) -> list[str]:
+    """The page's `condenser` commands, each on one line."""
+    lines = "".join(code_blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("condenser ")]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch, texts, corpus_file, wordpiece_tokenizer):
+    """A folder in which the README's names mean small things."""
+    encoder = tmp_path / "google-bert" / "bert-base-uncased"
+    config = BertConfig(
+        vocab_size=len(wordpiece_tokenizer),
+        hidden_size=16,
+        num_hidden_layers=12,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=512,
+    )
+    BertForMaskedLM(config).save_pretrained(encoder)
+    wordpiece_tokenizer.save_pretrained(encoder)
+    lines = Path(corpus_file).read_text().splitlines()[:30]
+    (tmp_path / "my-documents.jsonl").write_text("\n".join(lines) + "\n")
+    make_collection(tmp_path / "my-collection", list(texts))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
+    (code,) = code_blocks(ROOT / "README.md", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    shortened = code.replace("max_steps=1000", "max_steps=3")
+    assert shortened != code
+    names: dict = {}
+    exec(compile(shortened, "README.md", "exec"), names)
+    assert type(names["encoder"]).__name__ == "BertModel"
+    assert (workplace / "my-encoder" / "encoding_contract.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
+    commands = list(dict.fromkeys(line for page in PAGES for line in commands_of(page)))
+    verbs = {shlex.split(command)[1] for command in commands}
+    assert verbs == set(COMMANDS) - {"demo", "collection", "import-reference"}
+    for command in commands:
+        words = shlex.split(command)
+        assert main(words[1:]) == 0, (command, capsys.readouterr().err)
+    printed = capsys.readouterr().out
+    assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} from bm25, p [=<] [01]\.\d{3}", printed)
+    assert "1. " in printed
+
+
+def test_the_readme_is_short_and_all_that_it_and_the_docs_name_exists():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = page.read_text()
+        named = set(re.findall(r"(?:`|^)condenser ([a-z][\w-]+)", text, re.MULTILINE))
+        assert named <= set(COMMANDS), (page, named - set(COMMANDS))
+        links = re.findall(r"\]\(([\w./-]+)\)|(?:src|srcset)=\"([\w./-]+)\"", text)
+        for link in ["".join(found) for found in links]:
+            assert (page.parent / link).is_file(), (page, link)
+        for module in re.findall(r"python -m (benchmarks\.\w+)", text):
+            assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), (page, module)
+        for recipe in re.findall(r"`((?:pretrain|finetune|mine|evaluate|study)/[\w-]+)`", text):
+            assert (ROOT / "configuration" / f"{recipe}.yaml").is_file(), (page, recipe)
