@@ -12,9 +12,8 @@ from modeling_condenser.repository.card import CARD_FILE
 from modeling_condenser.repository.citations import cite
 from modeling_condenser.repository.curves import draw_curves
 from modeling_condenser.repository.markdown import code_block, table
-from modeling_condenser.repository.provenance import Stage
+from modeling_condenser.repository.provenance import Stage, label_stages
 from modeling_condenser.repository.training_log import spread
-from modeling_condenser.repository.provenance import label_stages
 from modeling_condenser.repository.training_section import (
     CURVES_FILE,
     training_section,

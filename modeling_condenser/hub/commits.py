@@ -15,15 +15,7 @@ STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_
 
 @dataclass(frozen=True)
 class Target:
-    """The repository that a folder is pushed to.
-
-    Attributes:
-        name: `owner/name`.
-        revision: branch, made if it does not exist; None for the main one.
-        private: whether a new repository is private; None for the account's default.
-        create_pr: whether to open a pull request instead of committing to the branch.
-        token: None for the one that is logged in, or HF_TOKEN.
-    """
+    """The repository `owner/name` that a folder is pushed to; None means the Hub's default."""
 
     name: str
     revision: str | None = None

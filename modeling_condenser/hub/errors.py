@@ -26,6 +26,7 @@ _REASONS: dict[type[Exception], str] = {  # the first that fits is used
     EntryNotFoundError: "the repository has no such file",
     LocalTokenNotFoundError: f"there is no token: {_LOG_IN}",
 }
+_HANDLED: tuple[type[Exception], ...] = (*_REASONS, _HTTP_ERROR, ConnectionError, TimeoutError)
 
 
 class HubError(OSError):
@@ -38,19 +39,12 @@ class NotOnHubError(HubError, FileNotFoundError):
 
 @contextmanager
 def hub_errors(action: str) -> Iterator[None]:
-    """Turn errors of the Hub's client into `HubError`; `action` begins the message.
-
-    Raises:
-        NotOnHubError: the repository, revision or file does not exist, or may not be read.
-        HubError: any other failure of the Hub or the connection.
-        ValueError: the name is not valid on the Hub.
-    """
-    handled = (*_REASONS, _HTTP_ERROR, ConnectionError, TimeoutError)
+    """Turn errors of the Hub's client into `HubError`; `action` begins the message."""
     try:
         yield
     except HFValidationError as error:
         raise ValueError(f"Cannot {action}: {error}") from None
-    except handled as error:
+    except _HANDLED as error:
         missing = (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError)
         kind = NotOnHubError if isinstance(error, missing) else HubError
         # Without the cause, whose text may hold the headers of the request, and so the token.

@@ -45,9 +45,6 @@ def fetch(
         only: patterns of the files to fetch; all by default.
         without: patterns of files to leave out.
 
-    Returns:
-        The folder of the revision in the cache; it may hold files of earlier calls too.
-
     Raises:
         NotOnHubError: it does not exist on the Hub, or may not be read.
         HubError: the Hub failed, or cannot be reached and the files are not in the cache.

@@ -137,13 +137,7 @@ class WholeTrainer(Trainer):
     ) -> Committed | Future | None:
         """Push the model as it is, as a whole repository.
 
-        Args:
-            commit_message: of the commit.
-            blocking: whether to wait until it is done.
-            token: by default `hub_token`, or the one that is logged in.
-            revision: branch; by default `hub_revision`.
-            private: whether a new repository is private.
-            **kwargs: for the library's card, which is not written.
+        The arguments are the library's; those for its own card are not used.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.

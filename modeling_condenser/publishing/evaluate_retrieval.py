@@ -9,7 +9,7 @@ judgements may also lie in COLLECTION-qrels. How texts become vectors is read fr
 encoding_contract.json, and the card's figures from evaluation_results.json.
 
 The status is 1 if a figure is not the card's to 4 decimals, 2 if something cannot be evaluated.
-Exact search. Needs torch, transformers, datasets, faiss-cpu, ir-measures; runs no remote code.
+Exact search. Needs sentence-transformers, datasets, faiss-cpu, ir-measures; runs no remote code.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from datasets import Dataset, Value
 from huggingface_hub import snapshot_download
-from transformers import AutoModel, AutoTokenizer
+from sentence_transformers import SentenceTransformer
 
 MEASURES, DEPTH = ["MRR@10", "nDCG@10", "R@100"], 100  # where neither user nor card says
 IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir_measures has another name
@@ -42,7 +42,7 @@ MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 COLLECTION_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
 QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
 OTHER_SPLIT = {"dev": "validation", "validation": "dev"}  # data sets have the one for the other
-WINDOW, BATCH, CHUNK = 4096, 32, 8192  # texts sorted by length, encoded and searched together
+CHUNK = 8192  # passages that are searched together
 MARGIN = 32  # passages that faiss proposes beyond the depth, among which float64 decides
 Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
 Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage id, best first
@@ -56,64 +56,31 @@ def find_folder(name: str, files: list[str], **kind: Any) -> Path:
 
 
 class Encoder:
-    """Encodes texts as the contract says."""
+    """Encodes texts with sentence-transformers, cut and joined as the contract says."""
 
     def __init__(self, folder: Path, device: str | None = None):
         self.contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model = AutoModel.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+        self.model = SentenceTransformer(
+            str(folder),
+            device=device,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True, "dtype": torch.float32},
         )
-        self.model = model.eval().to(self.device)
 
     def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
         """Vectors of N queries, (N, H) float32."""
-        prompt = self.contract["query_prompt"]
-        return self.encode([prompt + text for text in texts], self.contract["query_max_length"])
+        return self._encode([self.contract["query_prompt"] + text for text in texts], "query")
 
     def encode_passages(self, titles: Iterable[str | None], texts: Iterable[str]) -> np.ndarray:
         """Vectors of N passages, (N, H) float32."""
         separator, prompt = self.contract["title_separator"], self.contract["passage_prompt"]
         starts = [f"{prompt}{title}{separator}" if title else prompt for title in titles]
         bodies = [start + text for start, text in zip(starts, texts, strict=True)]
-        return self.encode(bodies, self.contract["passage_max_length"])
+        return self._encode(bodies, "passage")
 
-    @torch.inference_mode()
-    def encode(self, texts: Sequence[str], max_length: int) -> np.ndarray:
-        """Vectors of N texts as they stand, (N, H) float32."""
-        vectors = np.empty((len(texts), self.model.config.hidden_size), dtype=np.float32)
-        for first in range(0, len(texts), WINDOW):
-            window = range(first, min(first + WINDOW, len(texts)))
-            order = sorted(window, key=lambda row: -len(texts[row]))
-            for start in range(0, len(order), BATCH):
-                rows = order[start : start + BATCH]
-                batch = self.tokenizer(
-                    [texts[row] for row in rows],
-                    padding=True,
-                    truncation=True,
-                    max_length=max_length,
-                    return_tensors="pt",
-                    return_token_type_ids=self.contract["token_type_ids"],
-                ).to(self.device)
-                hidden = self.model(**batch).last_hidden_state  # (B, T, H)
-                vectors[rows] = self._pool(hidden.float(), batch["attention_mask"]).cpu().numpy()
-        return vectors
-
-    def _pool(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """One vector a text, (B, H), of hidden states (B, T, H)."""
-        kept = mask[..., None].bool()  # (B, T, 1)
-        match self.contract["pooling"]:
-            case "cls":
-                pooled = hidden[torch.arange(len(mask)), mask.argmax(dim=1)]
-            case "mean":
-                pooled = hidden.where(kept, 0.0).sum(1) / kept.sum(1)
-            case "max":
-                pooled = hidden.where(kept, float("-inf")).amax(dim=1)
-            case other:
-                raise ValueError(f"pooling is {other!r}, expected cls, mean or max")
-        is_cosine = self.contract["similarity"] == "cosine"
-        return torch.nn.functional.normalize(pooled, dim=1) if is_cosine else pooled
+    def _encode(self, texts: list[str], kind: str) -> np.ndarray:
+        self.model.max_seq_length = self.contract[f"{kind}_max_length"]
+        return np.asarray(self.model.encode(texts, prompt="", show_progress_bar=False))
 
 
 def read_collection(name: str, split: str) -> tuple[Dataset, dict[str, str], Qrels]:
@@ -180,7 +147,9 @@ def load_table(source: str, configs: list[str], split: str) -> Dataset:
 def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     """Query id, passage id and grade of each judgement, of the data set or the one beside it."""
     beside = f"{name.rstrip('/')}-qrels"
-    is_table = not (folder / "corpus.jsonl").is_file() and not (folder / "corpus.jsonl.gz").is_file()
+    is_table = (
+        not (folder / "corpus.jsonl").is_file() and not (folder / "corpus.jsonl.gz").is_file()
+    )
     if is_table and {"qrels", "default"} & {*datasets.get_dataset_config_names(name)}:
         table = load_table(name, ["default", "qrels"], split)
         return ([row[column] for column in QRELS_COLUMNS] for row in table)
@@ -294,7 +263,13 @@ def main() -> int:
     for task in tasks:
         try:
             found.append(evaluate(encoder, task, wanted))
-        except (OSError, ValueError, LookupError, TypeError, datasets.exceptions.DatasetsError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            datasets.exceptions.DatasetsError,
+        ) as error:
             print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
             failed = True
     if wanted.json:

@@ -6,7 +6,6 @@ Prints a JSON list of problems. This package cannot be imported here, so a check
 the code in its repository.
 """
 
-import importlib
 import json
 import math
 import sys
@@ -26,20 +25,33 @@ class _Absent:
 
 
 def open_encoder(folder: str) -> list[str]:
-    """Compare the vectors of sentence-transformers with those of the contract, by the script."""
-    import numpy as np
+    """Open an encoder with transformers and sentence-transformers, and compare their vectors."""
+    import torch
     from sentence_transformers import SentenceTransformer
-    from transformers import AutoModel
+    from transformers import AutoModel, AutoTokenizer
 
-    _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
-    sys.path.insert(0, folder)
-    script: Any = importlib.import_module("evaluate_retrieval")
-    expected = script.Encoder(Path(folder), "cpu").encode_passages([None] * len(TEXTS), TEXTS)
-    found = SentenceTransformer(folder, device="cpu").encode_document(TEXTS)
+    model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    contract = json.loads(Path(folder, "encoding_contract.json").read_text())
+    vectors = []
+    for text in TEXTS:
+        batch = tokenizer(
+            contract["passage_prompt"] + text,
+            truncation=True,
+            max_length=contract["passage_max_length"],
+            return_tensors="pt",
+        )
+        hidden = model.eval()(**batch).last_hidden_state[0].float().detach()  # (T, H)
+        pooled = {"cls": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0)}
+        vectors.append(pooled[contract["pooling"]])
+    expected = torch.stack(vectors)  # (2, H)
+    if contract["similarity"] == "cosine":
+        expected = torch.nn.functional.normalize(expected, dim=-1)
+    found = torch.as_tensor(SentenceTransformer(folder, device="cpu").encode_document(TEXTS))
     problems = _lost_weights(info)
-    if not np.isfinite(expected).all():
+    if not torch.isfinite(expected).all():
         problems.append("vectors hold NaN or infinity")
-    elif found.shape != expected.shape or not np.allclose(found, expected, rtol=0, atol=TOLERANCE):
+    elif found.shape != expected.shape or (found - expected).abs().max() > TOLERANCE:
         problems.append("sentence-transformers and the encoding contract give different vectors")
     return problems
 

@@ -85,7 +85,8 @@ def import_reference(
     layers = {int(found[1]) for name in head if (found := _HEAD_NAME.match(name))}
     if not layers:
         raise ValueError(f"{head_file} has no Condenser head: no tensor is called c_head.N.*")
-    recipe = {"n_head_layers": len(layers), "skip_from": skip_from, "late_mlm": late_mlm}
+    recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
+    recipe["n_head_layers"] = len(layers)
     model = CondenserForPreTraining(CondenserConfig(encoder_config=encoder_config, **recipe))
     check_fit(opened, model, max_length=1)
     left_out = _fill(model, backbone, head, folder)
@@ -210,15 +211,16 @@ def _complete_tied(weights: Tensors, model: CondenserForPreTraining, folder: Pat
         # The two biases were one in the libraries of the reference, tied embeddings or not.
         if not is_tied and not target.endswith("bias"):
             continue
-        if target in weights and source in weights:
-            if is_tied and not torch.equal(weights[target], weights[source]):
-                raise ValueError(
-                    f"{folder}: {target} and {source} differ, but {CONFIG_FILE} ties them: set "
-                    "tie_word_embeddings to false there if they were trained apart."
-                )
-        elif target in weights or source in weights:
-            value = weights[source if source in weights else target]
-            weights[target] = weights[source] = value
+        first = weights.get(source, weights.get(target))
+        if first is None:
+            continue
+        if is_tied and not torch.equal(weights.get(target, first), first):
+            raise ValueError(
+                f"{folder}: {target} and {source} differ, but {CONFIG_FILE} ties them: set "
+                "tie_word_embeddings to false there if they were trained apart."
+            )
+        weights.setdefault(target, first)
+        weights.setdefault(source, first)
 
 
 def _complete_pooler(weights: Tensors, state: Tensors) -> None:

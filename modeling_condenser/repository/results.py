@@ -87,12 +87,12 @@ def read_results(folder: Path) -> list[EvaluationResult]:
     if not file.is_file():
         return []
     try:
-        results = [EvaluationResult(**content) for content in json.loads(file.read_text("utf-8"))]
-        return [
-            replace(r, comparisons=tuple(BaselineComparison(**dict(c)) for c in r.comparisons))
-            for r in results
-        ]
-    except (TypeError, ValueError) as error:
+        results: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
+        for result in results:
+            compared = [BaselineComparison(**c) for c in result.get("comparisons", ())]
+            result["comparisons"] = tuple(compared)
+        return [EvaluationResult(**result) for result in results]
+    except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"{file} is not a list of results ({error}): remove it and evaluate the model again."
         ) from error

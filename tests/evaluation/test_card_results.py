@@ -125,7 +125,9 @@ def test_a_folder_that_is_named_like_a_data_set_is_a_folder(
     monkeypatch.chdir(tmp_path)
     report(folder, result_of("own", A=[0.25] * 8), source="owner/small")
     assert only(folder).source is None
-    assert "small is a local folder, not a data set on the Hub" in (folder / "README.md").read_text()
+    assert (
+        "small is a local folder, not a data set on the Hub" in (folder / "README.md").read_text()
+    )
 
 
 def test_an_approximate_search_says_so(folder: Path) -> None:

@@ -285,7 +285,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._missing("EntryNotFound")
         parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
         folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
-        entries = [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders]
+        entries = [
+            {"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders
+        ]
         entries += [_entry(name, found.tree[name]) for name in inside]
         if query.get("recursive") not in (["True"], ["true"], ["1"]):
             entries = [e for e in entries if "/" not in e["path"].removeprefix(start)]

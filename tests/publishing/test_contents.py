@@ -5,7 +5,6 @@ import io
 import json
 import pickle
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest

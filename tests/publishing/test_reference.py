@@ -227,7 +227,9 @@ def test_an_import_holds_a_whole_checkpoint_and_names_no_folder_of_this_machine(
         "README.md",
     }
     assert not list(out.glob("*.pt")) + list(out.glob("*.bin"))
-    holders = [f for f in out.rglob("*") if f.is_file() and str(tmp_path).encode() in f.read_bytes()]
+    holders = [
+        f for f in out.rglob("*") if f.is_file() and str(tmp_path).encode() in f.read_bytes()
+    ]
     assert holders == []
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
     text = "The glacier visits Oslo."
@@ -467,5 +469,3 @@ def test_the_command_says_what_was_read_and_what_comes_next(
     ]
     config = CondenserForPreTraining.from_pretrained(out).config
     assert (config.skip_from, config.late_mlm) == (3, False)
-
-

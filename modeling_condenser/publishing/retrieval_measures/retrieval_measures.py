@@ -17,14 +17,8 @@ import regex  # type: ignore[import-untyped]
 from scipy import stats
 
 _DESCRIPTION = """\
-Measures of ranked passages and of text similarity, as papers on dense retrieval report them.
-
-"retrieval" (the default): MRR, MRR@k, nDCG, nDCG@k, R@k, MAP, MAP@k, R-Prec, P@k and Success@k by
-ir-measures. A grade above 0 is relevant; MRR(rel=2)@10, MAP(rel=2) and the like ask for a grade of
-2. Ties are broken by passage id ascending. The mean is over all queries with a relevant passage.
-"answers": Hit@k, whether one of the first k texts holds an answer string, by DPR's rule.
-"graded_pairs": Spearman's and Pearson's correlation with scores that people gave.
-"triplets": how often the anchor is more similar to the positive than to the negative.
+Measures of ranked passages and of text similarity, as papers on dense retrieval report them:
+"retrieval" (the default), "answers", "graded_pairs" and "triplets". See README.md.
 """
 
 _CITATION = """\
