@@ -40,13 +40,6 @@ def test_a_revision_is_pinned_and_only_patterns_are_fetched(loopback_hub, tmp_pa
     assert (fetch(f"{NAME}@{first}") / "notes.md").read_text() == "one"
 
 
-def test_the_cache_is_used_without_the_hub(loopback_hub, tmp_path):
-    sha = upload(tmp_path / "x", {"config.json": "{}"})
-    folder = fetch(f"{NAME}@{sha}")
-    loopback_hub.close()
-    assert fetch(f"{NAME}@{sha}") == folder
-
-
 def test_what_is_not_on_the_hub_is_an_error(loopback_hub, tmp_path):
     upload(tmp_path / "x", {"config.json": "{}"})
     with pytest.raises(NotOnHubError, match="Cannot fetch owner/absent: no such repo"):

@@ -161,12 +161,6 @@ def test_a_push_that_fails_does_not_end_the_training(loopback_hub, settings, cap
     assert titles[:2] == [f"Training in progress, step {step}" for step in (4, 6)]
 
 
-def test_every_checkpoint_in_a_folder_of_its_own(loopback_hub, settings):
-    pretrain(settings(**PUSHING, hub_strategy="all_checkpoints", save_total_limit=1))
-    names = loopback_hub.repo(NAME).files()
-    assert {f"checkpoint-{step}/optimizer.pt" for step in (2, 4, 6)} <= names.keys()
-
-
 def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, bert_run, collection, tmp_path):
     encoder = export_encoder(bert_run, tmp_path / "encoder")
     settings = {

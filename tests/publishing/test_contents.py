@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 
 from modeling_condenser.publishing.contents import find_refusals
-from modeling_condenser.publishing.export import export_encoder
 
 
 @pytest.fixture
@@ -26,13 +25,6 @@ def look(tmp_path):
         return find_refusals({name: file})
 
     return look_at
-
-
-def test_an_export_has_nothing_to_refuse(bert_run, tmp_path):
-    folder = export_encoder(bert_run, tmp_path / "encoder")
-    files = {str(f.relative_to(folder)): f for f in folder.rglob("*") if f.is_file()}
-    assert len(files) > 8
-    assert find_refusals(files) == []
 
 
 def test_pickles_are_found_by_name_and_by_content(look, tmp_path):
@@ -127,10 +119,6 @@ def test_the_token_that_is_logged_in_is_found_whatever_it_looks_like(look, monke
 )
 def test_ordinary_text_is_let_through(look, text):
     assert look(text) == []
-
-
-def test_words_of_a_vocabulary_are_no_paths(look):
-    assert look(json.dumps({"/home/user": 1, "/root": 2}), "vocab.json") == []
 
 
 def test_compressed_runs_are_looked_into(look):

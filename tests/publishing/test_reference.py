@@ -179,15 +179,6 @@ def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
         torch.testing.assert_close(gradients[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
 
 
-def test_another_skip_from_gives_another_loss(
-    encoder: Path, naive: NaiveReference, batch: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
-    folder = naive.save(tmp_path / "reference", encoder)
-    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM + 1)
-    model = CondenserForPreTraining.from_pretrained(out).eval()
-    assert (model(**batch).head_loss - naive(batch)["head_loss"]).abs() > 1e-4
-
-
 def test_every_tensor_is_taken_or_named_as_left_out(
     kind: str, encoder: Path, naive: NaiveReference, tmp_path: Path
 ) -> None:
@@ -273,23 +264,6 @@ def test_old_names_and_weights_stored_twice_give_the_same_import(
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(got[name], value), name
-
-
-@pytest.mark.parametrize("kept", ["embeddings", "decoder"])
-def test_a_tied_weight_that_is_stored_once_is_found_under_either_name(
-    kind: str, encoder: Path, naive: NaiveReference, tmp_path: Path, kept: str
-) -> None:
-    folder = naive.save(tmp_path / "reference", encoder)
-    lm_head = "cls.predictions" if kind == "bert" else "lm_head"
-    pairs = {
-        "embeddings": [f"{lm_head}.decoder.weight", f"{lm_head}.decoder.bias"],
-        "decoder": [f"{kind}.embeddings.word_embeddings.weight", f"{lm_head}.bias"],
-    }
-    change(folder / "pytorch_model.bin", lambda w: [w.pop(name) for name in pairs[kept]])
-    out = import_reference(folder, tmp_path / "ours", skip_from=1)
-    model = CondenserForPreTraining.from_pretrained(out)
-    for name, value in naive.state_dict().items():
-        assert torch.equal(model.state_dict()[ours(name, kind)], value), name
 
 
 def test_a_backbone_in_safetensors_is_read_before_a_pickled_one(
@@ -439,19 +413,6 @@ def test_the_files_of_an_old_tokenizer_are_enough(
     for text in ("The glacier visits Zürich.", "Don't re-read the café's résumé!"):
         assert imported(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert imported.model_max_length == 64
-
-
-def test_what_lies_in_the_folder_to_write_stays(bert_reference: Path, tmp_path: Path) -> None:
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "notes").write_text("mine")
-    for out in (tmp_path / "ours", tmp_path / "ours" / "notes", bert_reference):
-        with pytest.raises(ValueError, match="not empty: choose another folder"):
-            import_reference(bert_reference, out, skip_from=1)
-    assert (tmp_path / "ours" / "notes").read_text() == "mine"
-    (tmp_path / "ours" / "notes").unlink()
-    assert (
-        import_reference(bert_reference, tmp_path / "ours", skip_from=1) / "config.json"
-    ).is_file()
 
 
 def test_the_command_says_what_was_read_and_what_comes_next(

@@ -16,6 +16,8 @@ from modeling_condenser.measures.measures import evaluate_answers, evaluate_run
 from modeling_condenser.measures.similarity import evaluate_graded_pairs
 from tests.publishing.making import run_isolated
 
+pytestmark = pytest.mark.slow  # a process of its own, with `evaluate`
+
 FOLDER = Path(publishing.__file__).parent / "retrieval_measures"
 MEASURES = [
     *("MRR", "MRR@10", "MRR@100", "nDCG", "nDCG@5", "nDCG@10", "nDCG@100", "nDCG@1000"),

@@ -79,13 +79,6 @@ def test_a_result_is_in_a_table_with_its_baselines_and_in_the_metadata(tmp_path:
         assert line in card.text, line
 
 
-def test_a_model_that_was_not_evaluated_says_so(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "x", pretraining())
-    write_card(folder)
-    assert "This model has not been evaluated." in read(folder).text
-    assert read(folder).data.eval_results is None
-
-
 def test_metadata_follow_from_the_stages(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "x", pretraining(), finetuning(collection="owner/pairs"))
     write_card(folder, metadata={"license": "mit"})

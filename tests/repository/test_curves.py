@@ -62,14 +62,3 @@ def test_the_same_logs_give_the_same_bytes(kind: str) -> None:
     first = draw_curves(runs, kind=kind)
     assert first == draw_curves(runs, kind=kind)
     assert matplotlib.__version__.encode() not in first
-
-
-def test_a_run_that_counted_no_tokens_is_drawn_over_its_steps(figures: list[Figure]) -> None:
-    log = [
-        {"step": entry["step"], "late_loss": entry["late_loss"]}
-        for entry in make_log(late_loss=[5.0, 4.0])
-    ]
-    draw_curves({"a": log})
-    [axes] = figures[0].axes
-    assert axes.get_xlabel() == "steps"
-    assert axes.lines[0].get_xydata().tolist() == [[10.0, 5.0], [20.0, 4.0]]

@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 
 from modeling_condenser.repository.card import _draw_pictures, write_card
 from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.curves import draw_entropies, draw_readiness
-from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
+from modeling_condenser.repository.provenance import Stage, write_provenance
 from modeling_condenser.repository.readiness import (
     layer_entropies,
     readiness_entries,
@@ -54,16 +53,6 @@ def test_measures_have_titles_in_a_fixed_order_and_layers_none() -> None:
     ]
 
 
-def test_provenance_keeps_readiness_and_reads_what_was_written_without(tmp_path: Path) -> None:
-    stage = Stage("Pre-training", {}, {}, readiness=ENTRIES)
-    write_provenance(tmp_path, [stage])
-    assert read_provenance(tmp_path) == [stage]
-    (tmp_path / "provenance.json").write_text(
-        '[{"name": "Pre-training", "recipe": {}, "run": {}, "log": []}]'
-    )
-    assert read_provenance(tmp_path) == [Stage("Pre-training", {}, {})]
-
-
 def test_the_card_shows_both_ends_of_each_stage(tmp_path: Path) -> None:
     EncodingContract(8, 8).save(tmp_path)
     stages = [Stage("Pre-training", {}, {}, readiness=e) for e in (ENTRIES, ENTRIES[:1])]
@@ -98,20 +87,3 @@ def test_pictures_show_what_was_measured(figures: list[Figure]) -> None:
     assert _draw_pictures([Stage("Pre-training", {}, {}, readiness=ENTRIES[:1])]).keys() == {
         "attention_entropy.png"
     }
-
-
-def test_without_counted_tokens_the_course_is_over_steps(figures: list[Figure]) -> None:
-    bare = [{k: v for k, v in e.items() if k != "num_input_tokens_seen"} for e in ENTRIES]
-    draw_readiness({"run": bare})
-    assert figures[0].axes[0].get_xlabel() == "steps"
-    assert figures[0].axes[0].lines[0].get_xdata().tolist() == [0, 10, 20]
-
-
-def test_one_label_looks_alike_in_all_panels(figures: list[Figure]) -> None:
-    panels = {"a": {"before": [1.0, 2.0], "after": [1.0, 1.0]}, "b": {"after": [0.5, 0.5]}}
-    first = draw_entropies(panels, even=3.0)
-    assert first == draw_entropies(panels, even=3.0)
-    left, right = figures[0].axes
-    assert left.lines[1].get_color() == right.lines[0].get_color() != left.lines[0].get_color()
-    assert right.lines[-1].get_ydata() == [3.0, 3.0]
-    assert (left.get_title(), right.get_title()) == ("a", "b")

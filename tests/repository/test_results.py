@@ -116,21 +116,8 @@ def test_a_result_of_the_same_things_takes_the_place_of_the_earlier(
     assert list((folder / "evaluation").iterdir()) == []
 
 
-def test_adding_the_same_result_again_changes_no_byte(folder: Path, run_file: Path) -> None:
-    add_result(folder, RESULT, run_file=run_file)
-    before = contents(folder)
-    add_result(folder, RESULT, run_file=run_file)
-    assert contents(folder) == before
-
-
 def test_a_name_of_any_characters_stays_within_the_folder(folder: Path, run_file: Path) -> None:
     add_result(folder, changed(LOCAL, collection="../../x|`\n", split="../y"), run_file=run_file)
     [file] = (folder / "evaluation").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz._-")
     assert {path.name for path in folder.parent.iterdir()} == {run_file.name, folder.name}
-
-
-def test_a_file_of_results_that_is_none_says_what_to_do(folder: Path) -> None:
-    (folder / "evaluation_results.json").write_text('[{"collection": "x", "speed": 3}]')
-    with pytest.raises(ValueError, match="is not a list of results .*'speed'.*: remove it"):
-        read_results(folder)

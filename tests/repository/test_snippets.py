@@ -129,28 +129,6 @@ def test_a_tokenizer_for_pairs_of_sequences_is_restored(exports: dict[str, Path]
     assert "token_type_ids" not in (exports["max"] / "README.md").read_text().split("## Eval")[0]
 
 
-def test_a_checkpoints_commands_go_on_and_export(
-    checkpoint: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (checkpoint / "README.md").read_text()
-    [block] = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
-    commands = [
-        line.split()
-        for line in block.replace("\\\n", " ").replace(PLACEHOLDER, str(checkpoint)).splitlines()
-        if not line.startswith("#")
-    ]
-    shutil.copyfile(corpus_file, tmp_path / "my-documents.jsonl")
-    monkeypatch.chdir(tmp_path)
-    pretrain, export = commands
-    assert [words[:2] for words in commands] == [["condenser", "pretrain"], ["condenser", "export"]]
-    short = ["--max_steps", "1", "--max_length", "32", "--per_device_train_batch_size", "2"]
-    short += ["--gradient_accumulation_steps", "1", "--dataloader_num_workers", "0"]
-    assert main([*pretrain[1:], *short]) == 0
-    assert (tmp_path / "runs" / "mine" / "model" / "model.safetensors").is_file()
-    assert main(export[1:]) == 0
-    assert EncodingContract.load(tmp_path / "my-encoder") is not None
-
-
 def test_an_encoders_commands_search_and_evaluate(
     bert_run: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
