@@ -94,14 +94,17 @@ class CondenserPreTrainedModel(PreTrainedModel):
         backbone: Any = self.base_model
         backbone.encoder._init_weights(module)
 
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """No: of custom code the library leaves out modules without weights of their own.
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Initialise modules without weights of their own too, such as ModernBERT's attention.
 
-        Some encoders initialise what such modules hold (ModernBERT). The answer matters to nothing
-        else that happens here: `_init_weights` spares what is loaded, and no module is shared.
+        The library passes over them in code outside of it, but some encoders initialise what they
+        hold. Weights that a checkpoint has loaded keep their values.
         """
-        return False
+        super().initialize_weights()
+        for module in self.modules():
+            if not any(True for _ in module.parameters(recurse=False)):
+                self._init_weights(module)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save with the two code files, so that every Auto class opens the folder anywhere.
