@@ -2,43 +2,50 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from .readiness import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
 
 Log = Sequence[Mapping[str, float]]
-Panel = tuple[str, dict[str, str]]  # title, and name in the log -> label
 
-_LOSSES: dict[str, str] = {
+_LOSSES = {
     "late_loss": "late MLM loss (nats a masked token)",
     "head_loss": "head MLM loss (nats a masked token)",
     "swap_cost": "swap cost (nats a masked token)",
     "bow_loss": "bag-of-words loss (nats a block)",
     "contrastive_loss": "contrastive loss (nats a text)",
 }
-_READINESS: dict[str, dict[str, str]] = {
+_READINESS = {  # title -> name -> label
     "head's loss rises by (nats a masked token)": {
-        "zero_cost": "CLS zeroed",
-        "swap_cost": "CLS swapped",
+        f"{PREFIX}zero_cost": "CLS zeroed",
+        f"{PREFIX}swap_cost": "CLS swapped",
     },
-    "CLS attention entropy (nats)": {"entropy": "mean over layers"},
-    "alignment (lower: pairs are closer)": {"alignment": ""},
-    "uniformity (lower: more even)": {"uniformity": ""},
+    "CLS attention entropy (nats)": {f"{PREFIX}entropy": "mean over layers"},
+    "alignment (lower: pairs are closer)": {f"{PREFIX}alignment": ""},
+    "uniformity (lower: more even)": {f"{PREFIX}uniformity": ""},
 }
 _TOKENS = "num_input_tokens_seen"
+_EVEN = "even attention"
 # Without date and version, so that an unchanged picture is not committed again.
 _NO_METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},
 }
 _STYLES = ("-", "--", ":", "-.")
-_MARKERS = "os^Dv<>Ph*X"
 _FONT = 9
+
+
+class _Line(NamedTuple):
+    """A line of a picture; the lines of a run have one colour."""
+
+    run: str
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
 
 
 def has_curves(log: Log) -> bool:
@@ -54,10 +61,10 @@ def draw_curves(runs: Mapping[str, Log], *, kind: str = ".png") -> bytes:
         runs: label -> entries of its log, named as in `training_log.py`.
         kind: ".png" or ".svg".
     """
-    logged = _names(runs)
+    logged = {name for log in runs.values() for entry in log for name in entry}
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
     names = [name for name in _LOSSES if name in logged] or ["late_loss"]
-    return _draw(runs, [(_LOSSES[name], {name: ""}) for name in names], columns=5, kind=kind)
+    return _draw_logs(runs, {_LOSSES[name]: {name: ""} for name in names}, kind)
 
 
 def draw_readiness(runs: Mapping[str, Sequence[Entry]], *, kind: str = ".png") -> bytes:
@@ -67,61 +74,14 @@ def draw_readiness(runs: Mapping[str, Sequence[Entry]], *, kind: str = ".png") -
         runs: label -> entries of its log, as `readiness_entries` returns them.
         kind: ".png" or ".svg".
     """
-    logged = _names(runs)
-    panels = {
-        title: {f"{PREFIX}{name}": label for name, label in lines.items()}
-        for title, lines in _READINESS.items()
-    }
+    logged = {name for log in runs.values() for entry in log for name in entry}
+    panels = {title: dict(lines) for title, lines in _READINESS.items()}
     for prefix, label in ((ZERO_SHOT, "no labels"), (FEW_SHOT, "few labels")):
         for name in sorted(name for name in logged if name.startswith(prefix)):
             title = f"{name.removeprefix(prefix)} on a small collection"
             panels.setdefault(title, {})[name] = label
-    shown = [
-        (title, {name: label for name, label in lines.items() if name in logged})
-        for title, lines in panels.items()
-    ]
-    return _draw(runs, [panel for panel in shown if panel[1]], columns=3, kind=kind, marker="o")
-
-
-def _names(runs: Mapping[str, Log]) -> set[str]:
-    return {name for log in runs.values() for entry in log for name in entry}
-
-
-def _draw(
-    runs: Mapping[str, Log],
-    panels: Sequence[Panel],
-    *,
-    columns: int,
-    kind: str,
-    marker: str | None = None,
-) -> bytes:
-    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
-    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
-    columns = min(columns, len(panels))
-    n_rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.3 * n_rows), layout="constrained")
-    all_axes: list[Axes] = list(figure.subplots(n_rows, columns, squeeze=False).flat)
-    for axes in all_axes[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (title, lines) in zip(all_axes, panels, strict=False):
-        for number, (run, log) in enumerate(runs.items()):
-            for (name, label), style in zip(lines.items(), _STYLES, strict=False):
-                if found := [entry for entry in log if name in entry and over in entry]:
-                    axes.plot(
-                        [entry[over] / scale for entry in found],
-                        [entry[name] for entry in found],
-                        style,
-                        color=f"C{number % 10}",
-                        label=f"{run}, {label}" if len(lines) > 1 else run,
-                        marker="o" if len(found) == 1 else marker,
-                        markersize=3,
-                    )
-        axes.set_title(title, fontsize=_FONT)
-        axes.set_xlabel("tokens seen (millions)" if counts_tokens else "steps", fontsize=_FONT)
-        axes.grid(alpha=0.3)
-        if len(axes.lines) > 1:
-            axes.legend(fontsize=_FONT - 1)
-    return _save(figure, kind)
+    shown = {title: lines for title, lines in panels.items() if logged & lines.keys()}
+    return _draw_logs(runs, shown, kind)
 
 
 def draw_entropies(
@@ -134,37 +94,56 @@ def draw_entropies(
 
     Args:
         panels: title -> label -> entropy of each layer, in nats, from the first to the last. A
-            label has one colour and marker in all panels.
+            label has one colour in all panels.
         even: entropy of a row that attends to all tokens alike; None not to draw it.
         kind: ".png" or ".svg".
     """
-    figure = Figure(figsize=(1.4 + 3.6 * len(panels), 3.6), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
-    for axes, (title, lines) in zip(all_axes, panels.items(), strict=True):
-        for label, entropies in lines.items():
-            place = labels.index(label)
-            axes.plot(
-                range(1, len(entropies) + 1),
-                entropies,
-                label=label,
-                color=f"C{place % 10}",
-                marker=_MARKERS[place % len(_MARKERS)],
-                markersize=4,
-            )
-        if even is not None:
-            axes.axhline(even, color="0.6", linestyle=":", label="even attention")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("layer", fontsize=_FONT)
+    drawn = {}
+    for title, lines in panels.items():
+        layers = range(1, max(map(len, lines.values())) + 1)
+        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = [
+            *(_Line(label, label, layers[: len(y)], y) for label, y in lines.items()),
+            *([_Line(_EVEN, _EVEN, layers, [even] * len(layers))] if even is not None else []),
+        ]
+    return _draw(drawn, "layer", kind)
+
+
+def _draw_logs(
+    runs: Mapping[str, Log], panels: Mapping[str, Mapping[str, str]], kind: str
+) -> bytes:
+    """Draw panels (title -> name -> label) of all runs over tokens or steps."""
+    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
+    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
+    drawn: dict[str, list[_Line]] = {title: [] for title in panels}
+    for title, names in panels.items():
+        for run, log in runs.items():
+            for name, label in names.items():
+                if found := [entry for entry in log if name in entry and over in entry]:
+                    x = [entry[over] / scale for entry in found]
+                    labelled = f"{run}, {label}" if len(names) > 1 else run
+                    drawn[title].append(_Line(run, labelled, x, [e[name] for e in found]))
+    return _draw(drawn, "tokens seen (millions)" if counts_tokens else "steps", kind)
+
+
+def _draw(panels: Mapping[str, Sequence[_Line]], xlabel: str, kind: str) -> bytes:
+    """At most three panels in a row, as a .png or .svg file."""
+    n_columns = min(len(panels), 3)
+    n_rows = -(-len(panels) // n_columns)
+    figure = Figure(figsize=(4.2 * n_columns, 3.3 * n_rows), layout="constrained")
+    all_axes: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
+    runs = list(dict.fromkeys(line.run for lines in panels.values() for line in lines))
+    for axes in all_axes[len(panels) :]:
+        axes.remove()
+    for axes, (title, lines) in zip(all_axes, panels.items(), strict=False):
+        for line in lines:
+            number = [other for other in lines if other.run == line.run].index(line)
+            color, style = f"C{runs.index(line.run) % 10}", _STYLES[number % len(_STYLES)]
+            axes.plot(line.x, line.y, style, color=color, label=line.label, marker=".")
         axes.set_title(title, fontsize=_FONT)
+        axes.set_xlabel(xlabel, fontsize=_FONT)
         axes.grid(alpha=0.3)
-    all_axes[0].set_ylabel("entropy of the CLS row (nats)", fontsize=_FONT)
-    all_axes[-1].legend(fontsize=_FONT - 1)
-    figure.suptitle("CLS attention entropy, mean over heads and texts", fontsize=_FONT + 1)
-    return _save(figure, kind)
-
-
-def _save(figure: Figure, kind: str) -> bytes:
+        if len(lines) > 1:
+            axes.legend(fontsize=_FONT - 1)
     stream = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "condenser"}):
         figure.savefig(stream, format=kind[1:], dpi=150, metadata=_NO_METADATA[kind])

@@ -32,16 +32,8 @@ _CITATION = """\
 
 _INPUTS = """
 Args:
-    predictions: as many rows as references; they are matched by query_id.
-        "retrieval": {"query_id": str, "passage_ids": [str], "scores": [float]};
-        "answers": the same and "texts": [str], the passages' texts without titles;
-        "graded_pairs": similarities, floats;
-        "triplets": similarities to the anchor, {"to_positive": float, "to_negative": float}.
-    references: "retrieval": {"query_id": str, "passage_ids": [str], "grades": [int]};
-        "answers": {"query_id": str, "answers": [str]};
-        "graded_pairs": scores, floats;
-        "triplets": none.
-    measures: of "retrieval" (default MRR@10, nDCG@10 and R@100) and "answers" (Hit@20 and Hit@100).
+    predictions, references: rows as README.md describes them, matched by query_id.
+    measures: names, such as ["MRR@10", "R@100"]; of "retrieval" and "answers" only.
     per_query: of these two, whether to return the value of each query too, below "per_query".
 
 Returns:
