@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .readiness import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
 
@@ -141,6 +142,8 @@ def _draw(panels: Mapping[str, Sequence[_Line]], xlabel: str, kind: str) -> byte
             axes.plot(line.x, line.y, style, color=color, label=line.label, marker=".")
         axes.set_title(title, fontsize=_FONT)
         axes.set_xlabel(xlabel, fontsize=_FONT)
+        if xlabel == "layer":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend(fontsize=_FONT - 1)
