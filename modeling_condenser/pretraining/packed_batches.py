@@ -1,20 +1,18 @@
-"""Padded batches as packed ones, and back.
+"""Packed batches: one row of all blocks, end to end, without padding between them.
 
-A packed batch is one row of all blocks, end to end, without padding between them. Its fields are
-named as transformers names them for flash attention (`FlashAttentionKwargs`), so that attention
-back-ends keep to the blocks: `cu_seq_lens_q` and `cu_seq_lens_k` say where they begin and end.
-
-Kernels are built anew for every length of the row (bfloat16 on a CPU, `torch.compile`), so it is
-rounded up: the filler is one more block, of padding tokens at position 0, at the end. It has no
-labels, and no other block attends to it.
+The fields are named as transformers names them for flash attention (`FlashAttentionKwargs`):
+`cu_seq_lens_q` and `cu_seq_lens_k` say where blocks begin and end. The row's length is rounded up,
+because kernels are built anew for every shape: the filler is one more block at the end, of padding
+tokens at position 0, without labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional as F
+from torch.utils.data import BatchSampler
 
 from .masking import IGNORE_INDEX
 
@@ -22,7 +20,6 @@ PACK_MULTIPLE = 64
 
 
 def is_packed(batch: Mapping[str, Any]) -> bool:
-    """Whether a batch is a packed one."""
     return "cu_seq_lens_q" in batch
 
 
@@ -72,32 +69,30 @@ def lay_end_to_end(
     starts = np.zeros(len(lengths) + 1 + (n_filler > 0), dtype=np.int32)
     np.cumsum(lengths, out=starts[1 : len(lengths) + 1])
     starts[-1] = n_tokens + n_filler
-
-    def lay_out(values: np.ndarray, fill: int) -> torch.Tensor:
+    positions = np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths)
+    batch = {}
+    for name, (values, fill) in {**columns, "position_ids": (positions, 0)}.items():
         row = np.empty((1, n_tokens + n_filler), dtype=np.int64)
         row[0, :n_tokens] = values
         row[0, n_tokens:] = fill
-        return torch.from_numpy(row)
+        batch[name] = torch.from_numpy(row)
+    return batch | _boundaries(torch.from_numpy(starts), max(int(lengths.max()), n_filler))
 
-    # The filler's positions are all 0, which every encoder has a place for.
-    positions = np.arange(n_tokens) - starts[: len(lengths)].repeat(lengths)
-    return {
-        **{name: lay_out(values, fill) for name, (values, fill) in columns.items()},
-        "position_ids": lay_out(positions, 0),
-        **_boundaries(torch.from_numpy(starts), max(int(lengths.max()), n_filler)),
-    }
+
+def _boundaries(starts: torch.Tensor, longest: int) -> dict[str, Any]:
+    lengths = {"max_length_q": longest, "max_length_k": longest}
+    return {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, **lengths}
 
 
 def unpack(
     packed: Mapping[str, Any], *, pad_token_id: int, room: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """Put the blocks of a packed batch below each other.
+    """Pad the blocks of a packed batch.
 
     Args:
         packed: as `pack` makes it, on any device.
         pad_token_id: what padding is made of.
-        room: only as many blocks, from the first, as fit into so many places, B * T; all when not
-            given.
+        room: only the first blocks, as many as fit into so many places, B * T; all by default.
 
     Returns:
         `attention_mask` and the columns that were packed, each (B, T) int64, T the longest block's
@@ -119,38 +114,19 @@ def unpack(
 
 
 def _columns(packed: Mapping[str, Any]) -> list[str]:
-    """The fields of a packed batch with a value a token, but for the positions."""
+    """The fields with a value a token, except the positions."""
     return [name for name in packed if name.endswith(("input_ids", "labels", "targets"))]
-
-
-def block_lengths(packed: Mapping[str, Any]) -> torch.Tensor:
-    """(B,) int64 tokens of each block of text, on the batch's device."""
-    lengths = packed["cu_seq_lens_q"].long().diff()
-    return lengths[:-1] if _has_filler(packed) else lengths
-
-
-def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
-    """Blocks with `bow_targets` in a batch, packed or padded: a scalar on its device."""
-    is_word = batch["bow_targets"] != IGNORE_INDEX
-    if not is_packed(batch):
-        return is_word.any(dim=1).sum()
-    columns = is_word[0].nonzero().squeeze(1)
-    blocks = torch.searchsorted(batch["cu_seq_lens_q"][1:].long(), columns, right=True)
-    return (blocks.diff() != 0).sum() + bool(len(blocks))
 
 
 def take_blocks(
     packed: Mapping[str, Any], blocks: torch.Tensor, *, pad_token_id: int
 ) -> dict[str, Any]:
-    """Some blocks of a packed batch, as a packed batch.
+    """Some blocks of a packed batch, as a packed batch on the same device.
 
     Args:
-        packed: as `pack` makes it, on any device.
+        packed: as `pack` makes it.
         blocks: (C,) int64 which, in their new order.
         pad_token_id: what the filler is made of.
-
-    Returns:
-        What `pack` returns of these blocks, on the same device.
     """
     boundaries = packed["cu_seq_lens_q"].long()
     lengths = boundaries.diff()[blocks]
@@ -166,17 +142,13 @@ def take_blocks(
         name: F.pad(packed[name][:, columns], (0, n_filler), value=value)
         for name, value in fill.items()
     }
-    return {**rows, **_boundaries(starts.int(), max(longest, n_filler))}
+    return rows | _boundaries(starts.int(), max(longest, n_filler))
 
 
-def _boundaries(starts: torch.Tensor, longest: int) -> dict[str, Any]:
-    """Where blocks begin and how long they are, for queries and keys."""
-    return {
-        "cu_seq_lens_q": starts,
-        "cu_seq_lens_k": starts,
-        "max_length_q": longest,
-        "max_length_k": longest,
-    }
+def block_lengths(packed: Mapping[str, Any]) -> torch.Tensor:
+    """(B,) int64 tokens of each block of text, on the batch's device."""
+    lengths = packed["cu_seq_lens_q"].long().diff()
+    return lengths[:-1] if _has_filler(packed) else lengths
 
 
 def count_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
@@ -187,7 +159,85 @@ def count_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
     return torch.where(_has_filler(batch), boundaries[-2], boundaries[-1])
 
 
+def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Blocks with `bow_targets` in a batch, packed or padded: a scalar on its device."""
+    is_word = batch["bow_targets"] != IGNORE_INDEX
+    if not is_packed(batch):
+        return is_word.any(dim=1).sum()
+    columns = is_word[0].nonzero().squeeze(1)
+    blocks = torch.searchsorted(batch["cu_seq_lens_q"][1:].long(), columns, right=True)
+    return (blocks.diff() != 0).sum() + bool(len(blocks))
+
+
 def _has_filler(packed: Mapping[str, Any]) -> torch.Tensor:
     """Whether the last block is filler: a block of text begins with CLS, as the first one does."""
     ids = packed["input_ids"][0]
     return ids.index_select(0, packed["cu_seq_lens_q"][-2:-1].long())[0] != ids[0]
+
+
+class TokenBudgetBatches(BatchSampler):
+    """Shuffled blocks, filled greedily into batches until the next block would exceed the budget.
+
+    Order and batches depend on the seed and the epoch only: all processes make the same ones and
+    take turns (accelerate's `BatchSamplerShard`). Each epoch has as many batches as the first one,
+    rounded up to a multiple of the processes, because the Trainer resumes by counting them. What an
+    epoch has beyond that is left out; what it lacks comes from a second order of all blocks.
+
+    Args:
+        lengths: (N,) tokens of each block, with special ones.
+        tokens_per_batch: the budget, of one device.
+        seed: of the run.
+        n_processes: that share the batches.
+
+    Raises:
+        ValueError: a block is longer than the budget.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray | Sequence[int],
+        tokens_per_batch: int,
+        *,
+        seed: int,
+        n_processes: int = 1,
+    ):
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        if tokens_per_batch < self.lengths.max():
+            raise ValueError(
+                f"tokens_per_batch is {tokens_per_batch}, but a block has {self.lengths.max()} "
+                "tokens: set it to max_length or more; a device is used well from thousands on."
+            )
+        self.tokens_per_batch = tokens_per_batch
+        self.seed = seed
+        self.epoch = 0
+        # What accelerate asks of a batch sampler: no fixed size, no batch left out.
+        self.batch_size = None  # type: ignore[assignment]
+        self.drop_last = False
+        n_batches = sum(1 for _ in self._fill(epoch=0, turn=0))
+        self._n_batches = -(-n_batches // n_processes) * n_processes
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._n_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        n_left, turn = self._n_batches, 0
+        while n_left:
+            for batch in self._fill(epoch=self.epoch, turn=turn):
+                yield batch.tolist()
+                n_left -= 1
+                if n_left == 0:
+                    break
+            turn += 1
+
+    def _fill(self, *, epoch: int, turn: int) -> Iterator[np.ndarray]:
+        """All blocks once, in batches."""
+        order = np.random.default_rng([self.seed, epoch, turn]).permutation(len(self.lengths))
+        ends = np.cumsum(self.lengths[order])
+        first, filled = 0, 0
+        while first < len(order):
+            last = int(np.searchsorted(ends, filled + self.tokens_per_batch, side="right"))
+            yield order[first:last]
+            first, filled = last, int(ends[last - 1])

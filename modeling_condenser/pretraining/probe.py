@@ -1,8 +1,8 @@
-"""What a Condenser's head takes from the dense vector: the cheapest sign that condensing works.
+"""What a Condenser's head reads from the dense vector.
 
-The head can lower its loss by reading the late CLS vector, or get by with the early tokens alone.
-Exchanging the late CLS between the blocks of a batch tells which: the rise of the head's loss is
-what the vector was worth. It is near 0 until the head begins to read it.
+The head can lower its loss by reading the late CLS vector, or predict from the early tokens alone.
+The swap cost, the rise of its loss when the blocks of a batch exchange their late CLS vectors, says
+what the vector is worth; it is near 0 until the head begins to read it.
 """
 
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ class Probe:
             another block's late CLS vector.
     """
 
-    head_accuracy: float | None
-    late_accuracy: float | None
-    swap_cost: float | None
+    head_accuracy: float | None = None
+    late_accuracy: float | None = None
+    swap_cost: float | None = None
 
     def logs(self) -> dict[str, float]:
         """The measures that there are."""
@@ -41,12 +41,12 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> Probe:
-    """Measure a model on a batch, leaving it and all random states as they were.
+    """Measure a model on a batch; its mode and all random states stay as they are.
 
     Costs one forward pass and one more of the head.
 
     Args:
-        model: a `CondenserForPreTraining`, or a `CondenserForMaskedLM`, which has no head.
+        model: a `CondenserForPreTraining` or a `CondenserForMaskedLM`.
         batch: `input_ids`, `attention_mask` and `labels`, each (B, T); `head_input_ids` and
             `head_targets` where the head reads a second masking.
     """
@@ -79,7 +79,7 @@ class ReadBlocks:
 
     @classmethod
     def of(cls, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]) -> "ReadBlocks":
-        """Have the backbone read a batch, as `probe` describes it."""
+        """Run the backbone on a batch of `probe`."""
         late, early, output = model.encode(
             batch["input_ids"],
             batch["attention_mask"],
@@ -93,15 +93,15 @@ class ReadBlocks:
         """(B, 1, H), what the head is given in training."""
         return self.late[:, :1]
 
-    def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
-        """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
-        hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
-        return self.model.lm_head(hidden[self.labels != IGNORE_INDEX])
-
     @property
     def targets(self) -> torch.Tensor:
         """The tokens that the head predicts, (M,)."""
         return self.labels[self.labels != IGNORE_INDEX]
+
+    def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
+        """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
+        hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
+        return self.model.lm_head(hidden[self.labels != IGNORE_INDEX])
 
 
 def prediction_loss(
@@ -115,11 +115,10 @@ def _measure(model: Any, batch: Mapping[str, torch.Tensor]) -> Probe:
     ids, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
     masked = labels != IGNORE_INDEX
     if not masked.any():
-        return Probe(None, None, None)
+        return Probe()
     if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
         late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
-        return Probe(None, _accuracy(model.lm_head(late[masked]), labels[masked]), None)
-
+        return Probe(late_accuracy=_accuracy(model.lm_head(late[masked]), labels[masked]))
     read = ReadBlocks.of(model, batch)
     own = read.predict(read.cls_late)
     late_accuracy = _accuracy(model.lm_head(read.late[masked]), labels[masked])

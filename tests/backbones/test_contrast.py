@@ -1,7 +1,6 @@
 """coCondenser on every backbone: the vectors are the exported ones, and the cache is exact."""
 
 import torch
-
 from tests.pretraining.contrasting import (
     assert_same_gradients,
     make_pairs,
