@@ -87,14 +87,11 @@ class BlockBuilder:
         self.seed = seed
 
     def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
-        """Build the blocks of some documents.
+        """The blocks of documents, int32 ids without special tokens.
 
         Args:
             texts: the documents.
             numbers: their places in the corpus, which seed their short blocks.
-
-        Returns:
-            Token ids of each block, int32, without special tokens, in the order of the documents.
         """
         blocks: list[np.ndarray] = []
         for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
@@ -103,7 +100,6 @@ class BlockBuilder:
         return blocks
 
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        """The blocks as columns of a data set."""
         return {"input_ids": self.build(texts, numbers)}
 
     def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -124,12 +120,7 @@ class BlockBuilder:
             yield np.array(ids, dtype=np.int32), lengths
 
     def cut(self, lengths: np.ndarray, number: int) -> list[int]:
-        """Where the second and later blocks of a document begin, in tokens.
-
-        Args:
-            lengths: tokens of each of its sentences.
-            number: its place in the corpus.
-        """
+        """Where later blocks of a document begin, in tokens, by its sentences' lengths."""
         targets = self._target_lengths(number, len(lengths))
         cuts: list[int] = []
         total = start = 0
@@ -168,15 +159,7 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a whole corpus, cached by the fingerprint of its content.
-
-    Args:
-        documents: with a column `text`.
-        builder: how to build.
-        num_proc: processes to build with.
-
-    Returns:
-        A data set with the one column `input_ids`, a block a row.
+    """Build the blocks of a whole corpus, cached by its content: `input_ids`, a block a row.
 
     Raises:
         ValueError: no document has any text.
@@ -214,11 +197,7 @@ def _map_batch(
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
-    """Identify what is trained on: SHA-256 over each block's length and tokens (int32), in order.
-
-    Args:
-        blocks: with a column `input_ids`.
-    """
+    """Identify what is trained on: SHA-256 over each block's length and tokens (int32)."""
     digest = hashlib.sha256(b"condenser blocks 1")
     for batch in blocks.with_format("arrow").iter(batch_size=_FINGERPRINTED):
         column = batch["input_ids"].combine_chunks()
@@ -228,12 +207,7 @@ def fingerprint_blocks(blocks: Dataset) -> str:
 
 
 class KeyedBlocks(torch.utils.data.Dataset):
-    """Blocks on disk, each with the key that decides its masks in the current epoch.
-
-    Args:
-        blocks: with a column `input_ids`.
-        seed: of the run.
-    """
+    """Blocks on disk (`input_ids`), each with the key that decides its masks in this epoch."""
 
     def __init__(self, blocks: Dataset, *, seed: int):
         self.blocks = blocks.with_format("numpy")
@@ -245,7 +219,6 @@ class KeyedBlocks(torch.utils.data.Dataset):
         self._epoch.fill_(epoch)
 
     def keys(self, indices: Sequence[int]) -> np.ndarray:
-        """(B,) int64 keys of rows in the current epoch."""
         return random_keys(self.seed, int(self._epoch), np.array(indices))
 
     def __len__(self) -> int:
@@ -269,9 +242,9 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
     Args:
         documents: each with a `text`.
         builder: how to build blocks.
-        seed: of the run; decides order and masks.
+        seed: decides order and masks.
         num_proc: processes to tokenize with, beside the reading one.
-        buffer_size: blocks to shuffle within; they are what is held in memory.
+        buffer_size: blocks that are held in memory, to shuffle within.
     """
 
     def __init__(

@@ -158,7 +158,7 @@ class CondenserDataCollator:
         return labels
 
     def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Read examples (see `__call__`): their blocks, cut to fit, and their keys, (B,)."""
+        """The examples' blocks, cut to fit, and their keys, (B,)."""
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
         else:
@@ -199,14 +199,7 @@ class CondenserDataCollator:
         return windows
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Put blocks between their special tokens and pad them.
-
-        Args:
-            blocks: token ids of each that fit `max_length` with the special ones.
-
-        Returns:
-            Ids, whether a position is text, and whether it is a token at all; each (B, T).
-        """
+        """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
         lengths = _lengths(blocks)
         n_prefix, n_suffix = len(self._prefix), len(self._suffix)
         longest = int(lengths.max()) + self.n_special

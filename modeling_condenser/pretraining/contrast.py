@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -30,12 +29,7 @@ _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and
 
 
 class Contrasted(NamedTuple):
-    """The result of a contrast.
-
-    Attributes:
-        loss: () nats, the mean over the texts that look for their partner.
-        accuracy: () share of these whose partner is the most similar of all.
-    """
+    """() loss in nats, the mean over texts, and () share of texts nearest to their partner."""
 
     loss: torch.Tensor
     accuracy: torch.Tensor
@@ -47,13 +41,10 @@ class Contrast:
 
     Attributes:
         similarity: "dot", as published, or "cosine".
-        temperature: what similarities are divided by.
+        temperature: what similarities are divided by, above 0.
         one_way: False (coCondenser): every text looks for its partner among all other texts.
             True (Inverse Cloze Task): the first of each pair, a query, looks for its context among
             the second ones.
-
-    Raises:
-        ValueError: the temperature is not positive.
     """
 
     similarity: Similarity = "dot"
@@ -87,13 +78,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of a batch.
-
-    Attributes:
-        rows: (C,) int64, which they are.
-        inputs: the model's, each (C, T), cut to the longest of these rows; or a packed batch.
-        seed: of their dropout.
-    """
+    """Some rows of a batch, (C,) int64, as inputs of the model, and the seed of their dropout."""
 
     rows: torch.Tensor
     inputs: dict[str, Any]
@@ -113,40 +98,28 @@ class Chunk:
 def split_batch(
     inputs: Mapping[str, Any], chunk_size: int | None, *, seed: int, pad_token_id: int = 0
 ) -> list[Chunk]:
-    """Split a batch into chunks, its longest texts first, so that few positions are padding.
+    """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
 
     Args:
-        inputs: the model's, each (S, T), `attention_mask` among them; or a packed batch of S texts.
+        inputs: the model's, padded at the right, each (S, T); or a packed batch.
         chunk_size: texts in a chunk; None for all in one, in their order.
         seed: decides the dropout of all chunks.
         pad_token_id: what the filler of packed chunks is made of.
     """
-    lengths = block_lengths(inputs) if is_packed(inputs) else _row_lengths(inputs)  # (S,)
-    rows = torch.arange(len(lengths), device=lengths.device)
+    packed = is_packed(inputs)
+    lengths = block_lengths(inputs) if packed else inputs["attention_mask"].sum(dim=1)  # (S,)
     if chunk_size is None or chunk_size >= len(lengths):
-        parts, batches = [rows], [dict(inputs)]
-    else:
-        parts = lengths.argsort(descending=True, stable=True).split(chunk_size)
-        if is_packed(inputs):
-            batches = [take_blocks(inputs, part, pad_token_id=pad_token_id) for part in parts]
-        else:
-            longest = torch.stack([lengths[part].max() for part in parts]).tolist()
-            batches = [_take_rows(inputs, *part) for part in zip(parts, longest, strict=True)]
-    seeds = random_keys(seed, np.arange(len(parts))).tolist()
-    return [Chunk(*chunk) for chunk in zip(parts, batches, seeds, strict=True)]
-
-
-def _row_lengths(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    mask = inputs["attention_mask"]
-    return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(dim=1)
-
-
-def _take_rows(
-    inputs: Mapping[str, torch.Tensor], rows: torch.Tensor, longest: int
-) -> dict[str, torch.Tensor]:
-    """Rows of a padded batch, cut to a multiple of a width, for few shapes."""
-    width = -(-longest // PAD_MULTIPLE) * PAD_MULTIPLE
-    return {name: value[rows, :width] for name, value in inputs.items()}
+        rows = torch.arange(len(lengths), device=lengths.device)
+        return [Chunk(rows, dict(inputs), random_keys(seed, 0).item())]
+    chunks = []
+    for number, rows in enumerate(lengths.argsort(descending=True, stable=True).split(chunk_size)):
+        if packed:
+            batch = take_blocks(inputs, rows, pad_token_id=pad_token_id)
+        else:  # rounded up, for few shapes
+            width = -(-int(lengths[rows[0]]) // PAD_MULTIPLE) * PAD_MULTIPLE
+            batch = {name: value[rows, :width] for name, value in inputs.items()}
+        chunks.append(Chunk(rows, batch, random_keys(seed, number).item()))
+    return chunks
 
 
 def put_back(parts: Sequence[torch.Tensor], chunks: Sequence[Chunk]) -> torch.Tensor:

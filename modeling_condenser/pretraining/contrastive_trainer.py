@@ -18,19 +18,10 @@ _SEEDS = 2**62  # seeds to draw a step's dropout from
 class ContrastiveTrainer(CondenserTrainer):
     """Trains objective "cocondenser" or "ict": the model's own losses and a contrast of the batch.
 
-    Batches hold paired texts, two rows or packed blocks each, side by side (`SpanPairs`,
-    `ClozePairs`). Log entries hold `contrastive_loss` and `contrastive_accuracy` too, over the
-    batch of all processes. With a `cache_chunk_size` a step needs the memory of one chunk, whatever
-    the batch, at the cost of a second forward pass of the backbone (`contrast.py`).
-
-    Args:
-        model: as for `CondenserTrainer`.
-        args: decide the contrast, its weight and the size of chunks.
-        *others: as for `CondenserTrainer`.
-        **kwargs: as there.
-
-    Raises:
-        ValueError: the arguments do not fit a loss over the whole batch.
+    Used as `CondenserTrainer`, with `CondenserTrainingArguments`. Log entries hold
+    `contrastive_loss` and `contrastive_accuracy` too, over the batch of all processes. With a
+    `cache_chunk_size` a step needs the memory of one chunk, whatever the batch, at the cost of a
+    second forward pass of the backbone (`contrast.py`).
     """
 
     objectives = CONTRASTIVE

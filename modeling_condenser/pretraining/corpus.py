@@ -17,8 +17,13 @@ from datasets import (
     load_dataset,
 )
 
-_BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
-_BUILDERS |= {".csv": "csv"}
+_BUILDERS = {
+    ".txt": "text",
+    ".jsonl": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".csv": "csv",
+}
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _FEATURES = Features({"text": Value("string")})
 
@@ -49,14 +54,11 @@ class Source:
 def load_documents(
     sources: Sequence[Source], *, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """Open a corpus.
-
-    Args:
-        sources: its parts, one after the other (when streaming: in turns).
-        streaming: read as needed, never holding the corpus on disk or in memory.
+    """Open the parts of a corpus, one after the other (when streaming: in turns).
 
     Returns:
-        A data set with the one column `text`, a document a row.
+        A data set with the one column `text`, a document a row; when streaming, it is read as
+        needed and never held on disk or in memory.
 
     Raises:
         FileNotFoundError: a local file does not exist.

@@ -15,14 +15,7 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def random_keys(*parts: int | np.ndarray) -> np.ndarray:
-    """Combine integers (a seed, an epoch, block numbers, ...) into keys.
-
-    Args:
-        *parts: integers of at least 0, or arrays of them that broadcast to (B,); order matters.
-
-    Returns:
-        (B,) int64 keys of 63 bits.
-    """
+    """Combine integers of at least 0, or (B,) arrays of them, into (B,) int64 keys of 63 bits."""
     keys = np.zeros(1, dtype=np.uint64)
     for part in parts:
         keys = _mix(keys + _GOLDEN + _mix(np.atleast_1d(part).astype(np.uint64) + _GOLDEN))
@@ -30,15 +23,12 @@ def random_keys(*parts: int | np.ndarray) -> np.ndarray:
 
 
 def uniforms(keys: np.ndarray, n_draws: int, *, stream: int = 0) -> np.ndarray:
-    """Draw numbers in [0, 1) for each key.
+    """Draw (B, n_draws) float64 in [0, 1) for (B,) keys; a longer draw begins with a shorter one.
 
     Args:
         keys: (B,) integer keys.
         n_draws: how many for each key.
         stream: which of a key's independent sequences, at least 0.
-
-    Returns:
-        (B, n_draws) float64; a longer draw begins with a shorter one's values.
     """
     return _as_uniforms(_mix(_bases(keys, stream)[:, None] + _counters(n_draws)))
 

@@ -22,19 +22,12 @@ from .tsdae import DenoisingCollator, add_decoder
 
 
 class Examples(NamedTuple):
-    """What a trainer is given.
-
-    Attributes:
-        dataset: of blocks, or pairs of texts.
-        collator: makes batches.
-        batches: which examples share a batch; None for a fixed number of them.
-        facts: about the data, for the run's record.
-    """
+    """What a trainer is given."""
 
     dataset: Any
     collator: Any
-    batches: TokenBudgetBatches | None
-    facts: dict[str, Any]
+    batches: TokenBudgetBatches | None  # None for a fixed number of examples
+    facts: dict[str, Any]  # for the run's record
 
 
 def as_documents(data: Any) -> Dataset | IterableDataset | None:
@@ -140,12 +133,7 @@ def make_examples(
 ) -> Examples:
     """Tokenize documents and cut them into what the objective trains on.
 
-    Args:
-        documents: with a column `text`.
-        tokenizer: of the model.
-        arguments: of the trainer; a streamed corpus takes over its workers.
-        packed: whether batches are to be packed.
-        head_mlm_probability: of the model's configuration.
+    A streamed corpus takes over the data loader's workers.
 
     Raises:
         ValueError: no document can be used, or the arguments do not fit.
@@ -183,7 +171,14 @@ def make_examples(
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
         facts = {"n_documents": len(documents), "n_blocks": len(blocks)}
         sha256 = fingerprint_blocks(blocks)
-    batches = _fill_batches(blocks, arguments, collator.n_special)
+    batches = None
+    if arguments.tokens_per_batch is not None:
+        batches = TokenBudgetBatches(
+            count_block_tokens(blocks, collator.n_special, arguments.max_length),
+            arguments.tokens_per_batch,
+            seed=seed,
+            n_processes=arguments.world_size,
+        )
     facts = {"blocks_sha256": sha256, **facts}
     return Examples(KeyedBlocks(blocks, seed=seed), collator, batches, facts)
 
@@ -208,21 +203,7 @@ def _make_pairs(
     return pairs, facts
 
 
-def _fill_batches(
-    blocks: Dataset, arguments: CondenserTrainingArguments, n_special: int
-) -> TokenBudgetBatches | None:
-    """Batches of `tokens_per_batch`; None where blocks are counted."""
-    if arguments.tokens_per_batch is None:
-        return None
-    return TokenBudgetBatches(
-        count_block_tokens(blocks, n_special=n_special, max_length=arguments.max_length),
-        arguments.tokens_per_batch,
-        seed=arguments.seed,
-        n_processes=arguments.world_size,
-    )
-
-
-def count_block_tokens(blocks: Dataset, *, n_special: int, max_length: int) -> np.ndarray:
+def count_block_tokens(blocks: Dataset, n_special: int, max_length: int) -> np.ndarray:
     """(N,) int64 tokens of each block as it is trained on: with special tokens, and cut."""
     columns = (batch["input_ids"] for batch in blocks.with_format("arrow").iter(50_000))
     lengths = [pc.list_value_length(column).to_numpy() for column in columns]

@@ -52,15 +52,11 @@ class WordStarts:
         return int(np.bitwise_or.reduce(self.marks))
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
-        """Number the words of each row.
+        """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.
 
         Args:
             ids: (B, T) token ids.
             is_text: (B, T) bool, False at padding and added special tokens.
-
-        Returns:
-            (B, T) int64: the word that a token belongs to, counted from 0 in each row; -1 outside
-            words.
         """
         marks = self.marks.take(ids)
         in_word = is_text & (marks & _SPECIAL == 0)
@@ -174,10 +170,7 @@ def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:
 
 
 def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Choose whole words at random until the budget is met.
-
-    Equal to this for each row: go through its words in random order, take a word if all of its
-    tokens still fit the budget, otherwise skip it.
+    """Go through each row's words in random order; take a word if it still fits the budget.
 
     Args:
         words: (B, T) the word of each token, -1 outside words.
@@ -211,14 +204,10 @@ def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.
 
 
 def _fill_greedily(lengths: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Take items left to right if they fit what is left of the budget, for all rows at once.
+    """Take items of `lengths`, (B, W), in order if they fit what is left, (B, 1); 0 is no item.
 
     Each round takes every item up to the first that does not fit; that one, and all others longer
     than what is then left, leave the queue. Most rows are full after the first round.
-
-    Args:
-        lengths: (B, W) in queue order; 0 means no item.
-        left: (B, 1).
 
     Returns:
         (B, W) bool, what is taken, and (B, 1) what is then left.
@@ -248,17 +237,14 @@ def replace_tokens(
     mask_token_id: int,
     ordinary_ids: np.ndarray,
 ) -> np.ndarray:
-    """Replace chosen tokens: 80 % by [MASK], 10 % by a random token, 10 % by themselves.
+    """Replace chosen tokens: 80 % by [MASK], 10 % by one of `ordinary_ids`, 10 % by themselves.
 
     Args:
         ids: (B, T) token ids.
         chosen: (B, T) bool.
         keys: (B,) random keys of the rows.
         mask_token_id: id of [MASK].
-        ordinary_ids: (N,) ids that a random token is drawn from.
-
-    Returns:
-        (B, T) the model's input.
+        ordinary_ids: (N,).
     """
     places = np.flatnonzero(chosen)
     rows, columns = np.divmod(places, ids.shape[1])

@@ -32,20 +32,13 @@ _FEATURES = {
 
 
 class CutText(NamedTuple):
-    """A text of at least two parts.
+    """A text of at least two parts, and the place of its document in the corpus."""
 
-    Attributes:
-        input_ids: (T,) int32 tokens, without special ones.
-        starts: (P,) int32 where its parts begin, the first at 0.
-        document: place of its document in the corpus.
-    """
-
-    input_ids: np.ndarray
-    starts: np.ndarray
+    input_ids: np.ndarray  # (T,) int32, without special tokens
+    starts: np.ndarray  # (P,) int32, where its parts begin, the first at 0
     document: int
 
     def part(self, number: int) -> np.ndarray:
-        """Tokens of a part."""
         bounds = [*self.starts, len(self.input_ids)]
         return self.input_ids[bounds[number] : bounds[number + 1]]
 
@@ -69,7 +62,6 @@ class TextCutter:
         return f"{self.kind} {self.blocks.fingerprint}"
 
     def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[CutText]:
-        """Cut documents, whose places in the corpus are `numbers`."""
         return [
             CutText(ids, np.array(starts, dtype=np.int32), number)
             for number, (tokens, lengths) in zip(numbers, self.blocks.tokenize(texts), strict=True)
@@ -79,14 +71,12 @@ class TextCutter:
         ]
 
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        """The texts as columns of a data set."""
         cut = self.build(texts, numbers)
         return {name: [getattr(text, name) for text in cut] for name in CutText._fields}
 
     def _cut(
         self, ids: np.ndarray, lengths: np.ndarray, number: int
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Tokens of each text, and where its parts begin."""
         if self.kind == "windows":
             n_windows = -(-len(ids) // self.blocks.room)
             yield ids, [i * len(ids) // n_windows for i in range(n_windows)]
@@ -104,19 +94,11 @@ class TextCutter:
 def cut_documents(
     documents: Dataset, cutter: TextCutter, *, num_proc: int | None = None
 ) -> tuple[Dataset, dict[str, int]]:
-    """Cut a whole corpus, cached by the fingerprint of its content.
-
-    Args:
-        documents: with a column `text`.
-        cutter: how to cut.
-        num_proc: processes to cut with.
+    """Cut a whole corpus, cached by its content, to a data set with the columns of `CutText`.
 
     Returns:
-        A data set with the columns of `CutText`, a text a row; and how many documents, documents
-        left out for want of a second part, and spans or passages there are.
-
-    Raises:
-        ValueError: no document has two parts.
+        The data set; and how many documents, documents left out for want of a second part, and
+        spans or passages there are.
     """
     rows = map_documents(documents, cutter, _FEATURES, num_proc)
     if len(rows) == 0:
@@ -157,12 +139,7 @@ class _KeyedTexts(KeyedBlocks):
 
 
 class SpanPairs(_KeyedTexts):
-    """Two different spans of each document; every ordered pair is equally likely.
-
-    Args:
-        blocks: with the columns of `CutText`.
-        seed: of the run.
-    """
+    """Two different spans of each document; every ordered pair is equally likely."""
 
     def _draw(self, text: CutText, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         first = int(draws[0] * len(text.starts))
@@ -174,7 +151,7 @@ class ClozePairs(_KeyedTexts):
     """A random sentence of each passage, and the passage, mostly without it.
 
     Args:
-        blocks: passages, with the columns of `CutText`, whose parts are sentences.
+        blocks: passages, whose parts are sentences.
         seed: of the run.
         query_room: tokens of a query that are kept, its first, without special ones.
         removal_probability: share of the contexts without their query.

@@ -33,20 +33,9 @@ from modeling_condenser.runs.whole_files import write_json
 from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .corpus import load_documents
-from .examples import check_fit
 from .trainer import CondenserTrainer, train_seconds
 from .tsdae import remove_decoder
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder
-
-__all__ = [
-    "CondenserTrainer",
-    "PretrainingRecipe",
-    "check_fit",
-    "open_model",
-    "open_tokenizer",
-    "pretrain",
-    "save_model",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -129,12 +129,11 @@ class CondenserTrainer(WholeTrainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train, from the last complete checkpoint of `output_dir` unless told otherwise.
+        """Train, by default from the last complete checkpoint of `output_dir`, if any.
 
         Args:
             resume_from_checkpoint: a checkpoint folder; a repository of the Hub that was pushed
-                with `hub_strategy="checkpoint"`; None or True for the last complete one of
-                `output_dir`, if any; False to start anew.
+                with `hub_strategy="checkpoint"`; False to start anew.
             **kwargs: as for `Trainer.train`.
         """
         self._window = None
@@ -163,7 +162,7 @@ class CondenserTrainer(WholeTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step, whose bags and second masks are counted, too."""
+        """The micro-batches of a step; counts their bags and second masks, too."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._counts = {}
         if samples and "bow_targets" in samples[0]:
@@ -194,7 +193,7 @@ class CondenserTrainer(WholeTrainer):
             batch = self._prepare_inputs(self.choose_probed(inputs))
             with self.accelerator.autocast():
                 measured = probe(self.accelerator.unwrap_model(model), batch)
-            self._probed = (self.state.global_step, measured.logs())
+            self._probed = (self.state.global_step, measured)
         return super().training_step(model, inputs, num_items_in_batch)
 
     def _is_probe_due(self) -> bool:
@@ -317,8 +316,7 @@ def _check_objective(objective: str, model: Any, supported: tuple[str, ...]) -> 
     if objective not in supported:
         raise ValueError(
             f"objective is {objective!r}, but this trainer's are {', '.join(supported)}: use "
-            "CondenserTrainer for condenser, mlm and tsdae, ContrastiveTrainer for cocondenser and "
-            "ict."
+            "ContrastiveTrainer for cocondenser and ict, CondenserTrainer for the others."
         )
     has_head, needs_head = hasattr(model, "run_head"), objective in ("condenser", "cocondenser")
     if has_head != needs_head:

@@ -50,16 +50,10 @@ class DenoisingCollator:
         self.deletion_probability = deletion_probability
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch.
+        """`input_ids`, `attention_mask` and `labels` of blocks, (B, T) int64, and of their copies.
 
-        Args:
-            examples: as for `CondenserDataCollator`.
-
-        Returns:
-            `input_ids`, `attention_mask` and `labels`, each (B, T) int64, of the whole blocks; the
-            Trainer counts their tokens. `labels` is -100 at padding and at the first token, which
-            is not predicted. `noisy_input_ids` and `noisy_attention_mask`, each (B, N) int64, of
-            the copies.
+        `labels` is -100 at padding and at the first token, which is not predicted. The copies are
+        `noisy_input_ids` and `noisy_attention_mask`, each (B, N) int64.
         """
         blocks, keys = self.collator.read(examples)
         ids, is_text, is_token = self.collator.frame(blocks)

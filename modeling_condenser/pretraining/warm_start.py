@@ -67,12 +67,7 @@ def condenser_from_encoder(
 def masked_lm_from_encoder(
     name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
 ) -> CondenserForMaskedLM:
-    """Warm-start backbone and LM head from an encoder, for plain MLM.
-
-    Args:
-        name_or_path: as for `condenser_from_encoder`.
-        config_changes: as there.
-        **kwargs: as there.
+    """Warm-start backbone and LM head for plain MLM; arguments as of `condenser_from_encoder`.
 
     Raises:
         ValueError: the encoder is of no supported kind, or its weights are incomplete.

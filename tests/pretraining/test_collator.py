@@ -117,21 +117,6 @@ def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(
             assert not continues[block[i]] or masked[i] == masked[i - 1]
 
 
-def test_a_block_of_special_tokens_and_an_empty_one_are_left_as_they_are(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    unknown = tokenizer.unk_token_id
-    batch = CondenserDataCollator(tokenizer, max_length=16)(examples_of([[unknown] * 5, []]))
-    cls, sep, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
-    assert batch["input_ids"].tolist() == [
-        [cls, *[unknown] * 5, sep, pad],
-        [cls, sep, *[pad] * 6],
-    ]
-    assert (batch["labels"] == -100).all()
-    alone = CondenserDataCollator(tokenizer, max_length=16)(examples_of([[]]))
-    assert alone["input_ids"].tolist() == [[cls, sep, *[pad] * 6]]
-
-
 def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(
     wordpiece_tokenizer: PreTrainedTokenizerBase,
 ) -> None:

@@ -60,14 +60,6 @@ def test_loss_and_accuracy_equal_brute_force(similarity, temperature, one_way):
     assert 0 < expected[1] < 1
 
 
-def test_two_pairs_of_unit_vectors_have_the_loss_worked_out_by_hand():
-    east, north = [1.0, 0.0], [0.0, 1.0]
-    found = Contrast()(torch.tensor([east, east, north, north]))
-    # Each text: its sibling at 1, the two others at 0.
-    assert found.loss.item() == pytest.approx(math.log(math.e + 2) - 1, rel=1e-6)
-    assert found.accuracy.item() == 1.0
-
-
 def test_chunks_hold_every_row_once_the_longest_first_and_without_spare_padding():
     lengths = [3, 30, 17, 8, 1, 40]
     mask = (torch.arange(40) < torch.tensor(lengths)[:, None]).long()
@@ -221,17 +213,6 @@ def test_on_a_gpu_with_dropout_the_cached_gradient_is_the_uncached_one(make_trai
     assert torch.equal(torch.cuda.get_rng_state(), state)
 
 
-def test_the_probe_takes_one_span_of_each_document_of_a_chunk(make_trainer):
-    trainer = make_trainer(cache_chunk_size=8, packed=False)
-    batch = one_batch(trainer)
-    probed = trainer.choose_probed(batch)
-    assert probed["input_ids"].equal(batch["input_ids"][[0, 2, 4, 6]])
-    packing = make_trainer(cache_chunk_size=8)
-    unpacked = packing.choose_probed(one_batch(packing))
-    width = unpacked["input_ids"].shape[1]
-    assert all(unpacked[name].equal(rows[:, :width]) for name, rows in probed.items())
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -248,13 +229,6 @@ def test_arguments_that_do_not_fit_a_loss_over_the_batch_are_refused(
 ):
     with pytest.raises(ValueError, match=message):
         make_trainer(**settings)
-
-
-def test_evaluation_is_refused(make_trainer):
-    trainer = make_trainer()
-    trainer.model.eval()
-    with pytest.raises(ValueError, match="over training batches only"):
-        trainer.compute_loss(trainer.model, one_batch(trainer))
 
 
 COCONDENSER = {"objective": "cocondenser", "similarity": "cosine", "cache_chunk_size": 6}

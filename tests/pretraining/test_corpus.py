@@ -132,13 +132,6 @@ def test_numbers_in_the_text_column_are_read_as_text(tmp_path: Path) -> None:
     assert read(file) == read(file, streaming=True) == ["1900", "2000"]
 
 
-def test_files_of_several_kinds_in_one_folder_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", TEXTS)
-    write(tmp_path / "b.txt", TEXTS)
-    with pytest.raises(ValueError, match="files ending in .jsonl, .txt; expected files of one"):
-        read(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
 def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -156,10 +156,10 @@ def test_processes_share_whole_batches_and_get_equally_many(n_processes: int) ->
 
 def test_the_lengths_are_those_of_the_collator_s_blocks() -> None:
     blocks = Dataset.from_dict({"input_ids": [[7] * n for n in (1, 30, 62, 63, 200)]})
-    counted = count_block_tokens(blocks, n_special=2, max_length=64)
+    counted = count_block_tokens(blocks, 2, 64)
     assert counted.tolist() == [3, 32, 64, 64, 64]
     # As datasets stores blocks that were chosen or sorted.
-    chosen = count_block_tokens(blocks.select([4, 0]), n_special=2, max_length=64)
+    chosen = count_block_tokens(blocks.select([4, 0]), 2, 64)
     assert chosen.tolist() == [64, 3]
     with pytest.raises(ValueError, match="tokens_per_batch is 63, but a block has 64 tokens"):
         TokenBudgetBatches(counted, 63, seed=0)

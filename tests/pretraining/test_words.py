@@ -145,21 +145,6 @@ def test_byte_level_words_are_those_of_their_text(text: str, expected: list[str]
     assert words_of(make_byte_level_tokenizer("æĿ±", "äº¬", "Âł"), text) == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokens"),
-    [
-        ("wordpiece_tokenizer", ["##e", "##s", "the"]),
-        ("byte_level_tokenizer", ["e", "s", "Ġthe"]),
-        ("sentencepiece_tokenizer", ["e", "s", "▁the"]),
-    ],
-)
-def test_a_block_may_begin_in_the_middle_of_a_word(
-    kind: str, tokens: list[str], request: pytest.FixtureRequest
-) -> None:
-    tokenizer = request.getfixturevalue(kind)
-    assert number_words(tokenizer, ids_of(tokenizer, *tokens)) == [0, 0, 1]
-
-
 def test_a_bare_marker_belongs_to_the_word_that_it_precedes(
     sentencepiece_tokenizer: PreTrainedTokenizerBase,
 ) -> None:
