@@ -63,7 +63,7 @@ class BlockBuilder:
         seed: decides which blocks are short.
 
     Raises:
-        ValueError: the tokenizer is slow, or `max_length` leaves no room for text.
+        ValueError: `max_length` leaves no room for text.
     """
 
     def __init__(
@@ -74,11 +74,6 @@ class BlockBuilder:
         short_block_probability: float = 0.1,
         seed: int = 0,
     ):
-        if not tokenizer.is_fast:
-            raise ValueError(
-                f"{type(tokenizer).__name__} is a slow tokenizer, which does not return offsets: "
-                "load it with AutoTokenizer (use_fast=True)."
-            )
         self.tokenizer = tokenizer
         self.room = max_length - sum(map(len, special_frame(tokenizer)))
         if self.room < 1:

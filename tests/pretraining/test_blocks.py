@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,14 +154,12 @@ def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
     assert build_blocks(documents, again)["input_ids"][:] == expected
 
 
-def test_a_corpus_without_text_a_slow_tokenizer_and_a_length_without_room_are_refused(
+def test_a_corpus_without_text_and_a_length_without_room_are_refused(
     builder: BlockBuilder,
 ) -> None:
     blank = Dataset.from_dict({"text": ["", "  ", "\n"]})
     with pytest.raises(ValueError, match="None of the 3 documents has any text"):
         build_blocks(blank, builder)
-    with pytest.raises(ValueError, match="is a slow tokenizer.*use_fast=True"):
-        BlockBuilder(SimpleNamespace(is_fast=False), max_length=32)
     with pytest.raises(ValueError, match="max_length is 2, which leaves no room"):
         BlockBuilder(builder.tokenizer, max_length=2)
 
