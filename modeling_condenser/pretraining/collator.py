@@ -42,8 +42,7 @@ class CondenserDataCollator:
             (`modeling_condenser.packing`). Windows and masks are the same.
 
     Raises:
-        ValueError: the tokenizer lacks a token that masking needs, or does not list its special
-            tokens; or an argument is out of range.
+        ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
     """
 
     def __init__(
@@ -81,14 +80,6 @@ class CondenserDataCollator:
         self.n_special = len(self._prefix) + len(self._suffix)
         if max_length <= self.n_special:
             raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
-        unlisted = [i for i in (*self._prefix, *self._suffix) if not self.word_starts.special[i]]
-        if bag_of_words and unlisted:
-            raise ValueError(
-                f"{type(tokenizer).__name__} puts {tokenizer.convert_ids_to_tokens(unlisted)} "
-                "around a text but does not list them as special tokens, so a bag of words would "
-                "contain them: declare them with tokenizer.add_special_tokens, or set bow_weight "
-                "to 0."
-            )
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 

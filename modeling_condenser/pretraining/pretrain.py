@@ -67,7 +67,10 @@ def pretrain(
         ValueError: a setting does not fit; the message says which and what to do.
         FileNotFoundError: a local file of the corpus does not exist.
     """
-    recipe, arguments = _read(settings, is_measured=bool(callbacks))
+    if "output_dir" not in settings:
+        raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
+    own = {name: value for name, value in settings.items() if not callbacks or name != READINESS}
+    recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER
     set_seed(arguments.seed)
@@ -95,22 +98,6 @@ def pretrain(
     if arguments.push_to_hub:
         trainer.push_to_hub()
     return model_folder
-
-
-def _read(
-    settings: Mapping[str, Any], *, is_measured: bool
-) -> tuple[PretrainingRecipe, CondenserTrainingArguments]:
-    if settings.get(READINESS) is not None and not is_measured:
-        raise ValueError(
-            f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
-            "modeling_condenser.analysis.while_training.pretrain_and_measure with the same "
-            "settings, as `condenser pretrain` does, or leave it out."
-        )
-    settings = {name: value for name, value in settings.items() if name != READINESS}
-    if "output_dir" not in settings:
-        raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
-    recipe, arguments = fill(settings, PretrainingRecipe, CondenserTrainingArguments)
-    return recipe, arguments
 
 
 def _write_results(trainer: CondenserTrainer, run_folder: Path, *, seconds: float) -> None:

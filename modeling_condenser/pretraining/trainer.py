@@ -49,7 +49,7 @@ class CondenserTrainer(WholeTrainer):
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
       the steps since the last; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`probe`), except
+    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`probe`), not
       under FSDP;
     - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
 

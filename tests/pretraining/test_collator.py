@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import processors
 from torch.utils.data import DataLoader
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining.blocks import KeyedBlocks
 from modeling_condenser.pretraining.collator import CondenserDataCollator
@@ -277,18 +277,3 @@ def test_a_tokenizer_without_the_tokens_of_masking_is_refused(
     )
     with pytest.raises(ValueError, match="needs the CLS token .2. there"):
         CondenserDataCollator(tokenizer)
-
-
-def test_a_tokenizer_that_does_not_list_its_special_tokens_is_refused() -> None:
-    vocabulary = {"[PAD]": 0, "[MASK]": 1, "[U]": 2, "<a>": 3, "b": 4}
-    core = Tokenizer(models.WordPiece(vocabulary, unk_token="[U]"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    core.post_processor = processors.TemplateProcessing(
-        single="<a> $A", special_tokens=[("<a>", 3)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="[PAD]", mask_token="[MASK]"
-    )
-    CondenserDataCollator(tokenizer)
-    with pytest.raises(ValueError, match=r"puts \['<a>'\] around a text but does not list"):
-        CondenserDataCollator(tokenizer, bag_of_words=True)
