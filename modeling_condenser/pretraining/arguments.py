@@ -65,7 +65,7 @@ class PretrainingSettings:
             as fit, and `per_device_train_batch_size` is unused. By default a number of blocks.
         similarity: what vectors are contrasted by; "dot" as published, or "cosine".
         temperature: what similarities are divided by; 1 for dot and 0.05 for cosine by default.
-        cache_chunk_size: texts whose activations are held at once (`gradient_cache`); by default
+        cache_chunk_size: texts whose activations are held at once (gradient cache); by default
             the whole batch's.
         contrastive_weight: of the contrastive loss beside the MLM losses.
         spans: "sentences" for spans of whole sentences, "windows" for equal windows.

@@ -33,7 +33,7 @@ from modeling_condenser.runs.whole_files import write_json
 from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .corpus import load_documents
-from .trainer import CondenserTrainer, train_seconds
+from .trainer import CondenserTrainer
 from .tsdae import remove_decoder
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 
@@ -102,17 +102,9 @@ def pretrain(
 
 def _write_results(trainer: CondenserTrainer, run_folder: Path, *, seconds: float) -> None:
     """Write log, record and model."""
-    model, log = trainer.accelerator.unwrap_model(trainer.model), trainer.state.log_history
-    trainer.facts |= {
-        "seed": trainer.args.seed,
-        "session_seconds": round(seconds, 1),
-        "train_seconds": round(train_seconds(log), 1),
-        "steps": trainer.state.global_step,
-        "tokens_seen": int(trainer.state.num_input_tokens_seen),
-        "n_parameters": sum(p.numel() for p in model.parameters()),
-    }
-    write_json(run_folder / LOG_FILE, log)
-    record_run(run_folder, trainer.facts)
+    write_json(run_folder / LOG_FILE, trainer.state.log_history)
+    record_run(run_folder, {**trainer.run_facts(), "session_seconds": round(seconds, 1)})
+    model = trainer.accelerator.unwrap_model(trainer.model)
     if trainer.args.objective == "tsdae":  # type: ignore[attr-defined]
         remove_decoder(model)
     stages = read_pretraining(run_folder)

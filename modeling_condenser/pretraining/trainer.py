@@ -287,6 +287,18 @@ class CondenserTrainer(WholeTrainer):
         self._window = (now, self.state.global_step)
         return measures
 
+    def run_facts(self) -> dict[str, Any]:
+        """Facts about data, model and training so far, for the run's record and the card."""
+        model = self.accelerator.unwrap_model(self.model)
+        return {
+            **self.facts,
+            "seed": self.args.seed,
+            "steps": self.state.global_step,
+            "tokens_seen": int(self.state.num_input_tokens_seen),
+            "train_seconds": round(train_seconds(self.state.log_history), 1),
+            "n_parameters": sum(p.numel() for p in model.parameters()),
+        }
+
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill a folder with model, code, tokenizer, provenance and card."""
         if checkpoint is None:
@@ -339,17 +351,7 @@ def _link_model(checkpoint: Path, folder: Path) -> None:
 def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
     """The stages that made a model so far, with the running one."""
     stages = read_pretraining(Path(str(trainer.args.output_dir))) or [_stage_of_script(trainer)]
-    state, model = trainer.state, trainer.accelerator.unwrap_model(trainer.model)
-    log = state.log_history
-    run = {
-        **describe_machine(),
-        **trainer.facts,
-        "seed": trainer.args.seed,
-        "steps": state.global_step,
-        "tokens_seen": int(state.num_input_tokens_seen),
-        "train_seconds": round(train_seconds(log), 1),
-        "n_parameters": sum(p.numel() for p in model.parameters()),
-    }
+    log, run = trainer.state.log_history, {**describe_machine(), **trainer.run_facts()}
     running = dataclasses.replace(
         stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
     )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Dataset, load_from_disk
-from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining.blocks import (
     BlockBuilder,
@@ -24,12 +23,12 @@ ROOM = 30  # tokens of text in a block
 
 
 @pytest.fixture(params=KINDS)
-def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def builder(wordpiece_tokenizer: PreTrainedTokenizerBase) -> BlockBuilder:
+def builder(wordpiece_tokenizer):
     return BlockBuilder(wordpiece_tokenizer, max_length=ROOM + 2, seed=3)
 
 
@@ -79,14 +78,12 @@ def as_lists(blocks: Any) -> list[list[int]]:
         (" \n ", []),
     ],
 )
-def test_a_text_is_cut_at_its_sentences(text: str, expected: list[str]) -> None:
+def test_a_text_is_cut_at_its_sentences(text, expected):
     assert sentences_of(text) == expected
 
 
 @pytest.mark.parametrize("share", [0.1, 1.0])
-def test_blocks_are_those_of_the_reference(
-    share: float, wordpiece_tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_blocks_are_those_of_the_reference(share, wordpiece_tokenizer, texts):
     builder = BlockBuilder(
         wordpiece_tokenizer, max_length=ROOM + 2, short_block_probability=share, seed=11
     )
@@ -107,9 +104,7 @@ def test_blocks_are_those_of_the_reference(
     assert len(expected) > 2 * len(texts)
 
 
-def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(tokenizer, texts):
     builder = BlockBuilder(tokenizer, max_length=ROOM + 2)
     n_blocks = 0
     for number, text in enumerate(texts):
@@ -128,16 +123,14 @@ def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(
     assert n_blocks > 2 * len(texts)
 
 
-def test_blank_and_missing_documents_give_no_blocks_and_keep_their_number(
-    builder: BlockBuilder, texts: list[str]
-) -> None:
+def test_blank_and_missing_documents_give_no_blocks_and_keep_their_number(builder, texts):
     with_blanks = builder.build(["", texts[0], None, " \n", texts[1]], [0, 5, 2, 3, 9])
     assert as_lists(with_blanks) == as_lists(builder.build(texts[:2], [5, 9]))
 
 
 def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
-    builder: BlockBuilder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    builder, texts, tmp_path, monkeypatch
+):
     documents = documents_on_disk(texts, tmp_path / "one")
     one = build_blocks(documents, builder)
     two = build_blocks(documents_on_disk(texts, tmp_path / "two"), builder, num_proc=2)
@@ -154,9 +147,7 @@ def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
     assert build_blocks(documents, again)["input_ids"][:] == expected
 
 
-def test_a_corpus_without_text_and_a_length_without_room_are_refused(
-    builder: BlockBuilder,
-) -> None:
+def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
     blank = Dataset.from_dict({"text": ["", "  ", "\n"]})
     with pytest.raises(ValueError, match="None of the 3 documents has any text"):
         build_blocks(blank, builder)
@@ -171,9 +162,7 @@ def stream(builder: BlockBuilder, texts: list[str], *, epoch: int = 0, **options
     return [(b["input_ids"].tolist(), b["mask_key"]) for b in blocks]
 
 
-def test_a_stream_gives_all_blocks_once_in_an_order_of_seed_and_epoch(
-    builder: BlockBuilder, texts: list[str]
-) -> None:
+def test_a_stream_gives_all_blocks_once_in_an_order_of_seed_and_epoch(builder, texts):
     expected = as_lists(builder.build(texts, range(len(texts))))
     order = stream(builder, texts)
     assert stream(builder, texts) == stream(builder, texts, num_proc=2) == order
@@ -190,9 +179,7 @@ def test_a_stream_gives_all_blocks_once_in_an_order_of_seed_and_epoch(
 
 
 @pytest.mark.parametrize(("num_proc", "n_read"), [(0, 512), (2, 6 * 256)])
-def test_a_stream_reads_documents_as_it_needs_them(
-    num_proc: int, n_read: int, builder: BlockBuilder
-) -> None:
+def test_a_stream_reads_documents_as_it_needs_them(num_proc, n_read, builder):
     read = 0
 
     def endless() -> Iterator[dict[str, str]]:

@@ -21,14 +21,12 @@ Batch = Mapping[str, torch.Tensor]
 
 
 @pytest.fixture(params=KINDS)
-def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def wordpiece_blocks(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> list[list[int]]:
+def wordpiece_blocks(wordpiece_tokenizer, texts):
     return [ids[:100] for ids in blocks_of(wordpiece_tokenizer, texts)]
 
 
@@ -48,9 +46,7 @@ def same(a: Batch, b: Batch) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(wordpiece_tokenizer):
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64)
     for longest, width in [(1, 8), (6, 8), (7, 16), (62, 64), (500, 64)]:
         batch = collator(examples_of([[50] * longest, [50]]))
@@ -62,9 +58,7 @@ def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(
     assert odd["input_ids"].shape == (1, 33)
 
 
-def test_blocks_stand_between_their_special_tokens_and_padding_follows(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_blocks_stand_between_their_special_tokens_and_padding_follows(tokenizer, texts):
     blocks = [ids[:60] for ids in blocks_of(tokenizer, texts)]
     batch = CondenserDataCollator(tokenizer, max_length=64)(examples_of(blocks))
     restored = restore(batch).tolist()
@@ -75,9 +69,7 @@ def test_blocks_stand_between_their_special_tokens_and_padding_follows(
         assert mask == [1] * (len(block) + 2) + [0] * n_pads
 
 
-def test_special_tokens_and_padding_are_never_masked(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_special_tokens_and_padding_are_never_masked(tokenizer, texts):
     blocks = [ids[:60] for ids in blocks_of(tokenizer, texts)]
     for block in blocks[::2]:
         block[len(block) // 2] = tokenizer.unk_token_id
@@ -101,8 +93,8 @@ def test_special_tokens_and_padding_are_never_masked(
 
 
 def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+    wordpiece_tokenizer, wordpiece_blocks
+):
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
     batch = collator(examples_of(wordpiece_blocks))
     continues = [
@@ -117,9 +109,7 @@ def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(
             assert not continues[block[i]] or masked[i] == masked[i - 1]
 
 
-def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(wordpiece_tokenizer):
     block = list(range(100, 150))
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=16)
     batch = collator(examples_of([block] * 2000))
@@ -133,9 +123,7 @@ def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(
     assert counts.min() > 20 and counts.max() < 100  # 54 on average
 
 
-def test_masks_depend_on_the_block_and_its_key_only(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_masks_depend_on_the_block_and_its_key_only(tokenizer, texts):
     collator = CondenserDataCollator(tokenizer, max_length=48)  # some blocks are cut
     blocks = blocks_of(tokenizer, texts)[:60]
     examples = examples_of(blocks)
@@ -149,9 +137,7 @@ def test_masks_depend_on_the_block_and_its_key_only(
     assert not same(together, collator(examples_of(blocks, first_key=1000)))
 
 
-def test_masks_depend_on_seed_epoch_and_block_not_on_workers(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+def test_masks_depend_on_seed_epoch_and_block_not_on_workers(wordpiece_tokenizer, wordpiece_blocks):
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
     blocks = Dataset.from_dict({"input_ids": wordpiece_blocks})
 
@@ -175,8 +161,8 @@ def test_masks_depend_on_seed_epoch_and_block_not_on_workers(
 
 
 def test_examples_without_keys_are_masked_differently_in_each_epoch_with_workers(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+    wordpiece_tokenizer, wordpiece_blocks
+):
     examples = [{"input_ids": ids} for ids in wordpiece_blocks[:64]]
 
     def two_epochs() -> list[list[Batch]]:
@@ -195,9 +181,7 @@ def test_examples_without_keys_are_masked_differently_in_each_epoch_with_workers
     assert not same(first[0], first[1])
 
 
-def test_texts_tokenized_the_usual_way_give_the_same_batch(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_texts_tokenized_the_usual_way_give_the_same_batch(tokenizer, texts):
     collator = CondenserDataCollator(tokenizer, max_length=64)
     bare, framed = (
         collator(examples_of(tokenizer(texts[:20], add_special_tokens=flag)["input_ids"]))
@@ -212,8 +196,8 @@ def bags(targets: torch.Tensor) -> list[list[int]]:
 
 
 def test_a_bag_holds_each_token_of_the_unmasked_block_once_and_no_special_one(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+    wordpiece_tokenizer, wordpiece_blocks
+):
     unknown, sep = wordpiece_tokenizer.unk_token_id, wordpiece_tokenizer.sep_token_id
     blocks = [*wordpiece_blocks[:9], [50, unknown, 50, 51, sep], [unknown]]
     settings = {"max_length": 128, "mlm_probability": 0.9, "bag_of_words": True}
@@ -230,8 +214,8 @@ def test_a_bag_holds_each_token_of_the_unmasked_block_once_and_no_special_one(
 
 
 def test_the_second_masking_is_another_one_of_its_own_rate_and_leaves_the_first_as_it_was(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+    wordpiece_tokenizer, wordpiece_blocks
+):
     settings = {"max_length": 128, "mlm_probability": 0.3}
     examples = examples_of(wordpiece_blocks)
     once = CondenserDataCollator(wordpiece_tokenizer, **settings)(examples)
@@ -256,16 +240,12 @@ def test_the_second_masking_is_another_one_of_its_own_rate_and_leaves_the_first_
         ({"max_length": 2}, "max_length is 2, which leaves no room"),
     ],
 )
-def test_arguments_out_of_range_are_refused(
-    settings: dict, message: str, wordpiece_tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_arguments_out_of_range_are_refused(settings, message, wordpiece_tokenizer):
     with pytest.raises(ValueError, match=message):
         CondenserDataCollator(wordpiece_tokenizer, **settings)
 
 
-def test_a_tokenizer_without_the_tokens_of_masking_is_refused(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenizer):
     for name, message in (("mask_token", "has no mask token"), ("pad_token", "no padding token")):
         tokenizer = copy.deepcopy(wordpiece_tokenizer)
         setattr(tokenizer, name, None)

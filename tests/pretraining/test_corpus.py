@@ -69,13 +69,13 @@ def read(*sources: Source | Path | str, streaming: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_kind_of_file_gives_its_documents(name: str, streaming: bool, tmp_path: Path) -> None:
+def test_every_kind_of_file_gives_its_documents(name, streaming, tmp_path):
     column = "text" if name == "c.txt" else "body"
     source = Source(str(write(tmp_path / name, TEXTS, column=column)), text_column=column)
     assert read(source, streaming=streaming) == TEXTS
 
 
-def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path: Path) -> None:
+def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     write(tmp_path / "c" / "b.jsonl", TEXTS[1:2])
     write(tmp_path / "c" / "a.jsonl", TEXTS[:1])
     write(tmp_path / "c" / "later" / "a.jsonl", TEXTS[2:])
@@ -85,14 +85,12 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path: Path) -> None:
     assert read(f"{tmp_path}/c/[ab].jsonl", streaming=True) == TEXTS[:2]
 
 
-def test_sources_of_all_kinds_follow_one_another(tmp_path: Path) -> None:
+def test_sources_of_all_kinds_follow_one_another(tmp_path):
     files = [write(tmp_path / name, [f"{name} {text}" for text in TEXTS]) for name in WRITERS]
     assert read(*files) == [f"{name} {text}" for name in WRITERS for text in TEXTS]
 
 
-def test_streamed_sources_take_turns_until_all_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_sources_take_turns_until_all_are_read(tmp_path, monkeypatch):
     # The library waits 5 s for its reading threads when it has read all.
     monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
     long = write(tmp_path / "c.parquet", [f"long {i}" for i in range(4)])
@@ -100,42 +98,40 @@ def test_streamed_sources_take_turns_until_all_are_read(
     assert read(long, short, streaming=True) == ["long 0", "short 0", "long 1", "long 2", "long 3"]
 
 
-def test_rows_are_joined_to_documents(tmp_path: Path) -> None:
+def test_rows_are_joined_to_documents(tmp_path):
     file = write(tmp_path / "c.jsonl", ["a.", "b.", "", "c.", "d.", "e.", "f."], column="sentence")
     source = Source(str(file), text_column="sentence", join_rows=3)
     for streaming in (False, True):
         assert read(source, streaming=streaming) == ["a. b.", "c. d. e.", "f."]
 
 
-def test_a_missing_column_is_refused_and_the_nearest_named(tmp_path: Path) -> None:
+def test_a_missing_column_is_refused_and_the_nearest_named(tmp_path):
     file = write(tmp_path / "c.csv", TEXTS, column="texts")
     with pytest.raises(ValueError, match=r"no column 'text'.*id, texts. Did you mean 'texts'?"):
         read(file)
 
 
 @pytest.mark.parametrize("path", ["{}/c.jsonl", "./no/folder", "c.txt", "{}/*.txt", "{}"])
-def test_a_missing_file_is_not_taken_for_a_data_set(path: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
     with pytest.raises(FileNotFoundError, match="There are no documents at"):
         read(path.format(tmp_path))
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_corpus_without_documents_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_corpus_without_documents_is_refused(name, tmp_path):
     (tmp_path / name).touch()
     with pytest.raises(ValueError, match="holds no documents: the corpus is empty"):
         read(tmp_path / name)
 
 
-def test_numbers_in_the_text_column_are_read_as_text(tmp_path: Path) -> None:
+def test_numbers_in_the_text_column_are_read_as_text(tmp_path):
     file = tmp_path / "c.csv"
     file.write_text("text\n1900\n2000\n")
     assert read(file) == read(file, streaming=True) == ["1900", "2000"]
 
 
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
-def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, monkeypatch):
     calls = []
 
     def load(*args: Any, **kwargs: Any) -> Dataset:
@@ -149,7 +145,7 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(
     assert calls == [((name, "en"), expected)]
 
 
-def test_a_recipe_names_one_source_or_several() -> None:
+def test_a_recipe_names_one_source_or_several():
     def sources(corpus: Any) -> list[Source]:
         return PretrainingRecipe(encoder="e", corpus=corpus).sources
 

@@ -36,7 +36,7 @@ def nth(seed: int, n: int) -> int:
     return next(generator)
 
 
-def test_the_plain_generator_gives_the_published_values() -> None:
+def test_the_plain_generator_gives_the_published_values():
     # As printed by Vigna's splitmix64.c, whose first outputs many implementations quote.
     generator = splitmix64(1234567)
     assert [next(generator) for _ in range(3)] == [
@@ -47,9 +47,7 @@ def test_the_plain_generator_gives_the_published_values() -> None:
 
 
 @pytest.mark.parametrize(("key", "stream"), [(0, 0), (1234567, 1), (2**63 - 1, 3)])
-def test_uniforms_are_the_sequence_seeded_with_the_stream_th_value_of_the_key(
-    key: int, stream: int
-) -> None:
+def test_uniforms_are_the_sequence_seeded_with_the_stream_th_value_of_the_key(key, stream):
     generator = splitmix64(nth(key, stream))
     expected = [(next(generator) >> 11) / 2**53 for _ in range(20)]
     keys = np.array([5, key])
@@ -60,14 +58,14 @@ def test_uniforms_are_the_sequence_seeded_with_the_stream_th_value_of_the_key(
     assert some.tolist() == [expected[3], expected[19]]
 
 
-def test_random_keys_fold_their_parts_in_turn_and_broadcast() -> None:
+def test_random_keys_fold_their_parts_in_turn_and_broadcast():
     key = 0
     for part in (7, 0, 123456789):
         key = nth((key + nth(part, 0)) % SIXTY_FOUR_BITS, 0)
     assert random_keys(7, 0, np.array([3, 123456789]))[1] == key >> 1
 
 
-def test_draws_of_neighbouring_keys_and_streams_are_uniform_and_uncorrelated() -> None:
+def test_draws_of_neighbouring_keys_and_streams_are_uniform_and_uncorrelated():
     keys = random_keys(1, 0, np.arange(100_000))
     assert len(np.unique(keys)) == len(keys) and keys.min() >= 0
     draws = np.stack([uniforms(keys, 1, stream=stream)[:, 0] for stream in range(4)])
@@ -78,7 +76,7 @@ def test_draws_of_neighbouring_keys_and_streams_are_uniform_and_uncorrelated() -
 
 
 @pytest.mark.parametrize("n", [1, 127, 2048, 2049])
-def test_a_permutation_is_the_order_of_the_draws(n: int) -> None:
+def test_a_permutation_is_the_order_of_the_draws(n):
     keys = random_keys(5, np.arange(5))
     orders = permutations(keys, n, stream=2)
     assert orders.dtype == np.int64 and orders.shape == (5, n)

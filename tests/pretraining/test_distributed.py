@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -142,7 +141,7 @@ def launch(commands: list[list[str]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory, bert_folder, corpus_file) -> dict[str, Any]:
+def shared(tmp_path_factory, bert_folder, corpus_file):
     """Settings with a tiny BERT, of larger weights, so that the vectors of texts differ."""
     folder = tmp_path_factory.mktemp("large-weights") / "encoder"
     shutil.copytree(bert_folder, folder)
@@ -168,7 +167,7 @@ def shared(tmp_path_factory, bert_folder, corpus_file) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, shared) -> dict[int, Path]:
+def folders(tmp_path_factory, shared):
     """Folders of all runs: number of processes -> their common folder."""
     folders = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}
     for n_processes, folder in folders.items():
@@ -242,7 +241,7 @@ def test_each_launcher_trains_as_one_process_does_on_the_whole_batch(shared, tmp
             torch.testing.assert_close(model[name], value, rtol=0, atol=1e-4, msg=name)
 
 
-def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path: Path) -> None:
+def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
     script = tmp_path / "sharded.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{SHARDED}")
     launch([[*LAUNCHERS["torchrun"][0].split(), str(script)]])

@@ -49,7 +49,7 @@ def order_of(words: list[int], key: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("longest", "share"), [(1, 0.15), (3, 0.4), (12, 0.9), (12, 0.15)])
-def test_the_choice_equals_the_reference_s_loop(longest: int, share: float) -> None:
+def test_the_choice_equals_the_reference_s_loop(longest, share):
     rng = np.random.default_rng(longest)
     n_skipped = 0
     for batch in range(40):
@@ -66,7 +66,7 @@ def test_the_choice_equals_the_reference_s_loop(longest: int, share: float) -> N
     assert longest == 1 or n_skipped > 0  # the case in which words are skipped did come up
 
 
-def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit() -> None:
+def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit():
     """Words are looked at some at a time: here most rows must be followed to their end."""
     rng = np.random.default_rng(7)
     lengths = [rng.permutation([5] * 69 + [1] * 4 + [2] * 2) for _ in range(30)]
@@ -78,7 +78,7 @@ def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit() -> N
         assert sum(got) == 4
 
 
-def test_words_of_one_length_are_chosen_equally_often() -> None:
+def test_words_of_one_length_are_chosen_equally_often():
     words = np.tile(np.arange(20), (20_000, 1))
     chosen = choose_words(words, np.full(20_000, 3), random_keys(9, np.arange(20_000)))
     counts = chosen.sum(axis=0)
@@ -87,7 +87,7 @@ def test_words_of_one_length_are_chosen_equally_often() -> None:
     assert stats.chisquare(counts).pvalue > 0.001
 
 
-def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding() -> None:
+def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding():
     rng = np.random.default_rng(4)
     rows = [make_words(rng, width=int(rng.integers(5, 60)), longest=4) for _ in range(30)]
     keys = random_keys(1, np.arange(30))
@@ -99,13 +99,13 @@ def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding() -> None:
         assert together[i, : len(row)].tolist() == alone[0].tolist()
 
 
-def test_the_budget_is_a_rounded_share_and_at_least_one() -> None:
+def test_the_budget_is_a_rounded_share_and_at_least_one():
     n_tokens = np.arange(600)
     expected = [0] + [max(1, round(n * 0.15)) for n in range(1, 600)]
     assert masking_budget(n_tokens, 0.15).tolist() == expected
 
 
-def test_eighty_per_cent_are_masked_ten_replaced_and_ten_kept() -> None:
+def test_eighty_per_cent_are_masked_ten_replaced_and_ten_kept():
     ids = 1000 + np.arange(400_000).reshape(4000, 100)
     chosen = np.random.default_rng(0).random(ids.shape) < 0.5
     keys, ordinary = random_keys(0, np.arange(4000)), np.arange(100, 150)

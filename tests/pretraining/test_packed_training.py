@@ -81,7 +81,7 @@ def test_an_encoder_that_cannot_be_packed_is_padded_or_refused(bert_folder, monk
 
 
 @pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def batches(monkeypatch):
     """The batches that training steps are given."""
     given: list[dict[str, Any]] = []
     step = CondenserTrainer.training_step

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,7 @@ pretrain(settings)
 
 
 @pytest.fixture
-def resumable(settings: dict[str, Any]) -> dict[str, Any]:
+def resumable(settings):
     return {
         **settings,
         "encoder_changes": {},  # dropout is on

@@ -16,7 +16,7 @@ SENTENCE = "The naïve poet (of Łódź) sees it: 7298 % of the fjord-museum - t
 
 
 @pytest.fixture(params=KINDS)
-def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
@@ -86,16 +86,14 @@ def make_byte_level_tokenizer(*tokens: str) -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
 
-def test_all_vocabularies_give_the_words_of_a_sentence(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_all_vocabularies_give_the_words_of_a_sentence(tokenizer):
     expected = "The naïve poet ( of Łódź ) sees it : 7298 % of the fjord - museum - twice !"
     assert " ".join(words_of(tokenizer, SENTENCE)) == expected
     assert len(tokenizer.tokenize(SENTENCE)) > len(expected.split())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_word_begins_wherever_bert_would_begin_one(
-    kind: str, texts: list[str], request: pytest.FixtureRequest
-) -> None:
+def test_a_word_begins_wherever_bert_would_begin_one(kind, texts, request):
     tokenizer = request.getfixturevalue(kind)
     n_compared = 0
     for text in texts:
@@ -119,9 +117,7 @@ def test_a_word_begins_wherever_bert_would_begin_one(
     assert n_compared > 150
 
 
-def test_rows_are_numbered_from_zero_without_special_tokens_and_padding(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_rows_are_numbered_from_zero_without_special_tokens_and_padding(wordpiece_tokenizer):
     the, piece, unknown = ids_of(wordpiece_tokenizer, "the", "##e", "[UNK]")
     cls, sep, pad = ids_of(wordpiece_tokenizer, "[CLS]", "[SEP]", "[PAD]")
     ids = np.array([[cls, the, piece, the, sep, pad], [cls, piece, piece, unknown, the, the]])
@@ -140,14 +136,12 @@ def test_rows_are_numbered_from_zero_without_special_tokens_and_padding(
         ("ab).ab (ab", ["ab", ")", ".", "ab", "(", "ab"]),
     ],
 )
-def test_byte_level_words_are_those_of_their_text(text: str, expected: list[str]) -> None:
+def test_byte_level_words_are_those_of_their_text(text, expected):
     """Where bytes are merged to characters, and where they are not."""
     assert words_of(make_byte_level_tokenizer("æĿ±", "äº¬", "Âł"), text) == expected
 
 
-def test_a_bare_marker_belongs_to_the_word_that_it_precedes(
-    sentencepiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_a_bare_marker_belongs_to_the_word_that_it_precedes(sentencepiece_tokenizer):
     for tokens, expected in [
         (["▁the", "▁", "e", "s"], [0, 1, 1, 1]),
         (["▁the", "▁", "(", "e"], [0, 1, 1, 2]),
@@ -162,7 +156,7 @@ def test_a_bare_marker_belongs_to_the_word_that_it_precedes(
     ]  # fmt: skip
 
 
-def test_a_vocabulary_of_whole_words_is_refused() -> None:
+def test_a_vocabulary_of_whole_words_is_refused():
     model = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
     model.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="[UNK]")

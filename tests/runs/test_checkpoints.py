@@ -24,7 +24,7 @@ def make_checkpoint(run_folder: Path, step: int, *, sealed: bool = True) -> Path
     return folder
 
 
-def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path, caplog) -> None:
+def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path, caplog):
     assert last_whole_checkpoint(tmp_path / "no such folder") is None
     make_checkpoint(tmp_path, 200, sealed=False)
     assert last_whole_checkpoint(tmp_path) is None  # a run killed in its first save starts again
@@ -36,7 +36,7 @@ def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path, caplog) ->
     assert "checkpoint-200 is incomplete" in caplog.text
 
 
-def test_a_manifest_of_an_older_version_marks_a_complete_checkpoint(tmp_path: Path) -> None:
+def test_a_manifest_of_an_older_version_marks_a_complete_checkpoint(tmp_path):
     folder = make_checkpoint(tmp_path, 1, sealed=False)
     assert not is_complete(folder)
     files = {"model.safetensors": {"size": 7, "sha256": "0" * 64}}
@@ -52,9 +52,7 @@ def test_a_manifest_of_an_older_version_marks_a_complete_checkpoint(tmp_path: Pa
         (1, 9, [9, 100, 200]),
     ],
 )
-def test_the_newest_the_best_and_incomplete_ones_are_kept(
-    keep: int | None, best: int | None, left: list[int], tmp_path: Path
-) -> None:
+def test_the_newest_the_best_and_incomplete_ones_are_kept(keep, best, left, tmp_path):
     for step in (100, 9, 30, 20):
         make_checkpoint(tmp_path, step)
     make_checkpoint(tmp_path, 200, sealed=False)

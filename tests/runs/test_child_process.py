@@ -23,7 +23,7 @@ def _describe(*, number: int, error: str | None = None) -> dict[str, object]:
     return {"twice": 2 * number, "process": os.getpid(), "mark": os.environ.get("MARK")}
 
 
-def test_the_result_comes_from_another_process() -> None:
+def test_the_result_comes_from_another_process():
     environment = {**os.environ, "MARK": "here"}
     answer = call_apart(_describe, {"number": 4}, failed="it failed", environment=environment)
     assert (answer["twice"], answer["mark"]) == (8, "here")
@@ -38,6 +38,6 @@ def test_the_result_comes_from_another_process() -> None:
         ("killed", RuntimeError, "^it failed: the process ended with -9"),
     ],
 )
-def test_an_error_there_is_raised_here(error: str, kind: type, words: str) -> None:
+def test_an_error_there_is_raised_here(error, kind, words):
     with pytest.raises(kind, match=f"(?s){words}"):
         call_apart(_describe, {"number": 4, "error": error}, failed="it failed")

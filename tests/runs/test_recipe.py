@@ -57,14 +57,14 @@ def read_text(text: str, tmp_path: Path, *changes: str) -> dict[str, Any]:
         ("'1e-4'", "1e-4"),
     ],
 )
-def test_values_are_read_as_they_look(written: str, expected: Any, tmp_path: Path) -> None:
+def test_values_are_read_as_they_look(written, expected, tmp_path):
     from_file = read_text(f"field: {written}", tmp_path)["field"]
     from_words = parse_changes(["--field", written])["field"]
     for value in (from_file, from_words):
         assert value == expected and type(value) is type(expected)
 
 
-def test_changes_come_over_the_file(tmp_path: Path) -> None:
+def test_changes_come_over_the_file(tmp_path):
     text = "learning_rate: 1e-4\nmax_steps: 10\ncorpus: {path: a, name: en}\n"
     words = ["--max_steps", "20", "--learning-rate=3e-5", "--bf16", "true", "--seed", "-1"]
     assert read_text(text, tmp_path, *words) == {
@@ -76,7 +76,7 @@ def test_changes_come_over_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_words_without_field_or_value_and_files_without_fields_are_refused(tmp_path: Path) -> None:
+def test_words_without_field_or_value_and_files_without_fields_are_refused(tmp_path):
     for words, message in (
         (["seed", "1"], "'seed' came without a field"),
         (["--seed"], "--seed came without a value"),
@@ -88,14 +88,14 @@ def test_words_without_field_or_value_and_files_without_fields_are_refused(tmp_p
     assert read_text("# nothing\n", tmp_path, "--a=b=c") == {"a": "b=c"}
 
 
-def test_fields_go_to_every_class_that_has_them() -> None:
+def test_fields_go_to_every_class_that_has_them():
     zoo, tickets, again = fill({"name": "Oslo", "price": 12, "cages": ["a"]}, Zoo, Tickets, Zoo)
     assert zoo == again == Zoo(name="Oslo", cages=["a"])
     assert tickets == Tickets(price=12.0) and type(tickets.price) is float
     assert fill({"name": "Oslo", "season": None, "share": 1}, Zoo) == (Zoo("Oslo", share=1.0),)
 
 
-def test_unknown_and_missing_fields_are_refused_and_the_nearest_named() -> None:
+def test_unknown_and_missing_fields_are_refused_and_the_nearest_named():
     with pytest.raises(ValueError, match="no field 'n_animal'. Did you mean 'n_animals'?"):
         fill({"name": "Oslo", "n_animal": 3}, Zoo, Tickets)
     with pytest.raises(ValueError, match="no field 'warmup_ration'. Did you mean 'warmup_"):
@@ -113,14 +113,12 @@ def test_unknown_and_missing_fields_are_refused_and_the_nearest_named() -> None:
         ("season", "spring", "season is 'spring', expected one of 'summer', 'winter'"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_refused(name: str, value: Any, message: str) -> None:
+def test_a_value_of_a_wrong_type_is_refused(name, value, message):
     with pytest.raises(ValueError, match=message):
         fill({"name": "Oslo", name: value}, Zoo)
 
 
-def test_a_shipped_recipe_is_found_by_name_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = SHIPPED / "study" / "demo.yaml"
     for name in ("study/demo", "study/demo.yaml"):
@@ -155,7 +153,7 @@ ON_THE_COMMAND_LINE = {
         for file in sorted((SHIPPED / kind).glob("*.yaml"))
     ],
 )
-def test_every_shipped_recipe_fills_its_classes(name: str) -> None:
+def test_every_shipped_recipe_fills_its_classes(name):
     settings = read_recipe(name)
     classes = CLASSES[name.partition("/")[0]]
     check_fills(settings, classes)

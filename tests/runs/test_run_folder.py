@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_new_or_empty_folder_gets_the_recipe(tmp_path: Path) -> None:
+def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "runs" / "new"):
         claim_run_folder(folder, SETTINGS)
@@ -43,7 +43,7 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path: Path) -> None:
         assert written == {n: v for n, v in SETTINGS.items() if n != "output_dir"}
 
 
-def test_the_same_settings_resume_the_run_also_in_a_moved_folder(tmp_path: Path) -> None:
+def test_the_same_settings_resume_the_run_also_in_a_moved_folder(tmp_path):
     claim_run_folder(tmp_path, SETTINGS)
     (tmp_path / "checkpoint-1").mkdir()
     before = contents(tmp_path)
@@ -52,7 +52,7 @@ def test_the_same_settings_resume_the_run_also_in_a_moved_folder(tmp_path: Path)
     assert contents(tmp_path) == before
 
 
-def test_only_settings_that_do_not_change_the_result_may_change(tmp_path: Path) -> None:
+def test_only_settings_that_do_not_change_the_result_may_change(tmp_path):
     claim_run_folder(tmp_path, SETTINGS)
     before = contents(tmp_path)
     changed = {**SETTINGS, "save_steps": 7, "dataloader_num_workers": 4, "logging_steps": 1}
@@ -63,7 +63,7 @@ def test_only_settings_that_do_not_change_the_result_may_change(tmp_path: Path) 
     assert contents(tmp_path) == before
 
 
-def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     before = contents(tmp_path)
@@ -72,7 +72,7 @@ def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path: Path) -
     assert contents(tmp_path) == before
 
 
-def test_a_record_holds_facts_versions_and_machine(tmp_path: Path) -> None:
+def test_a_record_holds_facts_versions_and_machine(tmp_path):
     record_run(tmp_path, {"seed": 4, "steps": 10})
     record = json.loads((tmp_path / RUN_FILE).read_text())
     assert record == {**describe_machine(), "seed": 4, "steps": 10}
@@ -82,7 +82,7 @@ def test_a_record_holds_facts_versions_and_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_an_error_leaves_the_old_folder_and_no_partial_one(exists: bool, tmp_path: Path) -> None:
+def test_an_error_leaves_the_old_folder_and_no_partial_one(exists, tmp_path):
     folder = tmp_path / "deep" / "model"
     if exists:
         folder.mkdir(parents=True)
@@ -94,9 +94,7 @@ def test_an_error_leaves_the_old_folder_and_no_partial_one(exists: bool, tmp_pat
     assert [entry.name for entry in folder.parent.iterdir()] == (["model"] if exists else [])
 
 
-def test_a_finished_folder_replaces_old_and_partial_ones(
-    tmp_path: Path,
-) -> None:
+def test_a_finished_folder_replaces_old_and_partial_ones(tmp_path):
     for name, file in [("model", "old"), (".model.partial", "half"), (".model.replaced", "older")]:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(file)
