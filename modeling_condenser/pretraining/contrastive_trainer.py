@@ -141,6 +141,11 @@ class ContrastiveTrainer(CondenserTrainer):
 
 def _check_batch(args: CondenserTrainingArguments) -> None:
     """Check that the arguments fit a loss over the whole batch."""
+    if not isinstance(args, CondenserTrainingArguments):
+        raise ValueError(
+            f"args are {type(args).__name__}, but ContrastiveTrainer needs "
+            "CondenserTrainingArguments, which decide the contrast."
+        )
     n_pairs, chunk = args.per_device_train_batch_size, args.cache_chunk_size
     if args.gradient_accumulation_steps > 1:
         raise ValueError(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, TrainingArguments
 
 from modeling_condenser import (
     CondenserForMaskedLM,
@@ -229,6 +229,11 @@ def test_arguments_that_do_not_fit_a_loss_over_the_batch_are_refused(
 ):
     with pytest.raises(ValueError, match=message):
         make_trainer(**settings)
+
+
+def test_plain_training_arguments_are_refused():
+    with pytest.raises(ValueError, match="needs CondenserTrainingArguments"):
+        ContrastiveTrainer(None, TrainingArguments("unused", use_cpu=True))
 
 
 COCONDENSER = {"objective": "cocondenser", "similarity": "cosine", "cache_chunk_size": 6}
