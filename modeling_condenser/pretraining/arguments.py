@@ -40,38 +40,38 @@ class PretrainingSettings:
     """What is trained, on which blocks and batches.
 
     Attributes:
-        objective: "condenser"; "mlm" for plain masked language modelling, its control;
-            "cocondenser" for the Condenser's losses on two spans of each document and a contrast
-            of their vectors; "ict" for the Inverse Cloze Task, without any MLM. In these two,
-            `per_device_train_batch_size` counts documents (passages), of two texts each. "tsdae"
-            for a decoder that reconstructs blocks from the vectors of noisy copies.
-        streaming: read the corpus as needed instead of preparing it on disk; needs `max_steps`.
-            Each process reads and tokenizes all of it, and takes its own batches.
+        objective: "condenser"; "mlm", plain masked language modelling, the control; "cocondenser",
+            the Condenser's losses on two spans of each document and a contrast of their vectors;
+            "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
+            vectors of noisy copies. With "cocondenser" and "ict", `per_device_train_batch_size`
+            counts documents (passages), of two texts each.
+        streaming: read the corpus during training instead of preparing it on disk; needs
+            `max_steps`. Each process reads and tokenizes all of it, and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
-        bow_weight: of bag-of-words prediction from the late CLS beside the objective's own loss
-            (Ma et al. 2024); 0 leaves it out.
+        bow_weight: weight of bag-of-words prediction from the late CLS (Ma et al. 2024); 0 for
+            none.
         bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
             The paper's are 1.0 and 0.1.
         blocks_seed: decides which blocks are short; runs of other seeds read the same blocks.
         preprocessing_workers: processes that build blocks.
         packed: whether batches are without padding (`modeling_condenser.packing`); losses and
             gradients are the same. By default, wherever the encoder supports it and no
-            `attn_implementation` is stated.
+            `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
             library's choice by default.
-        tokens_per_batch: of a device, at most, special ones included; batches hold as many blocks
-            as fit, and `per_device_train_batch_size` is unused. By default a number of blocks.
-        similarity: what vectors are contrasted by; "dot" as published, or "cosine".
-        temperature: what similarities are divided by; 1 for dot and 0.05 for cosine by default.
+        tokens_per_batch: most tokens in a batch of one device, with special tokens; batches then
+            hold as many blocks as fit, and `per_device_train_batch_size` is unused.
+        similarity: "dot" as published, or "cosine".
+        temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); by default
             the whole batch's.
-        contrastive_weight: of the contrastive loss beside the MLM losses.
-        spans: "sentences" for spans of whole sentences, "windows" for equal windows.
+        contrastive_weight: weight of the contrastive loss, added to the MLM losses.
+        spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
         span_length: longest span in tokens, with special tokens; `max_length` by default.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
-        removal_probability: share of contexts without their pseudo-query.
+        removal_probability: share of contexts that their pseudo-query is removed from.
         deletion_probability: of each word in the copies that TSDAE's encoder reads.
     """
 

@@ -34,7 +34,8 @@ class ContrastiveTrainer(CondenserTrainer):
         self.cache_chunk_size = args.cache_chunk_size
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
-        n_pairs, batch = len(self.train_dataset), args.train_batch_size * args.world_size  # type: ignore[arg-type]
+        n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
+        batch = args.train_batch_size * args.world_size
         if n_pairs < batch:
             raise ValueError(
                 f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "

@@ -39,7 +39,7 @@ class DenoisingCollator:
     The deleted words depend on a block and its `mask_key` only, as masks do.
 
     Args:
-        collator: whose tokenizer, special tokens and windows of over-long blocks are used.
+        collator: whose tokenizer, special tokens and windows of long blocks are used.
         deletion_probability: of each word; at least one word of a block is kept.
     """
 
