@@ -6,8 +6,7 @@
     bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
     runs/other-system.trec                       a TREC run file
 
-Evaluation, mining and search parse and open systems here, so that a name means the same in every
-command. Importing this module does not import torch; opening an encoder does.
+Importing this module does not import torch; opening an encoder does.
 """
 
 from collections.abc import Mapping
@@ -19,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from datasets import Dataset
 
-from modeling_condenser.encoding.fingerprints import fingerprint_files
-from modeling_condenser.encoding.precision import FLOAT32, Dtype, check_dtype
+from modeling_condenser.encoding.fingerprints import Dtype, fingerprint_files
 from modeling_condenser.repository.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .bm25 import Bm25, read_settings
 from .dense import SearchSettings, open_dense
-from .runs import Run, rank_passages, read_run
+from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -103,10 +101,9 @@ class System:
 
     def in_dtype(self, dtype: Dtype) -> "System":
         """The same system with this dtype, if it is an encoder without a stated dtype."""
-        check_dtype(dtype)
-        if not self.is_dense or dtype == FLOAT32 or "dtype" in self.settings:
+        if not self.is_dense or dtype == "float32" or "dtype" in self.settings:
             return self
-        settings = {**self.settings, "dtype": dtype}
+        settings = {**self.settings, **dict([_read_setting(f"dtype={dtype}", self.model)])}
         is_named = self.name != _default_name(self.model, self.settings)
         name = self.name if is_named else _default_name(self.model, settings)
         return replace(self, name=name, settings=settings)
@@ -138,9 +135,7 @@ def parse_system(text: str | Path) -> System:
         raise ValueError(
             f"{str(text)!r} names no system: begin with a folder, a Hub name, or bm25."
         )
-    known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
-    known = _BM25_SETTINGS if model == BM25 else known
-    settings = dict(_read_setting(word, known, model) for word in words)
+    settings = dict(_read_setting(word, model) for word in words)
     name = settings.pop("name", None) or _default_name(model, settings)
     return System(model, str(name), settings)
 
@@ -150,7 +145,9 @@ def _default_name(model: str, settings: Mapping[str, Any]) -> str:
     return "-".join([_base_name(model), *values])
 
 
-def _read_setting(word: str, known: Mapping[str, Any], model: str) -> tuple[str, Any]:
+def _read_setting(word: str, model: str) -> tuple[str, Any]:
+    known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
+    known = _BM25_SETTINGS if model == BM25 else known
     setting, equals, value = word.partition("=")
     if setting not in known or not equals:
         nearest = get_close_matches(setting, known, n=1)
@@ -182,21 +179,13 @@ def _base_name(model: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Answers queries from a run file.
-
-    Attributes:
-        run: as read from its file.
-    """
+    """Answers queries from a run file."""
 
     run: Run
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages of the run for each query that it has."""
-        return {
-            query_id: dict(rank_passages(self.run[query_id])[:depth])
-            for query_id in queries
-            if query_id in self.run
-        }
+        return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
 
 
 def open_searcher(

@@ -1,4 +1,4 @@
-"""What the three kinds of models say of themselves, what must be stated, and what is refused."""
+"""The contracts of the three kinds of models, what must be stated, and what is refused."""
 
 import json
 import shutil
@@ -32,7 +32,6 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
-from tests.publishing.making import make_run
 
 
 def save_model(folder: Path, modules: list, **settings: Any) -> Path:
@@ -49,33 +48,29 @@ def pooled(bert_folder: Path, mode: str = "cls") -> list:
     return [Transformer(str(bert_folder)), Pooling(32, pooling_mode=mode)]
 
 
-def test_an_exports_contract_is_read_as_it_stands(bert_folder: Path, tmp_path: Path) -> None:
+def test_an_exports_contract_is_read(bert_run: Path, tmp_path: Path) -> None:
     contract = EncodingContract(9, 20, pooling="max", similarity="euclidean", query_prompt="q: ")
-    run = make_run(bert_folder, tmp_path / "run")
-    retriever = Retriever(export_encoder(run, tmp_path / "encoder", contract=contract))
+    retriever = Retriever(export_encoder(bert_run, tmp_path / "encoder", contract=contract))
     assert retriever.contract == contract
-    assert retriever.folder == tmp_path / "encoder"
-    assert retriever.dimension == 32
+    assert (retriever.folder, retriever.dimension) == (tmp_path / "encoder", 32)
     assert retriever.settings == {}
+    assert not any(module.training for module in retriever.model.modules())
 
 
 def test_a_plain_encoder_needs_a_stated_pooling(bert_folder: Path) -> None:
     with pytest.raises(ValueError, match="plain encoder.*state pooling, one of cls, mean, max.*"):
         Retriever(bert_folder)
-    with pytest.raises(ValueError, match="pooling is 'last', expected one of cls, mean, max"):
-        Retriever(bert_folder, pooling="last")
-    with pytest.raises(ValueError, match="similarity is 'l2', expected one of dot, cosine, euc"):
-        Retriever(bert_folder, pooling="cls", similarity="l2")
+    for name, value in {"pooling": "last", "similarity": "l2", "dtype": "float16"}.items():
+        with pytest.raises(ValueError, match=f"{name} is '{value}', expected one of"):
+            Retriever(bert_folder, **{"pooling": "cls", name: value})
 
 
 @pytest.mark.parametrize(
     ("saved", "read"),
     [
         ({"query": "Q: ", "document": "D: "}, ("Q: ", "D: ")),
-        ({"query": "Q: ", "passage": "P: "}, ("Q: ", "P: ")),
         ({"query": "Q: ", "document": "", "corpus": "C: "}, ("Q: ", "C: ")),
         ({"other": "O: "}, ("", "")),
-        ({}, ("", "")),
     ],
 )
 def test_prompts_are_read_from_a_sentence_transformers_model(
@@ -103,30 +98,19 @@ def test_the_length_is_the_least_of_model_tokenizer_and_positions(
         assert (contract.query_max_length, contract.passage_max_length) == (read, read)
 
 
-@pytest.mark.parametrize("name", ["query_max_length", "passage_max_length"])
 def test_lengths_beyond_the_positions_or_without_room_for_text_are_refused(
-    name: str, bert_folder: Path, roberta_folder: Path, tmp_path: Path
+    bert_folder: Path, roberta_folder: Path
 ) -> None:
-    for folder in (bert_folder, roberta_folder):  # whose tables have 64 and 66 positions
-        assert getattr(Retriever(folder, pooling="cls", **{name: 64}).contract, name) == 64
+    for folder, name in ((bert_folder, "query"), (roberta_folder, "passage")):
+        name = f"{name}_max_length"  # the tables have 64 and 66 positions
+        retriever = Retriever(folder, pooling="cls", **{name: 64})
+        assert getattr(retriever.contract, name) == 64
         with pytest.raises(ValueError, match=f"{name} is 65, but .* positions for 64 tokens"):
             Retriever(folder, pooling="cls", **{name: 65})
-        with pytest.raises(ValueError, match=f"{name} is 2, expected at least 3"):
-            Retriever(folder, pooling="cls", **{name: 2})
-    shutil.copytree(bert_folder, tmp_path / "encoder")
-    EncodingContract(**{"query_max_length": 64, "passage_max_length": 64, name: 99}).save(
-        tmp_path / "encoder"
-    )
-    with pytest.raises(ValueError, match=f"{name} is 99, but .* positions for 64 tokens"):
-        Retriever(tmp_path / "encoder")
-
-
-def test_lengths_of_single_texts_are_checked_too(bert_folder: Path) -> None:
-    retriever = Retriever(bert_folder, pooling="cls")
     with pytest.raises(ValueError, match="max_length is 65, but .* positions for 64 tokens"):
         retriever.encode_texts(["Why?"], 65)
-    with pytest.raises(ValueError, match="max_length is 0, expected at least 3"):
-        retriever.encode_texts(["Why?"], 0)
+    with pytest.raises(ValueError, match="max_length is 2, expected at least 3"):
+        retriever.encode_texts(["Why?"], 2)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +174,8 @@ def test_a_pooling_that_does_not_fit_the_modules_is_refused(
     ]
     folder = save_model(tmp_path / "model", modules, similarity_fn_name="dot")
     assert Retriever(folder).contract.pooling == "cls+mean"
-    with pytest.raises(ValueError, match="pooling=cls gives vectors of 32 numbers.* expects 64"):
+    with pytest.raises(ValueError, match="pooling=cls cannot replace the pooling of"):
         Retriever(folder, pooling="cls")
-    with pytest.raises(ValueError, match="pooling is 'mode', expected one of cls, mean, max"):
-        Retriever(folder, pooling="mode")
 
 
 def test_models_that_do_not_turn_tokens_into_one_vector_are_refused(
@@ -205,7 +187,7 @@ def test_models_that_do_not_turn_tokens_into_one_vector_are_refused(
         Retriever(folder)
     folder = save_model(tmp_path / "model", pooled(bert_folder), similarity_fn_name="dot")
     change_json(folder / "config_sentence_transformers.json", model_type="SparseEncoder")
-    with pytest.raises(ValueError, match="is a SparseEncoder.*name a SentenceTransformer"):
+    with pytest.raises(ValueError, match="is a SparseEncoder: name"):
         Retriever(folder)
 
 
@@ -224,25 +206,11 @@ def test_a_tokenizer_without_files_is_refused(bert_folder: Path, tmp_path: Path)
     folder = shutil.copytree(bert_folder, tmp_path / "encoder")
     for file in folder.glob("*token*"):
         file.unlink()
-    with pytest.raises(ValueError, match="has only its 5 special tokens"):
-        Retriever(folder, pooling="cls")
-    EncodingContract(8, 8).save(folder)
-    with pytest.raises(ValueError, match="has only its 5 special tokens"):
-        Retriever(folder)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "modules.json", "encoding_contract.json"])
-def test_a_damaged_file_is_an_error_that_names_the_folder(
-    name: str, bert_folder: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(bert_folder, tmp_path / "encoder")
-    content = (folder / name).read_bytes()[:-100] if (folder / name).exists() else b"{"
-    (folder / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"A file in {folder} is damaged: "):
+    with pytest.raises(ValueError, match="has only special tokens"):
         Retriever(folder, pooling="cls")
 
 
-@pytest.mark.parametrize("kind", ["plain", "export", "sentence-transformers"])
+@pytest.mark.parametrize("kind", ["plain", "sentence-transformers"])
 def test_an_encoder_that_lacks_weights_is_refused(
     kind: str, bert_folder: Path, tmp_path: Path
 ) -> None:
@@ -250,8 +218,6 @@ def test_an_encoder_that_lacks_weights_is_refused(
         folder = save_model(tmp_path / "model", pooled(bert_folder), similarity_fn_name="dot")
     else:
         folder = shutil.copytree(bert_folder, tmp_path / "encoder")
-    if kind == "export":
-        EncodingContract(8, 8).save(folder)
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("layer.2.output.dense.weight"))
     del weights[name]
@@ -278,13 +244,6 @@ def test_of_an_encoder_and_decoder_the_encoder_is_enough(
     torch.testing.assert_close(torch.from_numpy(found), vector, rtol=0, atol=1e-5)
 
 
-def test_a_device_that_is_not_there_is_refused(bert_folder: Path) -> None:
-    for device in ("cuda:99", "tpus"):
-        with pytest.raises(ValueError, match=f"device '{device}' cannot be used"):
-            Retriever(bert_folder, pooling="cls", device=device)
-    assert Retriever(bert_folder, pooling="cls", device="cpu").model.device.type == "cpu"
-
-
 def test_a_folder_without_an_encoder_names_the_one_below_it(
     bert_folder: Path, tmp_path: Path
 ) -> None:
@@ -293,10 +252,3 @@ def test_a_folder_without_an_encoder_names_the_one_below_it(
     shutil.copytree(bert_folder, tmp_path / "model")
     with pytest.raises(FileNotFoundError, match=f"Did you mean {tmp_path}/model?"):
         Retriever(tmp_path, pooling="cls")
-
-
-def test_opening_leaves_nothing_in_training_mode(bert_folder: Path, tmp_path: Path) -> None:
-    modules = [*pooled(bert_folder), Dense(32, 8)]
-    folder = save_model(tmp_path / "model", modules, similarity_fn_name="dot")
-    retriever = Retriever(folder)
-    assert not any(module.training for module in retriever.model.modules())
