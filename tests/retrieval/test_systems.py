@@ -23,14 +23,14 @@ def test_a_run_folders_model_has_the_runs_name(tmp_path: Path) -> None:
     assert parse_system(tmp_path / "my-run" / "model").name == "my-run"
 
 
-def test_settings_are_read_by_their_kind_and_stand_in_the_name() -> None:
-    system = parse_system("owner/bert,pooling=mean,similarity=cosine,query_max_length=32")
+def test_settings_are_read_by_their_kind_and_are_part_of_the_name() -> None:
+    system = parse_system("owner/bert,pooling=mean,query_max_length=32,token_budget=512")
     assert dict(system.settings) == {
         "pooling": "mean",
-        "similarity": "cosine",
         "query_max_length": 32,
+        "token_budget": 512,
     }
-    assert system.name == "bert-mean-cosine-32"
+    assert system.name == "bert-mean-32"  # the budget changes no vector
 
 
 def test_a_name_can_be_given_and_a_prompt_may_hold_an_equals_sign() -> None:
@@ -40,9 +40,19 @@ def test_a_name_can_be_given_and_a_prompt_may_hold_an_equals_sign() -> None:
     assert dict(system.settings) == {"query_prompt": "query= "}
 
 
-def test_how_fast_it_encodes_is_no_part_of_a_name() -> None:
-    system = parse_system("owner/bert,pooling=cls,token_budget=512")
-    assert (system.name, system.settings["token_budget"]) == ("bert-cls", 512)
+def test_a_system_takes_a_dtype_only_if_it_states_none() -> None:
+    system = parse_system("owner/bert,pooling=cls")
+    half = system.in_dtype("bfloat16")
+    assert (half.name, half.settings["dtype"]) == ("bert-cls-bfloat16", "bfloat16")
+    assert half.word == "owner/bert,pooling=cls,dtype=bfloat16"
+    assert parse_system(half.word) == half
+    assert system.in_dtype("float32") == system
+    stated = parse_system("owner/bert,dtype=float32,name=mine")
+    assert stated.in_dtype("bfloat16") == stated
+    assert parse_system("owner/bert,name=mine").in_dtype("bfloat16").name == "mine"
+    assert parse_system("bm25").in_dtype("bfloat16") == parse_system("bm25")
+    with pytest.raises(ValueError, match="dtype is 'half', expected one of float32, bfloat16"):
+        system.in_dtype("half")  # type: ignore[arg-type]
 
 
 def test_bm25_has_settings_of_its_own() -> None:
