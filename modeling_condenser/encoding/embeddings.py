@@ -38,14 +38,10 @@ class Manifest:
 
     Attributes:
         retriever: fingerprint of weights, tokenizer, contract and dtype.
-        contract: of encoding, as plain values.
+        contract: the fields of its `EncodingContract`.
         passages: fingerprint of ids, titles and texts.
-        n_passages: N.
-        dimension: D.
         shard_size: rows of every shard but the last.
         computation: device type, tokens in a batch and dtype of the weights.
-        version: of this layout.
-        dtype: of the vectors.
     """
 
     retriever: str
@@ -60,12 +56,7 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read a folder's manifest.
-
-        Raises:
-            FileNotFoundError: there is none.
-            ValueError: another version wrote it.
-        """
+        """Read a folder's manifest."""
         file = folder / MANIFEST_FILE
         if not file.is_file():
             raise FileNotFoundError(
@@ -96,7 +87,7 @@ class Manifest:
 
 
 def default_shard_size(n_passages: int) -> int:
-    """Rows of a shard: enough shards to share among workers, each long enough to sort by length."""
+    """Enough shards to share among workers, each long enough to sort texts by length."""
     return min(_LARGEST_SHARD, max(_SMALLEST_SHARD, -(-n_passages // _FEWEST_SHARDS)))
 
 
@@ -105,17 +96,12 @@ def shard_name(shard: int) -> str:
 
 
 def write_shard(folder: Path, shard: int, vectors: np.ndarray) -> None:
-    """Write the vectors of a shard, (rows, D) float32."""
     with whole_file(folder / shard_name(shard)) as file:
         np.save(file, np.ascontiguousarray(vectors))
 
 
 def write_ids(folder: Path, ids: pa.Array) -> None:
-    """Write N ids; sorting them takes about 40 bytes of memory per id.
-
-    Raises:
-        ValueError: an id is null or occurs twice.
-    """
+    """Write ids, checked; sorting them takes about 40 bytes of memory per id."""
     if ids.null_count:
         raise ValueError(f"{ids.null_count} passages have no id: give each one an id.")
     ordered = ids.take(pc.sort_indices(ids))
@@ -136,22 +122,17 @@ def id_column(passages: Dataset) -> pa.Array:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The vectors of N passages in a folder, complete.
-
-    Attributes:
-        folder: that holds them.
-        manifest: what they are.
-    """
+    """The vectors of N passages, D numbers each, in a folder."""
 
     folder: Path
     manifest: Manifest = field(repr=False)
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Open a folder of embeddings.
+        """Open a complete folder of embeddings.
 
         Raises:
-            FileNotFoundError: there are no embeddings, or some shards are missing.
+            FileNotFoundError: there are none, or some shards are missing.
             ValueError: another version wrote them.
         """
         folder = Path(folder)
@@ -166,7 +147,7 @@ class Embeddings:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The content of `encoding.json`; empty for vectors written from an array."""
+        """The time, memory and hardware of encoding; empty for vectors written from an array."""
         file = self.folder / RECORD_FILE
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -208,13 +189,7 @@ class Embeddings:
         self, queries: np.ndarray, *, depth: int, progress: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Search exactly by inner product; see `find_best`."""
-        shards = tqdm(
-            self.blocks(),
-            total=self.manifest.n_shards,
-            desc="search",
-            unit="shard",
-            disable=not progress,
-        )
+        shards = tqdm(self.blocks(), "search", self.manifest.n_shards, disable=not progress)
         return find_best(queries, shards, depth=min(depth, self.n_passages))
 
     def _map(self, shard: int) -> np.ndarray:
@@ -260,9 +235,9 @@ def write_embeddings(
         vectors: (N, D) float32, finite.
         passage_ids: N unique ids.
         shard_size: rows of a shard; by default it depends on N.
-        retriever_fingerprint: of the encoder, if it is known.
-        contract: the encoder's, if it is known.
-        passages_fingerprint: of the passages, if they are known.
+        retriever_fingerprint: and the next two, for the manifest, if they are known.
+        contract: of the encoder.
+        passages_fingerprint: of the passages.
 
     Raises:
         FileExistsError: the folder is not empty.
@@ -290,11 +265,7 @@ def write_embeddings(
 
 
 def check_vectors(vectors: np.ndarray, n_ids: int) -> None:
-    """Check that vectors are finite (N, D) float32 with N ids.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Raise a ValueError unless vectors are finite (N, D) float32 with N ids."""
     if vectors.ndim != 2 or vectors.dtype != np.float32 or not 0 < len(vectors) == n_ids:
         raise ValueError(
             f"Got {n_ids} ids for vectors of shape {vectors.shape} and type {vectors.dtype}; "
@@ -318,14 +289,14 @@ def write_table(
     """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
 
     Args:
-        embeddings: of N passages, D numbers each.
+        embeddings: of N passages.
         folder: new or empty; it is written completely or not at all.
-        passages: the encoded passages, to add their titles and texts.
+        passages: the encoded passages, to add the columns `title` and `text`.
         progress: show a bar.
 
     Returns:
-        The files, `data-00000-of-00003.parquet` and so on, in the order of the passages. Columns:
-        `id` (string), `embedding` (list of D float32) and, with passages, `title` and `text`.
+        The files, `data-00000-of-00003.parquet` and so on, in the order of the passages, with the
+        columns `id` (string) and `embedding` (list of D float32).
 
     Raises:
         FileExistsError: the folder is not empty.
@@ -338,30 +309,28 @@ def write_table(
     if passages is not None:
         features |= {"title": Value("string"), "text": Value("string")}
     schema = Features(features).arrow_schema
+    n_shards = manifest.n_shards
     per_file = max(1, _BYTES_A_TABLE // (4 * manifest.dimension * manifest.shard_size))
-    parts = [
-        range(first, min(first + per_file, manifest.n_shards))
-        for first in range(0, manifest.n_shards, per_file)
-    ]
-    names = [f"data-{i:05d}-of-{len(parts):05d}.parquet" for i in range(len(parts))]
-    bar = tqdm(total=manifest.n_passages, desc="table", unit="passage", disable=not progress)
+    n_files = -(-n_shards // per_file)
+    names = [f"data-{i:05d}-of-{n_files:05d}.parquet" for i in range(n_files)]
+    bar = tqdm(total=n_shards, desc="table", unit="shard", disable=not progress)
     with whole_folder(folder) as partial, bar:
-        for name, shards in zip(names, parts, strict=True):
+        for first, name in zip(range(0, n_shards, per_file), names, strict=True):
             # Vectors rarely repeat, so a dictionary would only cost time.
             with pq.ParquetWriter(partial / name, schema, use_dictionary=False) as writer:
-                for shard in shards:
-                    rows = manifest.rows(shard)
-                    writer.write_table(_as_table(embeddings, passages, rows, schema))
-                    bar.update(len(rows))
+                for shard in range(first, min(first + per_file, n_shards)):
+                    writer.write_table(_as_table(embeddings, passages, shard, schema))
+                    bar.update()
     return [folder / name for name in names]
 
 
 def _as_table(
-    embeddings: Embeddings, passages: Dataset | None, rows: range, schema: pa.Schema
+    embeddings: Embeddings, passages: Dataset | None, shard: int, schema: pa.Schema
 ) -> pa.Table:
+    rows = embeddings.manifest.rows(shard)
     ids = embeddings.passage_ids[rows.start : rows.stop]
-    vectors = embeddings.vectors(np.arange(rows.start, rows.stop))  # (k, D)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    numbers = pa.array(embeddings.vectors(np.array(rows)).ravel())
+    vectors = pa.FixedSizeListArray.from_arrays(numbers, embeddings.dimension)
     columns = {"id": ids.cast(pa.string()), "embedding": vectors}
     if passages is not None:
         texts = passages[rows.start : rows.stop]

@@ -7,15 +7,14 @@ i % WORLD_SIZE == r; otherwise this process starts a worker for each further dev
 
 import logging
 import os
-import threading
+import resource
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from datasets import Dataset
 from torch import multiprocessing
@@ -52,15 +51,14 @@ def encode_collection(
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
-    Under torchrun every rank calls this with the same arguments and a folder on a shared file
-    system. With several devices `torch.multiprocessing` starts workers, so a script must guard its
-    entry point with `if __name__ == "__main__":`.
+    Under torchrun every rank calls this with the same arguments and a shared folder. With several
+    devices, a script must guard its entry point with `if __name__ == "__main__":`.
 
     Args:
-        retriever: encodes; on `local_device(devices)`.
-        passages: columns `_id`, `title`, `text`; N rows.
+        retriever: on `local_device(devices)`.
+        passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call.
-        shard_size: passages in a shard; by default the folder's, or it depends on N.
+        shard_size: passages in a shard; by default the folder's, or chosen by their number.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs for a
             retriever on a GPU, and the retriever's device otherwise.
         progress: show a bar for this process's shards.
@@ -85,26 +83,20 @@ def encode_collection(
     logger.info("%d of %d shards are missing.", len(missing), manifest.n_shards)
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
     started = time.perf_counter()
-    with peak_memory() as peak:
-        own = [shard for shard in missing if shard % n_ranks == rank]
-        _encode(retriever, passages, folder, manifest, own, used, progress=progress and rank == 0)
-        _wait_until(lambda: not manifest.missing_shards(folder))  # of the other ranks
+    own = [shard for shard in missing if shard % n_ranks == rank]
+    _encode(retriever, passages, folder, manifest, own, used, progress=progress and rank == 0)
+    _wait_until(lambda: not manifest.missing_shards(folder))  # of the other ranks
     if rank == 0:
         for left in filter(is_partial, folder.iterdir()):  # by killed processes
             left.unlink()
         n_encoded = sum(len(manifest.rows(shard)) for shard in missing)
         seconds = time.perf_counter() - started
-        record = _record(manifest, n_encoded, seconds, used * n_ranks, peak())
-        write_json(folder / RECORD_FILE, record)
+        write_json(folder / RECORD_FILE, _record(manifest, n_encoded, seconds, used * n_ranks))
     return Embeddings.open(folder)
 
 
 def local_device(devices: Sequence[str] | None) -> str | None:
-    """The device for this process's retriever; under torchrun it depends on LOCAL_RANK.
-
-    Returns:
-        One of the devices; without devices, a GPU of its own under torchrun, else None.
-    """
+    """The device for this process's retriever; under torchrun each rank has another one."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if devices:
         return devices[local_rank % len(devices)]
@@ -165,9 +157,7 @@ def _check_same(folder: Path, there: Manifest, now: Manifest) -> None:
         return {
             **{f"contract {name}": value for name, value in manifest.contract.items()},
             "dtype": manifest.computation.get("dtype", "float32"),
-            "dimension": manifest.dimension,
-            "n_passages": manifest.n_passages,
-            "shard_size": manifest.shard_size,
+            **{name: getattr(manifest, name) for name in ("dimension", "n_passages", "shard_size")},
             "fingerprint of the passages": manifest.passages[:12],
             "fingerprint of the model": manifest.retriever[:12],
         }
@@ -199,14 +189,13 @@ def _encode(
     shards: list[int],
     devices: list[str],
     *,
-    progress: bool,
+    progress: bool = False,
 ) -> None:
     """Encode shards, with a further process for each device but the first."""
     shares = [shards[worker :: len(devices)] for worker in range(len(devices))]
-    model = (retriever.folder, retriever.settings, devices[1:])
-    workers: Any = multiprocessing.spawn(
-        _work, (*model, passages, folder, manifest, shares[1:]), len(devices) - 1, join=False
-    )
+    job = (passages, folder, manifest)
+    arguments = (retriever.folder, retriever.settings, devices[1:], shares[1:], job)
+    workers: Any = multiprocessing.spawn(_work, arguments, len(devices) - 1, join=False)
     try:
         for shard in tqdm(shares[0], desc="encode", unit="shard", disable=not progress):
             rows = manifest.rows(shard)
@@ -223,22 +212,19 @@ def _work(
     model: Path,
     settings: dict[str, Any],
     devices: list[str],
-    passages: Dataset,
-    folder: Path,
-    manifest: Manifest,
     shares: list[list[int]],
+    job: tuple[Dataset, Path, Manifest],
 ) -> None:
-    """Encode the share of one worker, in its own process."""
     retriever = Retriever(model, device=devices[worker], **settings)
-    own = devices[worker : worker + 1]
-    _encode(retriever, passages, folder, manifest, shares[worker], own, progress=False)
+    _encode(retriever, *job, shares[worker], devices[worker : worker + 1])
 
 
 def _record(
-    manifest: Manifest, n_encoded: int, seconds: float, devices: list[str], peak: int
+    manifest: Manifest, n_encoded: int, seconds: float, devices: list[str]
 ) -> dict[str, Any]:
-    """What the last call took; memory is that of this process, without mapped files."""
+    """What the last call took; memory is that of this process, mapped files included."""
     is_gpu = devices[0].startswith("cuda")
+    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "n_passages": manifest.n_passages,
         "n_shards": manifest.n_shards,
@@ -247,32 +233,8 @@ def _record(
         "passages_per_second": n_encoded / seconds if n_encoded else None,
         "n_processes": len(devices),
         "devices": sorted(set(devices)),
-        "peak_memory_bytes": peak,
+        "peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
         "computation": dict(manifest.computation),
         "machine": describe_machine(),
     }
-
-
-@contextmanager
-def peak_memory() -> Iterator[Callable[[], int]]:
-    """Sample this process's memory in a thread; yields a function that returns the peak in bytes.
-
-    Pages of mapped files do not count where the system reports them (Linux), because it can drop
-    them at any time.
-    """
-    process, ended = psutil.Process(), threading.Event()
-    samples = [0]
-
-    def sample() -> None:
-        while not samples[0] or not ended.wait(0.05):
-            memory = process.memory_info()
-            samples[0] = max(samples[0], memory.rss - getattr(memory, "shared", 0))
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield lambda: samples[0]
-    finally:
-        ended.set()
-        thread.join()

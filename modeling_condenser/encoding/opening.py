@@ -71,7 +71,7 @@ def open_encoder(
         device: by default an accelerator if there is one.
         dtype: of the weights.
         **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
-            what the files say; None means not stated.
+            the files; None means not stated.
 
     Raises:
         FileNotFoundError: there is no such model, or the folder holds no encoder.
@@ -110,7 +110,7 @@ def _open(
                 f"pooling, one of {_names('pooling')}, e.g. {folder},pooling=cls in a command."
             )
         transformer = _open_transformer(folder)
-        contract = _make_contract(folder, {**_limits(folder, transformer), **stated})
+        contract = _make_contract(folder, transformer, stated)
         return _with_pooling(transformer, contract, device), contract
     inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
     hint = f" Did you mean {inner[0]}?" if inner else ""
@@ -130,8 +130,7 @@ def _open_transformer(folder: Path) -> Transformer:
             module_output_name="token_embeddings",
             model_kwargs=_LOAD_FLOAT32,
         )
-    _tokenizer(folder, transformer)
-    _check_weights(folder, transformer.model)
+    _check_transformer(folder, transformer)
     return transformer
 
 
@@ -147,56 +146,49 @@ def _with_pooling(
     )
 
 
-def _limits(folder: Path, transformer: Any) -> dict[str, Any]:
-    """The contract fields that tokenizer, module and positions determine."""
-    tokenizer = _tokenizer(folder, transformer)
-    longest = _shortest(tokenizer.model_max_length, n_positions(transformer.model))
-    return {
-        "query_max_length": _shortest(getattr(transformer, "query_length", None), longest),
-        "passage_max_length": _shortest(getattr(transformer, "document_length", None), longest),
-        "token_type_ids": "token_type_ids" in tokenizer.model_input_names,
-    }
-
-
-def _shortest(*lengths: int | None) -> int | None:
-    known = [length for length in lengths if length is not None and length < _UNLIMITED]
-    return min(known, default=None)
-
-
 def _contract_of_modules(
     folder: Path, model: SentenceTransformer, stated: Mapping[str, Any]
 ) -> EncodingContract:
     """Read a sentence-transformers model's contract; replace its pooling if another is stated."""
-    transformer: Any = model[0]
-    limits = _limits(folder, transformer)
-    _check_weights(folder / next(iter(module_paths(folder))), transformer.model)
+    _check_transformer(folder / next(iter(module_paths(folder))), model[0])
     if stated.get("pooling") not in (None, _pooling_of_modules(model)):
         _replace_pooling(folder, model, stated["pooling"])
     prompts = [model.prompts.get(name) for name in _PASSAGE_PROMPTS]
-    return _make_contract(
-        folder,
-        {
-            **limits,
-            "query_prompt": model.prompts.get("query") or "",
-            "passage_prompt": next(filter(None, prompts), ""),
-            "similarity": stated.get("similarity") or _similarity_of_modules(folder, model),
-            "pooling": _pooling_of_modules(model),
-            **stated,
-        },
-    )
+    found = {
+        "query_prompt": model.prompts.get("query") or "",
+        "passage_prompt": next(filter(None, prompts), ""),
+        "similarity": stated.get("similarity") or _similarity_of_modules(folder, model),
+        "pooling": _pooling_of_modules(model),
+    }
+    return _make_contract(folder, model[0], {**found, **stated})
 
 
-def _make_contract(folder: Path, fields: Mapping[str, Any]) -> EncodingContract:
-    for name in ("query_max_length", "passage_max_length"):
-        if fields[name] is None:
-            raise ValueError(
-                f"{folder} does not limit the length of texts: state {name}, e.g. {name}=512."
-            )
+def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> EncodingContract:
+    """Complete what was found by the limits of tokenizer, module and positions."""
+    tokenizer = transformer.tokenizer
+    limits = (tokenizer.model_max_length, n_positions(transformer.model))
+    lengths = {
+        name: [length for length in (own, *limits) if length and length < _UNLIMITED]
+        for name, own in (
+            ("query_max_length", getattr(transformer, "query_length", None)),
+            ("passage_max_length", getattr(transformer, "document_length", None)),
+        )
+    }
+    fields = {
+        "token_type_ids": "token_type_ids" in tokenizer.model_input_names,
+        **{name: min(known) for name, known in lengths.items() if known},
+        **found,
+    }
+    if not lengths.keys() <= fields.keys():
+        raise ValueError(
+            f"{folder} does not limit the length of texts: state query_max_length and "
+            "passage_max_length in tokens, e.g. 512."
+        )
     return EncodingContract(**fields)
 
 
-def _tokenizer(folder: Path, transformer: Any) -> PreTrainedTokenizerBase:
-    """The text tokenizer of a model's first module, checked."""
+def _check_transformer(folder: Path, transformer: Any) -> None:
+    """Check a model's first module, and that no weights of its encoder are missing."""
     is_plain = (
         isinstance(transformer, Transformer)
         and isinstance(transformer.processor, PreTrainedTokenizerBase)
@@ -210,17 +202,24 @@ def _tokenizer(folder: Path, transformer: Any) -> PreTrainedTokenizerBase:
             "`search_exact_arrays`."
         )
     tokenizer = transformer.tokenizer
-    if tokenizer.pad_token_id is None:
+    # Without files, transformers opens a tokenizer that has only special tokens.
+    if tokenizer.pad_token_id is None or len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise ValueError(
-            f"The tokenizer of {folder} has no padding token: set `pad_token` in its "
-            "tokenizer_config.json."
+            f"The tokenizer of {folder} has no padding token, or only special tokens: save the "
+            "whole tokenizer there, and set `pad_token` in tokenizer_config.json."
         )
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers opens an empty one
+    if (folder / _ADAPTER_FILE).is_file():  # the base encoder is in another folder
+        return
+    with quiet_loading():  # the meta device does not read the weights again
+        _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
+    # Neither the decoder of an encoder-decoder nor a trained pooler is used.
+    used = {name for name in transformer.model.state_dict() if "pooler" not in name}
+    missing = sorted(used & set(info["missing_keys"]))
+    if missing:  # transformers would initialise them at random
         raise ValueError(
-            f"The tokenizer of {folder} has only special tokens: files such as tokenizer.json are "
-            "missing. Save the tokenizer there as well."
+            f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
+            "damaged, or its config.json describes another architecture."
         )
-    return tokenizer
 
 
 def _pooling_of_modules(model: SentenceTransformer) -> str:
@@ -261,11 +260,7 @@ def _similarity_of_modules(folder: Path, model: SentenceTransformer) -> str:
 
 
 def check_length(folder: Path, model: SentenceTransformer, **lengths: int) -> None:
-    """Check that an encoder has positions for texts of these lengths in tokens.
-
-    Raises:
-        ValueError: a length is too large, or leaves no room for text.
-    """
+    """Raise a ValueError unless an encoder can read texts of these lengths in tokens."""
     transformer: Any = model[0]
     longest = n_positions(transformer.model)
     shortest = model.tokenizer.num_special_tokens_to_add() + 1
@@ -277,22 +272,6 @@ def check_length(folder: Path, model: SentenceTransformer, **lengths: int) -> No
             )
         if length < shortest:
             raise ValueError(f"{name} is {length}, expected at least {shortest} tokens.")
-
-
-def _check_weights(folder: Path, encoder: torch.nn.Module) -> None:
-    """Refuse an encoder with missing weights, which transformers would initialise at random."""
-    if (folder / _ADAPTER_FILE).is_file():  # the base encoder is in another folder
-        return
-    with quiet_loading():  # the meta device does not read the weights again
-        _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
-    # Neither the decoder of an encoder-decoder nor a trained pooler is used.
-    used = {name for name in encoder.state_dict() if "pooler" not in name}
-    missing = sorted(used & set(info["missing_keys"]))
-    if missing:
-        raise ValueError(
-            f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
-            "damaged, or its config.json describes another architecture."
-        )
 
 
 def _names(field: str) -> str:

@@ -42,10 +42,7 @@ class Retriever:
         >>> retriever = Retriever("my-encoder")
         >>> queries = retriever.encode_queries(["where do rivers begin?"])  # (1, D)
         >>> passages = retriever.encode_passages(["At a spring.", "In May."])  # (2, D)
-        >>> scores = queries @ passages.T
-        >>> [[(text, score)]] = retriever.search(
-        ...     ["where do rivers begin?"], ["At a spring.", "In May."], depth=1
-        ... )
+        >>> [[(text, score)]] = retriever.search(["rivers"], ["At a spring.", "In May."], depth=1)
 
     Args:
         model: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
@@ -63,8 +60,7 @@ class Retriever:
 
     Attributes:
         folder: the model's files.
-        settings: the stated arguments but the device; `Retriever(folder, **settings)` opens the
-            same retriever again.
+        settings: `Retriever(folder, **settings)` opens the same retriever again.
         contract: how it encodes; see `EncodingContract`.
         model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
@@ -123,9 +119,6 @@ class Retriever:
 
         Returns:
             (N, D) float32 vectors, of length 1 for cosine similarity.
-
-        Raises:
-            ValueError: an element is not a text, or its vector is not finite.
         """
         contract = self.contract
         queries = [contract.query(text) for text in _checked(texts)]
@@ -144,9 +137,6 @@ class Retriever:
 
         Returns:
             (N, D) float32 vectors, of length 1 for cosine similarity.
-
-        Raises:
-            ValueError: a column is missing, an element is not a text, or a vector is not finite.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
@@ -172,13 +162,7 @@ class Retriever:
     ) -> np.ndarray:
         """Encode N texts without prompts, such as the two sides of graded pairs.
 
-        Args:
-            texts: N texts.
-            max_length: longest text in tokens, including special tokens; longer texts are cut.
-            progress: show a bar.
-
-        Returns:
-            (N, D) float32 vectors, of length 1 for cosine similarity.
+        `max_length` counts tokens, including special ones; longer texts are cut.
         """
         check_length(self.folder, self.model, max_length=max_length)
         return self._encode_list(_checked(texts), max_length, "", progress)
@@ -196,9 +180,6 @@ class Retriever:
         Returns:
             For each query, (text, score) of the best passages, best first; with embeddings,
             (passage id, score).
-
-        Raises:
-            ValueError: the retriever compares by Euclidean distance.
         """
         self.check_inner_product()
         vectors = self.encode_queries(queries)
@@ -271,46 +252,43 @@ class Retriever:
     def _encode_window(
         self, window: TokenizedTexts, max_length: int, extra: Mapping[str, int]
     ) -> list[tuple[np.ndarray, torch.Tensor]]:
-        """The rows of each batch of a window, and their vectors on the CPU."""
+        """The rows of each batch of a window, and their vectors, (B, D) float32 on the CPU."""
         is_cuda = self.model.device.type == "cuda"
-        few_shapes = self.dtype == "bfloat16" and not is_cuda
         shared: Any = {"tokenizer": self.model.tokenizer, "token_budget": self.token_budget}
         batches: Iterable[tuple[np.ndarray, Mapping[str, Any]]]
         if self._is_packed:
             batches = packed_batches(window, **shared)
         else:
-            multiple = _LENGTH_MULTIPLE if few_shapes else 1
+            multiple = _LENGTH_MULTIPLE if self.dtype == "bfloat16" and not is_cuda else 1
             batches = padded_batches(window, max_length=max_length, multiple=multiple, **shared)
         parts = []
         for rows, batch in batches:
-            part = self._run(batch, extra)[: len(rows)]  # without the filler
-            # The copy does not block, so that the next batch is prepared meanwhile.
+            # Copies do not block, so that the next batch is prepared meanwhile.
+            features = {name: self._move(column) for name, column in batch.items()}
+            try:
+                part = self.model({**extra, **features})["sentence_embedding"].float()
+            except torch.OutOfMemoryError as error:
+                raise MemoryError(
+                    f"A batch of {features['input_ids'].numel()} tokens does not fit into the "
+                    f"memory of {self.model.device}: open the retriever with a token_budget below "
+                    f"{self.token_budget}."
+                ) from error
+            part = part[: len(rows), : self.dimension]  # without the filler
+            # Needed after truncation, and in bfloat16, where the model's Normalize is not exact.
+            if self.contract.similarity == "cosine":
+                part = F.normalize(part, dim=1)
             parts.append((rows, part.to("cpu", non_blocking=is_cuda)))
         if is_cuda:
             torch.cuda.synchronize(self.model.device)
         return parts
 
-    def _run(self, batch: Mapping[str, Any], extra: Mapping[str, int]) -> torch.Tensor:
-        """Vectors of one batch, (B, D) float32."""
-        device = self.model.device
-        is_cuda = device.type == "cuda"
-
-        def move(column: Any) -> Any:
-            if not isinstance(column, torch.Tensor):
-                return column
-            return (column.pin_memory() if is_cuda else column).to(device, non_blocking=is_cuda)
-
-        features = {**extra, **{name: move(column) for name, column in batch.items()}}
-        try:
-            vectors = self.model(features)["sentence_embedding"].float()  # (B, D)
-        except torch.OutOfMemoryError as error:
-            raise MemoryError(
-                f"A batch of {batch['input_ids'].numel()} tokens does not fit into the memory of "
-                f"{device}: open the retriever with a token_budget below {self.token_budget}."
-            ) from error
-        vectors = vectors[:, : self.dimension]
-        # Needed after truncation, and in bfloat16, where the model's own Normalize is not exact.
-        return F.normalize(vectors, dim=1) if self.contract.similarity == "cosine" else vectors
+    def _move(self, column: Any) -> Any:
+        """A column of a batch on the model's device."""
+        if not isinstance(column, torch.Tensor):
+            return column
+        is_cuda = self.model.device.type == "cuda"
+        column = column.pin_memory() if is_cuda else column
+        return column.to(self.model.device, non_blocking=is_cuda)
 
 
 def _checked(texts: Sequence[str], first: int = 0) -> list[str]:

@@ -21,24 +21,17 @@ _TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens 
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """The tokens of N texts, concatenated.
+    """The tokens of N texts, concatenated."""
 
-    Attributes:
-        ids: (tokens,) int32.
-        starts: (N + 1,) int64, the offset of each text, then the number of tokens.
-        type_ids: (tokens,) int32 segment ids, or None.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    type_ids: np.ndarray | None = None
+    ids: np.ndarray  # (tokens,) int32
+    starts: np.ndarray  # (N + 1,) int64, the offset of each text, then the number of tokens
+    type_ids: np.ndarray | None = None  # (tokens,) int32 segment ids
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each text, (N,) int64."""
         return np.diff(self.starts)
 
     def columns(
@@ -90,14 +83,9 @@ def padded_batches(
     max_length: int,
     multiple: int = 1,
 ) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Make padded batches of N texts, on the tokenizer's padding side.
+    """Make padded batches of all texts; see `plan_batches`.
 
-    Args:
-        texts: N texts.
-        tokenizer: defines padding.
-        token_budget: see `plan_batches`.
-        max_length: no text is padded beyond this length.
-        multiple: lengths are rounded up to a multiple of this.
+    Lengths are rounded up to a multiple of `multiple`, but not beyond `max_length`.
 
     Yields:
         The rows of a batch, (B,) int64, and its `input_ids`, `attention_mask` and, if the texts
@@ -137,13 +125,13 @@ def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -
 
     Args:
         lengths: tokens of each of N texts, (N,) integers.
-        token_budget: the most tokens in a batch, counting padding. A single text that is longer
-            gets a batch of its own.
-        multiple: the longest text's length is rounded up to a multiple of this.
+        token_budget: the most tokens in a batch, counting padding. A longer text gets a batch of
+            its own.
+        multiple: lengths are rounded up to a multiple of this.
 
     Returns:
-        The rows of each batch, (B,) int64. The longest texts come first, so that a batch that does
-        not fit into memory fails at the start; equal lengths keep their order.
+        The rows of each batch, (B,) int64, the longest texts first, so that a batch that does not
+        fit into memory fails at the start.
     """
     order = np.argsort(-lengths, kind="stable")
     batches, first = [], 0

@@ -46,20 +46,17 @@ def build_approximate(
 ) -> "ApproximateIndex":
     """Build and save an index, or open it if the folder already holds it.
 
-    It is trained on 64 vectors for each cell of an inverted file, at least 65,536 and at most N.
-    The same seed gives the same index, except for HNSW graphs that several threads build.
-
     Args:
-        embeddings: of N passages.
+        embeddings: of the passages.
         factory: a faiss factory string.
         folder: of the index; written atomically.
         parameters: of the search, see `ApproximateIndex`.
-        seed: selects the vectors for training.
+        seed: selects the vectors for training: 64 for each cell of an inverted file, and at least
+            65,536.
         progress: show a bar.
 
     Raises:
-        ValueError: the string is unknown or does not support inner products, there are too few
-            vectors to train on, or the folder holds another index.
+        ValueError: faiss cannot make the index, or the folder holds another one.
     """
     folder, manifest = Path(folder), embeddings.manifest
     identity = {
@@ -77,8 +74,8 @@ def build_approximate(
     changed = {name for name, value in identity.items() if opened.identity.get(name) != value}
     if changed:
         raise ValueError(
-            f"{folder} holds another index ({', '.join(sorted(changed))}): {opened.identity}, "
-            f"expected {identity}. Name another folder, or remove this one."
+            f"{folder} holds an index with another {', '.join(sorted(changed))}: name another "
+            "folder, or remove this one to build the index again."
         )
     return opened
 
@@ -111,7 +108,7 @@ class ApproximateIndex:
 
     Raises:
         FileNotFoundError: the folder holds no index.
-        ValueError: the index was made from something else, or lacks a parameter.
+        ValueError: it was made from other embeddings, is damaged, or lacks a parameter.
     """
 
     def __init__(
@@ -157,9 +154,6 @@ class ApproximateIndex:
             rescore: score this many candidates, at least `depth`, with the exact vectors; 0 for
                 the scores of the index, which are estimates for compressed vectors.
             progress: show a bar.
-
-        Raises:
-            ValueError: shapes, types or ids do not fit.
         """
         check_queries(queries, query_ids, dimension=self.embeddings.dimension, depth=depth)
         if rescore and rescore < depth:
@@ -171,30 +165,18 @@ class ApproximateIndex:
             some = slice(start, start + _QUERY_BATCH)
             scores, rows = self.index.search(queries[some], k)  # (b, k) both; row -1 for none
             if rescore:
-                for query, own in zip(queries[some], zip(scores, rows, strict=True), strict=True):
-                    self._rescore(query, *own)
+                for query, own, found in zip(queries[some], scores, rows, strict=True):
+                    is_row = found >= 0
+                    own[is_row] = self.embeddings.vectors(found[is_row]) @ query
             run |= make_run(query_ids[some], scores, rows, self.embeddings.ids, depth=depth)
         return run
 
-    def _rescore(self, query: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> None:
-        """Replace the scores of one query's rows by exact ones, in place."""
-        is_row = rows >= 0
-        scores[is_row] = self.embeddings.vectors(rows[is_row]) @ query
-
 
 def recall_against_exact(run: Run, exact_run: Run, *, depth: int) -> float:
-    """The share of exact search's best passages that another run found.
-
-    Args:
-        run: of an approximate search.
-        exact_run: of exact search, for the same queries.
-        depth: passages of each to compare.
+    """The share of exact search's best `depth` passages that another run found.
 
     Returns:
         The mean over the queries of |found by both| / |found by exact search|, from 0 to 1.
-
-    Raises:
-        ValueError: the runs have different queries, or none.
     """
     if run.keys() != exact_run.keys() or not run:
         raise ValueError(

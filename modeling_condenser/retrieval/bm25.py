@@ -48,8 +48,7 @@ _BATCH_PASSAGES = 10_000
 class Bm25:
     """A BM25 index over the passages of a collection.
 
-    Memory: about 50 bytes per word of the passages while indexing, then 8; an index in a folder is
-    mapped into memory.
+    Indexing needs about 50 bytes of memory per word; an index in a folder is mapped into memory.
 
     Args:
         passages: columns `_id`, `title`, `text`.
@@ -60,8 +59,8 @@ class Bm25:
         show_progress: show bars while indexing and searching.
 
     Raises:
-        ValueError: there are no words to index, k1 or b is out of range, there is no such preset,
-            or the folder holds another index.
+        ValueError: there are no words to index, a setting is wrong, or the folder holds another
+            index.
     """
 
     def __init__(
@@ -83,16 +82,7 @@ class Bm25:
             self._index = self._open_index(passages, Path(folder))
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
-        """Rank the passages for each query.
-
-        Args:
-            queries: query id -> text.
-            depth: the most passages per query.
-
-        Returns:
-            A run without passages that share no word with the query, so a query can have fewer
-            than `depth` passages, or none.
-        """
+        """Find up to `depth` passages that share words with each query, query id -> text."""
         if depth < 1:
             raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100.")
         bar = tqdm(queries.items(), desc="BM25", unit="query", disable=not self.show_progress)
@@ -150,11 +140,7 @@ class Bm25:
 def read_settings(
     preset: str | None = None, k1: float | None = None, b: float | None = None
 ) -> tuple[float, float]:
-    """The k1 and b of a preset, or those given, with defaults.
-
-    Raises:
-        ValueError: the preset is unknown or given together with k1 or b, or these are out of range.
-    """
+    """The k1 and b of a preset, or those given, with defaults."""
     if preset is not None and (preset not in PRESETS or (k1, b) != (None, None)):
         nearest = get_close_matches(preset, PRESETS, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest and preset not in PRESETS else ""

@@ -65,15 +65,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class DenseSearcher:
-    """Ranks passages by inner product of vectors.
-
-    Attributes:
-        retriever: encodes the queries.
-        embeddings: of the passages.
-        index: approximate; None for exact search.
-        settings: of the search.
-        progress: whether to show progress bars.
-    """
+    """Ranks passages by inner product of vectors, exactly or by an index."""
 
     retriever: "Retriever"
     embeddings: Embeddings
@@ -112,26 +104,13 @@ def open_dense(
     passages: Dataset,
     folder: Path,
     *,
-    embeddings: Path | None = None,
-    settings: SearchSettings | None = None,
-    progress: bool = True,
+    embeddings: Path | None,
+    settings: SearchSettings,
+    progress: bool,
 ) -> DenseSearcher:
-    """Encode a collection, or open its embeddings, and build an index if the settings name one.
-
-    Args:
-        retriever: on the first of the settings' devices.
-        passages: columns `_id`, `title`, `text`.
-        folder: for embeddings and index.
-        embeddings: folder of the embeddings, if it is another one.
-        settings: of encoding and search; by default exact search.
-        progress: whether to show progress bars.
-
-    Raises:
-        ValueError: the retriever compares by Euclidean distance, or a folder holds something else.
-    """
+    """Encode a collection, or open its embeddings, and build an index if the settings name one."""
     from modeling_condenser.encoding.encode import encode_collection
 
-    settings = settings or SearchSettings()
     retriever.check_inner_product()
     vectors = encode_collection(
         retriever,

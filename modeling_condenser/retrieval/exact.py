@@ -21,18 +21,7 @@ def search_exact(
     depth: int = 100,
     progress: bool = False,
 ) -> Run:
-    """Rank a collection's passages for each query by inner product.
-
-    Args:
-        embeddings: of N passages, D numbers each.
-        queries: (Q, D) float32.
-        query_ids: Q unique ids.
-        depth: passages per query; all N if N is smaller.
-        progress: show a bar.
-
-    Raises:
-        ValueError: shapes, types or ids do not fit, or a vector holds NaN or infinity.
-    """
+    """Rank a collection's passages by inner product with queries, (Q, D) float32."""
     check_queries(queries, query_ids, dimension=embeddings.dimension, depth=depth)
     scores, rows = embeddings.search(queries, depth=depth, progress=progress)
     return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
@@ -46,38 +35,19 @@ def search_exact_arrays(
     query_ids: Sequence[str],
     depth: int = 100,
 ) -> Run:
-    """Rank passages in memory for each query by inner product.
-
-    Args:
-        passage_embeddings: (N, D) float32.
-        passage_ids: N unique ids.
-        query_embeddings: (Q, D) float32.
-        query_ids: Q unique ids.
-        depth: passages per query; all N if N is smaller.
-
-    Raises:
-        ValueError: shapes, types or ids do not fit, or a vector holds NaN or infinity.
-    """
+    """Rank passages in memory, (N, D) float32, by inner product with queries, (Q, D) float32."""
     check_vectors(passage_embeddings, len(set(passage_ids)))
     dimension = passage_embeddings.shape[1]
     check_queries(query_embeddings, query_ids, dimension=dimension, depth=depth)
     blocks, k = [(0, passage_embeddings)], min(depth, len(passage_ids))
     scores, rows = find_best(query_embeddings, blocks, depth=k)
-
-    def ids(some: np.ndarray) -> list[str]:
-        return [passage_ids[row] for row in some.tolist()]
-
-    return make_run(query_ids, scores, rows, ids, depth=depth)
+    return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
 
 
 def check_queries(
     queries: np.ndarray, query_ids: Sequence[str], *, dimension: int, depth: int
 ) -> None:
-    """Check that queries are finite (Q, dimension) float32 with Q unique ids, and depth >= 1.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Raise a ValueError unless queries are finite (Q, dimension) float32 with Q unique ids."""
     check_vectors(queries, len(set(query_ids)))
     if queries.shape[1] != dimension:
         raise ValueError(

@@ -58,7 +58,7 @@ def reciprocal_rank_fusion(runs: Sequence[Run], k: float = RRF_K, *, depth: int 
     Args:
         runs: of the same queries.
         k: lowers the influence of the first ranks.
-        depth: how many passages of a query to keep at most.
+        depth: the most passages per query.
     """
     fused = {}
     for query_id, found in _by_query(runs):
@@ -76,11 +76,6 @@ def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = 
     The scores of a run for a query are standardised: minus their mean, divided by their standard
     deviation (of the population). A passage that a run does not hold gets the run's lowest
     standardised score for the query. A run whose scores for a query are all equal contributes 0.
-
-    Args:
-        runs: of the same queries.
-        weights: one for each run.
-        depth: how many passages of a query to keep at most.
     """
     fused = {}
     for query_id, found in _by_query(runs):

@@ -37,14 +37,14 @@ def make_run(
     *,
     depth: int,
 ) -> Run:
-    """Make a run of the rows that were found.
+    """Make a run of the rows of passages that were found.
 
     Args:
         query_ids: Q ids.
         scores: (Q, k) floats.
-        rows: (Q, k) int64 rows of passages; -1 for none.
-        ids: returns the passage ids of some rows.
-        depth: passages per query.
+        rows: (Q, k) int64; -1 for none.
+        ids: returns the passage ids of rows.
+        depth: the most passages per query.
     """
     found = np.unique(rows[rows >= 0])
     id_of = dict(zip(found.tolist(), ids(found), strict=True))  # one string for all queries
@@ -63,8 +63,8 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     line. trec_eval breaks ties by descending id, so its figures can differ where scores tie.
 
     Args:
-        run: query id -> passage id -> score.
-        path: the file; its folder must exist.
+        run: to write.
+        path: of the file; its folder must exist.
         tag: name of the system, one word.
 
     Raises:
@@ -89,15 +89,12 @@ def _run_lines(run: Run, tag: str) -> Iterator[str]:
 
 
 def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
-    """Read a TREC run file; the rank column is ignored, as in trec_eval.
+    """Read a TREC run file, plain or `.gz`; the rank column is ignored, as in trec_eval.
 
     Args:
-        path: a file with six columns a line, separated by spaces or tabs, or the same as `.gz`.
+        path: of the file.
         words_behind_tag: accept lines with more than six columns, as trec_eval does. By default
             they are an error, because a space in an id shifts the columns, too.
-
-    Returns:
-        Query id -> passage id -> score, in file order.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -35,11 +35,8 @@ _BM25_SETTINGS: dict[str, Any] = {"preset": str, "k1": float, "b": float, "name"
 _ENCODER_SETTINGS: dict[str, Any] = {
     "pooling": get_args(Pooling),
     "similarity": get_args(Similarity),
-    "query_max_length": int,
-    "passage_max_length": int,
-    "title_separator": str,
-    "query_prompt": str,
-    "passage_prompt": str,
+    **dict.fromkeys(("query_max_length", "passage_max_length"), int),
+    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt"), str),
     "token_budget": int,
     "dtype": get_args(Dtype),
     "name": str,
@@ -55,12 +52,9 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True)
 class System:
-    """A system and its settings.
+    """A system: what it is, its name in files and tables, and arguments of `Bm25` or `Retriever`.
 
-    Attributes:
-        model: "bm25", a TREC run file, or folder or Hub name of an encoder.
-        name: in files and tables.
-        settings: keyword arguments of `Bm25` or of `Retriever`.
+    `model` is "bm25", a TREC run file, or folder or Hub name of an encoder.
     """
 
     model: str
@@ -73,7 +67,6 @@ class System:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is a run file."""
         return not self.is_lexical and Path(self.model).is_file()
 
     @property
@@ -91,7 +84,7 @@ class System:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies what its answers depend on: weights and contract, settings, or a file."""
+        """Identifies what its answers depend on."""
         if self.is_lexical:
             k1, b = read_settings(*(self.settings.get(name) for name in ("preset", "k1", "b")))
             return f"{BM25} k1={k1} b={b}"
@@ -120,12 +113,11 @@ class System:
 
 
 def parse_system(text: str | Path) -> System:
-    """Parse a system as commands and recipes name it.
+    """Parse `MODEL[,setting=value]...`, as commands and recipes name a system.
 
-    Args:
-        text: `MODEL[,setting=value]...`. Settings of an encoder are those of `Retriever`; of bm25
-            `preset`, or `k1` and `b`. `name=...` sets the name in tables; the default consists of
-            the folder's name (for a run folder's `model`, the run's) and the settings' values.
+    Settings of an encoder are those of `Retriever`; of bm25 `preset`, or `k1` and `b`. `name=...`
+    sets the name in tables; by default it consists of the folder's name (for a run folder's
+    `model`, the run's) and the settings' values.
 
     Raises:
         ValueError: a setting is unknown, or its value does not fit.
@@ -163,8 +155,7 @@ def _read_setting(word: str, model: str) -> tuple[str, Any]:
     try:
         return setting, kind(value)
     except ValueError as error:
-        wanted = {int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{setting} is {value!r}, expected {wanted}.") from error
+        raise ValueError(f"{setting} is {value!r}, expected {kind.__name__}.") from error
 
 
 def _base_name(model: str) -> str:
@@ -179,12 +170,11 @@ def _base_name(model: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Answers queries from a run file."""
+    """Answers the queries that a run file has."""
 
     run: Run
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The best `depth` passages of the run for each query that it has."""
         return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
 
 
@@ -205,7 +195,7 @@ def open_searcher(
         folder: for embeddings or index, which later calls open again.
         embeddings: folder of the embeddings, if it is another one.
         settings: how a dense system searches; exactly by default.
-        progress: whether to show progress bars.
+        progress: show bars.
     """
     if system.is_lexical:
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)

@@ -16,12 +16,12 @@ from datasets import Dataset
 
 from modeling_condenser.encoding import encode
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.encoding.encode import encode_collection, local_device, peak_memory
+from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.hashing import DIMENSION, HashRetriever, hash_vectors, make_passages
 
-ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 N, SHARD_SIZE = 100, 8
 
 
@@ -37,11 +37,6 @@ def all_bytes(embeddings: Embeddings) -> bytes:
 def expected_bytes() -> bytes:
     passages = make_passages(N)
     return hash_vectors(list(passages["title"]), list(passages["text"])).tobytes()
-
-
-def start(script: str, *words: object, **settings: Any) -> subprocess.Popen:
-    command = [sys.executable, "-c", script, *map(str, words)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, **settings)
 
 
 def test_vectors_are_those_of_the_retriever_and_the_record_describes_the_work(
@@ -101,7 +96,7 @@ def test_killed_processes_lose_one_shard_at_most(tmp_path: Path) -> None:
     folder, log = tmp_path / "e", tmp_path / "log"
     log.touch()
     for kill in range(3):
-        process = start(_ENCODE, folder, log)
+        process = subprocess.Popen([sys.executable, "-c", _ENCODE, folder, log], env=ENVIRONMENT)
         while len(log.read_text().splitlines()) < 4 * (kill + 1):
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
@@ -119,7 +114,7 @@ def test_ranks_of_torchrun_share_the_shards(tmp_path: Path) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     subprocess.run(
         [sys.executable, *command, str(script), str(tmp_path / "e")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ENVIRONMENT,
         timeout=200,
         check=True,
     )
@@ -149,24 +144,16 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(
         encode_collection(retriever, passages, tmp_path / "3", **settings)
 
 
-@pytest.mark.parametrize(
-    ("own", "devices", "expected"),
-    [
+def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for own, devices, expected in (
         ("cpu", None, ["cpu"]),
         ("cuda:1", None, ["cuda:1", "cuda:0", "cuda:2"]),
         ("cuda", None, ["cuda", "cuda:1", "cuda:2"]),
         ("cuda:2", ["cuda:2", "cuda:1"], ["cuda:2", "cuda:1"]),
-    ],
-)
-def test_each_device_has_a_worker(
-    own: str, devices: list[str] | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    retriever: Any = HashRetriever(device=own)
-    assert encode._worker_devices(retriever, devices) == expected
-
-
-def test_a_rank_takes_the_device_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ):
+        retriever: Any = HashRetriever(device=own)
+        assert encode._worker_devices(retriever, devices) == expected
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert local_device(None) is None
@@ -245,13 +232,3 @@ def test_folders_of_earlier_versions_are_continued(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "shard-00005.npy").unlink()
     assert all_bytes(encode_hashes(tmp_path)) == expected_bytes()
-
-
-def test_peak_memory_counts_what_was_freed() -> None:
-    with peak_memory() as peak:
-        time.sleep(0.1)
-        before = peak()
-        block = np.ones(10_000_000)
-        time.sleep(0.2)
-        del block
-        assert 70e6 < peak() - before < 200e6

@@ -87,8 +87,8 @@ def test_a_run_file_answers_the_queries_that_it_has(tmp_path: Path) -> None:
         ("bm25,pooling=mean", "bm25 has no setting 'pooling=mean'.*preset=…, k1=…, b=…"),
         ("x,poling=mean", "Did you mean 'pooling'"),
         ("x,pooling=last", "pooling is 'last', expected one of cls, mean, max"),
-        ("x,query_max_length=long", "query_max_length is 'long', expected a whole number"),
-        ("bm25,k1=high", "k1 is 'high', expected a number"),
+        ("x,query_max_length=long", "query_max_length is 'long', expected int"),
+        ("bm25,k1=high", "k1 is 'high', expected float"),
         ("x,pooling", "x has no setting 'pooling'"),
     ],
 )
