@@ -53,7 +53,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("collection", help="folder or name of a collection")
     parser.add_argument("out", type=Path, help="folder for the embeddings")
     parser.add_argument("--pooling", help="cls, mean or max; required for a plain encoder")
-    parser.add_argument("--devices", help="one worker each: cuda:0,cuda:1 (default: all GPUs, or the CPU)")
+    parser.add_argument(
+        "--devices", help="one worker each: cuda:0,cuda:1 (default: all GPUs, or the CPU)"
+    )
     parser.add_argument(
         "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
     )

@@ -10,7 +10,7 @@ Each file is written under a temporary name and then renamed, so a shard that ex
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -64,10 +64,10 @@ class Manifest:
                 "`condenser encode`, or correct the path."
             )
         content = json.loads(file.read_text(encoding="utf-8"))
-        if content.get("version") != VERSION or set(content) != {own.name for own in fields(cls)}:
+        if (version := content.get("version")) != VERSION:
             raise ValueError(
-                f"{file} has version {content.get('version')}, expected {VERSION}: encode the "
-                "collection again into another folder."
+                f"{file} has version {version}, expected {VERSION}: encode the collection again "
+                "into another folder."
             )
         return cls(**content)
 

@@ -88,7 +88,7 @@ def encode_collection(
     _wait_until(lambda: not manifest.missing_shards(folder))  # of the other ranks
     if rank == 0:
         for left in filter(is_partial, folder.iterdir()):  # by killed processes
-            left.unlink()
+            left.unlink(missing_ok=True)
         n_encoded = sum(len(manifest.rows(shard)) for shard in missing)
         seconds = time.perf_counter() - started
         write_json(folder / RECORD_FILE, _record(manifest, n_encoded, seconds, used * n_ranks))
@@ -152,21 +152,20 @@ def _begin(folder: Path, manifest: Manifest, passages: Dataset) -> None:
 
 def _check_same(folder: Path, there: Manifest, now: Manifest) -> None:
     """Raise unless a folder's vectors are those that would be made now."""
-
-    def identity(manifest: Manifest) -> dict[str, Any]:
-        return {
+    before, after = (
+        {
             **{f"contract {name}": value for name, value in manifest.contract.items()},
             "dtype": manifest.computation.get("dtype", "float32"),
-            **{name: getattr(manifest, name) for name in ("dimension", "n_passages", "shard_size")},
+            "shard_size": manifest.shard_size,
             "fingerprint of the passages": manifest.passages[:12],
             "fingerprint of the model": manifest.retriever[:12],
         }
-
-    before, after = identity(there), identity(now)
+        for manifest in (there, now)
+    )
     differences = [
-        f"{name} is {before.get(name)!r} there and {after.get(name)!r} now"
-        for name in before | after
-        if before.get(name) != after.get(name)
+        f"{name} is {before.get(name)!r} there and {after[name]!r} now"
+        for name in after
+        if before.get(name) != after[name]
     ]
     if differences:
         raise ValueError(

@@ -96,7 +96,7 @@ class System:
         """The same system with this dtype, if it is an encoder without a stated dtype."""
         if not self.is_dense or dtype == "float32" or "dtype" in self.settings:
             return self
-        settings = {**self.settings, **dict([_read_setting(f"dtype={dtype}", self.model)])}
+        settings = {**self.settings, "dtype": dtype}
         is_named = self.name != _default_name(self.model, self.settings)
         name = self.name if is_named else _default_name(self.model, settings)
         return replace(self, name=name, settings=settings)
@@ -106,9 +106,7 @@ class System:
         from modeling_condenser.encoding.retriever import Retriever
 
         if not self.is_dense:
-            raise ValueError(
-                f"{self.model} has no vectors: name the folder or Hub name of an encoder."
-            )
+            raise ValueError(f"{self.model} has no vectors: name an encoder.")
         return Retriever(self.model, device=device, **self.settings)
 
 
@@ -124,9 +122,7 @@ def parse_system(text: str | Path) -> System:
     """
     model, *words = str(text).split(",")
     if not model.strip():
-        raise ValueError(
-            f"{str(text)!r} names no system: begin with a folder, a Hub name, or bm25."
-        )
+        raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
     settings = dict(_read_setting(word, model) for word in words)
     name = settings.pop("name", None) or _default_name(model, settings)
     return System(model, str(name), settings)
@@ -187,11 +183,11 @@ def open_searcher(
     settings: SearchSettings | None = None,
     progress: bool = True,
 ) -> Searcher:
-    """Prepare a system to search a collection.
+    """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     Args:
         system: see `parse_system`.
-        passages: columns `_id`, `title`, `text`.
+        passages: to search.
         folder: for embeddings or index, which later calls open again.
         embeddings: folder of the embeddings, if it is another one.
         settings: how a dense system searches; exactly by default.
