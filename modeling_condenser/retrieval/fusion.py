@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Literal
 
 from .runs import Run, cut_run, rank_passages
@@ -94,7 +94,8 @@ def _standardise(scores: Mapping[str, float]) -> dict[str, float]:
     # Rounding gives equal scores a tiny deviation, so they are compared with each other.
     if not values or min(values) == max(values):
         return dict.fromkeys(scores, 0.0)
-    mean, deviation = fmean(values), pstdev(values)
+    mean = fmean(values)
+    deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
     return {passage: (score - mean) / deviation for passage, score in scores.items()}
 
 

@@ -202,15 +202,12 @@ def test_embeddings_of_another_collection_are_refused(tmp_path: Path) -> None:
         encode_hashes(tmp_path / "array")
 
 
-def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty and holds no embeddings"):
-        encode_hashes(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_wrong_passages_are_refused_before_the_first_shard(tmp_path: Path) -> None:
+def test_wrong_passages_and_folders_are_refused_before_the_first_shard(tmp_path: Path) -> None:
     log, passages = tmp_path / "log", make_passages(N)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no embeddings"):
+        encode_hashes(tmp_path / "mine", HashRetriever(log=log))
     double = Dataset.from_dict({**passages.to_dict(), "_id": ["p"] * N})
     for wrong, message in (
         (double, "Several passages have the id 'p'"),

@@ -69,21 +69,8 @@ def test_an_index_finds_what_exact_search_finds(
     assert recall_against_exact(run, exact, depth=10) >= at_least
     for found in run.values():
         assert list(found.items()) == sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    if at_least == 1.0:
-        for query in QUERY_IDS:
-            assert list(run[query].values()) == pytest.approx(list(exact[query].values()), 1e-5)
-
-
-def test_more_cells_find_more(embeddings: Embeddings, queries: np.ndarray, tmp_path: Path) -> None:
-    exact = search_exact(embeddings, queries, QUERY_IDS, depth=50)
-    build_approximate(embeddings, "IVF32,Flat", tmp_path)
-    recalls = []
-    for parameters in (None, "nprobe=2", "nprobe=4", "nprobe=32"):
-        index = ApproximateIndex(tmp_path, embeddings, parameters=parameters)
-        run = index.search(queries, QUERY_IDS, depth=50)
-        recalls.append(recall_against_exact(run, exact, depth=50))
-    assert recalls == sorted(recalls)
-    assert recalls[0] < 0.95 < recalls[2] < recalls[3] == 1
+    for query in QUERY_IDS if at_least == 1.0 else []:
+        assert list(run[query].values()) == pytest.approx(list(exact[query].values()), 1e-5)
 
 
 def test_rescored_passages_have_the_scores_of_exact_search(
@@ -107,6 +94,9 @@ def test_cells_that_hold_too_few_give_fewer_passages(
     embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
 ) -> None:
     index = build_approximate(embeddings, "IVF32,Flat", tmp_path / "index")
+    exact = search_exact(embeddings, queries, QUERY_IDS, depth=50)
+    found = index.search(queries, QUERY_IDS, depth=50)  # in one of 32 cells
+    assert 0.3 < recall_against_exact(found, exact, depth=50) < 0.95
     run = index.search(queries, QUERY_IDS, depth=1000, rescore=1000)
     sizes = {len(found) for found in run.values()}
     assert min(sizes) > 0 and max(sizes) < 1000

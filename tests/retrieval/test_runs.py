@@ -22,48 +22,34 @@ def test_a_written_run_is_ranked_by_score_then_id(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["run.txt"]
 
 
-def test_scores_survive_the_file_bit_for_bit(tmp_path: Path) -> None:
+def test_scores_survive_the_file_bit_for_bit_and_ir_measures_reads_them(tmp_path: Path) -> None:
     scores = np.random.default_rng(0).standard_normal(50).astype(np.float32)
-    run = {"q": {f"p{i}": score for i, score in enumerate(scores)}}
-    reread = read_run(write_run(run, tmp_path / "run.txt", tag="x"))
-    assert reread == {"q": {f"p{i}": float(score) for i, score in enumerate(scores)}}
-
-
-def test_ir_measures_reads_the_same_run(tmp_path: Path) -> None:
-    run = {"q1": {"a": 0.1, "b": 1e-17}, "q2": {"a": 123456.789}}
+    run = {"q": {f"p{i}": score for i, score in enumerate(scores)}, "r": {"a": 1e-17}}
     path = write_run(run, tmp_path / "run.txt", tag="x")
+    assert read_run(path) == {q: {p: float(s) for p, s in own.items()} for q, own in run.items()}
     rows = {(doc.query_id, doc.doc_id, doc.score) for doc in ir_measures.read_trec_run(str(path))}
-    assert rows == {("q1", "a", 0.1), ("q1", "b", 1e-17), ("q2", "a", 123456.789)}
+    assert rows == {(q, p, float(s)) for q, own in run.items() for p, s in own.items()}
 
 
 def test_an_error_while_writing_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = write_run({"q": {"a": 1.0}}, tmp_path / "run.txt", tag="x")
     with pytest.raises(ValueError, match="'q Q0 b 1 nan x': a TREC run file needs a finite score"):
         write_run({"q": {"b": float("nan")}}, path, tag="x")
+    for run, tag in (
+        ({"q 1": {"a": 1.0}}, "x"),
+        ({"q": {"": 1.0}}, "x"),
+        ({"q": {"a": 1.0}}, "a b"),
+    ):
+        with pytest.raises(ValueError, match="ids and a tag without white space"):
+            write_run(run, path, tag=tag)
     assert read_run(path) == {"q": {"a": 1.0}}
     assert [file.name for file in tmp_path.iterdir()] == ["run.txt"]
-
-
-@pytest.mark.parametrize(
-    ("run", "tag", "message"),
-    [
-        ({"q 1": {"a": 1.0}}, "x", "Cannot write the line 'q 1 Q0 a 1 1.0 x'"),
-        ({"q": {"": 1.0}}, "x", "ids and a tag without white space"),
-        ({"q": {"a": 1.0}}, "my tag", "Cannot write the line 'q Q0 a 1 1.0 my tag'"),
-    ],
-)
-def test_ids_and_tags_must_be_single_words(
-    tmp_path: Path, run: dict[str, dict[str, float]], tag: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        write_run(run, tmp_path / "run.txt", tag=tag)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("q Q0 b 2 1.0", "run.txt:3: 5 columns, expected 6"),
-        ("q Q0 b 2 high x", "run.txt:3: could not convert string to float: 'high'"),
         ("q Q0 b 2 nan x", "run.txt:3: passage 'b' .* scores nan"),
         ("q Q0 my doc 2 0.5 x", "run.txt:3: 7 columns, expected 6"),
         ("q Q0 a 2 0.5 x", "run.txt:3: passage 'a' is there twice"),
@@ -83,15 +69,12 @@ def test_runs_of_other_tools_are_read(tmp_path: Path) -> None:
     assert read_run(path) == {"q": {"ü1": 0.25, "b": -3.0}}
 
 
-def test_words_behind_the_tag_are_passed_over_on_request_as_trec_eval_does(tmp_path: Path) -> None:
+def test_words_behind_the_tag_can_be_ignored_as_in_trec_eval(tmp_path: Path) -> None:
     path = tmp_path / "run.txt"
     path.write_text("q Q0 a 1 1.0 x and more\nq Q0 b 2 0.5 x\n")
     with pytest.raises(ValueError, match="run.txt:1: 8 columns"):
         read_run(path)
     assert read_run(path, words_behind_tag=True) == {"q": {"a": 1.0, "b": 0.5}}
-    path.write_text("q Q0 a 1 1.0\n")
-    with pytest.raises(ValueError, match="run.txt:1: 5 columns, expected 6"):
-        read_run(path, words_behind_tag=True)
 
 
 def test_an_empty_or_missing_run_file(tmp_path: Path) -> None:

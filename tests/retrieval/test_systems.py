@@ -9,17 +9,10 @@ from modeling_condenser.retrieval.runs import write_run
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
 
-def test_a_folder_alone_is_an_encoder_named_after_it(tmp_path: Path) -> None:
+def test_an_encoder_is_named_after_its_folder_or_its_run(tmp_path: Path) -> None:
     system = parse_system(tmp_path / "my-encoder")
-    assert (system.model, system.name, dict(system.settings)) == (
-        str(tmp_path / "my-encoder"),
-        "my-encoder",
-        {},
-    )
-    assert not system.is_lexical
-
-
-def test_a_run_folders_model_has_the_runs_name(tmp_path: Path) -> None:
+    assert (system.model, system.name) == (str(tmp_path / "my-encoder"), "my-encoder")
+    assert system.is_dense and not system.is_lexical
     assert parse_system(tmp_path / "my-run" / "model").name == "my-run"
 
 
@@ -90,6 +83,6 @@ def test_a_run_file_answers_the_queries_that_it_has(tmp_path: Path) -> None:
         ("x,pooling", "x has no setting 'pooling'"),
     ],
 )
-def test_what_does_not_fit_is_named(text: str, message: str) -> None:
+def test_wrong_settings_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_system(text)
