@@ -235,13 +235,9 @@ def write_embeddings(
         vectors: (N, D) float32, finite.
         passage_ids: N unique ids.
         shard_size: rows of a shard; by default it depends on N.
-        retriever_fingerprint: and the next two, for the manifest, if they are known.
-        contract: of the encoder.
-        passages_fingerprint: of the passages.
-
-    Raises:
-        FileExistsError: the folder is not empty.
-        ValueError: shapes, types or ids do not fit.
+        retriever_fingerprint: see `Manifest`.
+        contract: see `Manifest`.
+        passages_fingerprint: see `Manifest`.
     """
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()):
@@ -297,10 +293,6 @@ def write_table(
     Returns:
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages, with the
         columns `id` (string) and `embedding` (list of D float32).
-
-    Raises:
-        FileExistsError: the folder is not empty.
-        ValueError: the passages are not those of the embeddings.
     """
     folder, manifest = Path(folder), embeddings.manifest
     if folder.is_dir() and any(folder.iterdir()):

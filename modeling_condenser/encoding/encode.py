@@ -64,8 +64,7 @@ def encode_collection(
         progress: show a bar for this process's shards.
 
     Raises:
-        ValueError: the folder holds something else, the passages do not fit, or a vector is not
-            finite.
+        ValueError: the folder holds something else, or the passages do not fit.
     """
     folder = Path(folder)
     rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -28,7 +28,7 @@ WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
 _LENGTH_MULTIPLE = 8  # with bfloat16 on a CPU, where every new batch shape costs time and memory
 
-_Read = Callable[[int, int], list[str]]  # reads the texts of rows first to last
+_Read = Callable[[slice], list[str]]  # reads the texts of some rows
 
 
 class Retriever:
@@ -115,34 +115,26 @@ class Retriever:
         return fingerprint_retriever(self.folder, self.contract, dtype=self.dtype)
 
     def encode_queries(self, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
-        """Encode N queries with the query prompt.
-
-        Returns:
-            (N, D) float32 vectors, of length 1 for cosine similarity.
-        """
+        """Encode N queries with the query prompt: (N, D) float32."""
         contract = self.contract
         queries = [contract.query(text) for text in _checked(texts)]
-        return self._encode_list(
-            queries, contract.query_max_length, contract.query_prompt, progress
-        )
+        length, prompt = contract.query_max_length, contract.query_prompt
+        return self._encode(queries.__getitem__, len(queries), length, prompt, progress)
 
     def encode_passages(
         self, passages: Dataset | Sequence[str], *, progress: bool = False
     ) -> np.ndarray:
-        """Encode N passages with the passage prompt and their titles.
+        """Encode N passages with the passage prompt and their titles: (N, D) float32.
 
         Args:
             passages: texts; or a data set with columns `title` and `text`, read window by window.
             progress: show a bar.
-
-        Returns:
-            (N, D) float32 vectors, of length 1 for cosine similarity.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
         if not isinstance(passages, Dataset):
             texts = [contract.passage("", text) for text in _checked(passages)]
-            return self._encode_list(texts, length, prompt, progress)
+            return self._encode(texts.__getitem__, len(texts), length, prompt, progress)
         if not {"title", "text"} <= set(passages.column_names):
             raise ValueError(
                 f"The passages have the columns {', '.join(passages.column_names)}; expected title "
@@ -150,9 +142,9 @@ class Retriever:
             )
         columns = passages.select_columns(["title", "text"])
 
-        def read(first: int, last: int) -> list[str]:
-            rows = columns[first:last]
-            pairs = zip(rows["title"], _checked(rows["text"], first), strict=True)
+        def read(rows: slice) -> list[str]:
+            found = columns[rows]
+            pairs = zip(found["title"], _checked(found["text"], rows.start), strict=True)
             return [contract.passage(title, text) for title, text in pairs]
 
         return self._encode(read, len(passages), length, prompt, progress)
@@ -160,12 +152,10 @@ class Retriever:
     def encode_texts(
         self, texts: Sequence[str], max_length: int, *, progress: bool = False
     ) -> np.ndarray:
-        """Encode N texts without prompts, such as the two sides of graded pairs.
-
-        `max_length` counts tokens, including special ones; longer texts are cut.
-        """
+        """Encode N texts of up to `max_length` tokens without prompts: (N, D) float32."""
         check_length(self.folder, self.model, max_length=max_length)
-        return self._encode_list(_checked(texts), max_length, "", progress)
+        listed = _checked(texts)
+        return self._encode(listed.__getitem__, len(listed), max_length, "", progress)
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
@@ -201,13 +191,6 @@ class Retriever:
                 "state similarity=dot or similarity=cosine."
             )
 
-    def _encode_list(
-        self, texts: list[str], max_length: int, prompt: str, progress: bool
-    ) -> np.ndarray:
-        return self._encode(
-            lambda first, last: texts[first:last], len(texts), max_length, prompt, progress
-        )
-
     def _encode(
         self, read: _Read, n_texts: int, max_length: int, prompt: str, progress: bool
     ) -> np.ndarray:
@@ -220,7 +203,7 @@ class Retriever:
         def tokenize(first: int) -> TokenizedTexts:
             window = tokenize_texts(
                 self.model.tokenizer,
-                read(first, min(first + WINDOW, n_texts)),
+                read(slice(first, first + WINDOW)),
                 max_length=max_length,
                 token_type_ids=self.contract.token_type_ids,
             )
@@ -241,10 +224,11 @@ class Retriever:
                 is_finite = np.isfinite(found).all(axis=1)
                 if not is_finite.all():
                     row = first + int(is_finite.argmin())
+                    [text] = read(slice(row, row + 1))
                     raise ValueError(
                         f"The vector of row {row} holds NaN or infinity; its text begins "
-                        f"{read(row, row + 1)[0][:80]!r}. Check the weights in {self.folder}: "
-                        "training may have diverged."
+                        f"{text[:80]!r}. Check the weights in {self.folder}: training may have "
+                        "diverged."
                     )
         return vectors
 

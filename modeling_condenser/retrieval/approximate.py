@@ -46,14 +46,8 @@ def build_approximate(
 ) -> "ApproximateIndex":
     """Build and save an index, or open it if the folder already holds it.
 
-    Args:
-        embeddings: of the passages.
-        factory: a faiss factory string.
-        folder: of the index; written atomically.
-        parameters: of the search, see `ApproximateIndex`.
-        seed: selects the vectors for training: 64 for each cell of an inverted file, and at least
-            65,536.
-        progress: show a bar.
+    The seed selects the vectors for training: 64 for each cell of an inverted file, and at least
+    65,536.
 
     Raises:
         ValueError: faiss cannot make the index, or the folder holds another one.
@@ -145,15 +139,10 @@ class ApproximateIndex:
         rescore: int = 0,
         progress: bool = False,
     ) -> Run:
-        """Rank the passages for each query, approximately.
+        """Rank up to `depth` passages for each of Q queries, (Q, D) float32, approximately.
 
-        Args:
-            queries: (Q, D) float32.
-            query_ids: Q unique ids.
-            depth: the most passages per query.
-            rescore: score this many candidates, at least `depth`, with the exact vectors; 0 for
-                the scores of the index, which are estimates for compressed vectors.
-            progress: show a bar.
+        With `rescore`, so many candidates are scored with the exact vectors; otherwise scores are
+        those of the index, which are estimates for compressed vectors.
         """
         check_queries(queries, query_ids, dimension=self.embeddings.dimension, depth=depth)
         if rescore and rescore < depth:

@@ -60,12 +60,8 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     """Write a run as a TREC file, atomically.
 
     Scores are written so that reading them gives the same float64. A query without passages gets no
-    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie.
-
-    Args:
-        run: to write.
-        path: of the file; its folder must exist.
-        tag: name of the system, one word.
+    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie. The
+    tag names the system in one word.
 
     Raises:
         ValueError: an id or the tag is not one word, or a score is not finite.
@@ -91,10 +87,8 @@ def _run_lines(run: Run, tag: str) -> Iterator[str]:
 def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
     """Read a TREC run file, plain or `.gz`; the rank column is ignored, as in trec_eval.
 
-    Args:
-        path: of the file.
-        words_behind_tag: accept lines with more than six columns, as trec_eval does. By default
-            they are an error, because a space in an id shifts the columns, too.
+    trec_eval also accepts words after the tag; by default they are an error, because a space in an
+    id shifts the columns, too.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -185,13 +185,8 @@ def open_searcher(
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    Args:
-        system: see `parse_system`.
-        passages: to search.
-        folder: for embeddings or index, which later calls open again.
-        embeddings: folder of the embeddings, if it is another one.
-        settings: how a dense system searches; exactly by default.
-        progress: show bars.
+    Embeddings and index are written to `folder`, where later calls open them again; the embeddings
+    to a folder of their own if one is given. Dense systems search exactly by default.
     """
     if system.is_lexical:
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
