@@ -51,7 +51,7 @@ NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
 SEARCH_FOLDER = "search"
 _WINDOWS_FOLDER, _IDENTITY_FILE, _COUNTS_FILE = "windows", "identity.json", "counts.json"
 # Settings that may change when a command is resumed, because the result does not depend on them.
-_FREE = frozenset({"n_processes", "devices", "work_folder"})
+_FREE = frozenset({"devices", "work_folder"})
 _COUNTED = (
     *("queries_without_candidates", "queries_without_negatives", "queries_with_fewer"),
     *("candidates", "negatives"),
