@@ -57,30 +57,23 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
         case "margin_mse":
             return MarginMSELoss(model, similarity_fct=_PAIRWISE[similarity])
         case "kl":
-            return DistillKLDivLoss(
-                model, similarity_fct=_PAIRWISE[similarity], temperature=temperature
-            )
+            between = _PAIRWISE[similarity]
+            return DistillKLDivLoss(model, similarity_fct=between, temperature=temperature)
 
 
 def _contrastive(
     recipe: FinetuningRecipe, model: SentenceTransformer, temperature: float
 ) -> nn.Module:
-    """In-batch contrast, with a gradient cache (Gao et al. 2021) if mini_batch_size is set.
-
-    The cache encodes all texts without gradients, computes the gradient of the loss with respect to
-    their vectors, and encodes mini-batch by mini-batch again to propagate it to the weights. Both
-    passes use the same random numbers, so dropout drops the same units.
-    """
+    """In-batch contrast, with a gradient cache (Gao et al. 2021) if mini_batch_size is set."""
     arguments: dict[str, Any] = {
         "scale": 1.0 / temperature,
         "similarity_fct": _MATRIX[recipe.trained_similarity],
         "gather_across_devices": recipe.gather_across_devices,
     }
-    if recipe.mini_batch_size is None:
+    size = recipe.mini_batch_size
+    if size is None:
         return MultipleNegativesRankingLoss(model, **arguments)
-    return CachedMultipleNegativesRankingLoss(
-        model, mini_batch_size=recipe.mini_batch_size, **arguments
-    )
+    return CachedMultipleNegativesRankingLoss(model, mini_batch_size=size, **arguments)
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

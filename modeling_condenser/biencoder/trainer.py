@@ -1,7 +1,7 @@
 """Train on the examples: token batches, batches without duplicates, and the trainer."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +32,20 @@ class LengthCollator:
     """Tokenizes a batch; queries and passages are truncated to their own maximum lengths.
 
     sentence-transformers has one length for all columns before version 6.2.
-
-    Attributes:
-        tokenizer: of the encoder.
-        contract: gives the lengths, and whether segment ids are passed.
-        valid_label_columns: the trainer asks a collator for it.
     """
 
     tokenizer: PreTrainedTokenizerBase
     contract: EncodingContract
-    valid_label_columns: list[str] = field(default_factory=lambda: [LABEL])
+    valid_label_columns: tuple[str, ...] = (LABEL,)  # the trainer asks a collator for it
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch.
-
-        Args:
-            examples: B rows of text columns and, for some objectives, `label` (numbers).
+        """Make a batch of B rows of text columns and, for some objectives, `label` (numbers).
 
         Returns:
             For each text column `<column>_input_ids` and `<column>_attention_mask`, (B, T) int64,
             in the order of the columns; and `label`, (B,) or (B, n) float32.
         """
+        contract = self.contract
         batch: dict[str, torch.Tensor] = {}
         for column in examples[0]:
             values = [example[column] for example in examples]
@@ -60,7 +53,6 @@ class LengthCollator:
                 batch[LABEL] = torch.tensor(values, dtype=torch.float32)
                 continue
             is_query = column == "query"
-            contract = self.contract
             encoded = self.tokenizer(
                 values,
                 padding=True,
@@ -107,44 +99,25 @@ class DistinctBatches(DefaultBatchSampler):
         return len(self._joint) * self.n_devices
 
 
-def sequential_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
-    """Batches in the order of the data."""
-    return DefaultBatchSampler(SequentialSampler(dataset), **arguments)
-
-
 def choose_batch_sampler(
-    recipe: FinetuningRecipe, requested: BatchSamplers | None, *, seed: int, n_devices: int
+    recipe: FinetuningRecipe, *, seed: int, n_devices: int
 ) -> BatchSamplers | Callable[..., DefaultBatchSampler]:
-    """The batch sampler for an objective, as the trainer's argument `batch_sampler`.
+    """The trainer's argument `batch_sampler` for the recipe's objective and order.
 
-    Args:
-        recipe: checked.
-        requested: that argument in the recipe; None if the recipe does not set it.
-        seed: decides the order of the examples.
-        n_devices: number of processes that train together.
-
-    Raises:
-        ValueError: the requested sampler does not fit the objective or the order.
+    A text that is in a batch of contrast twice would be its own negative.
     """
+    n_joint = n_devices if recipe.gather_across_devices else 1
+
+    def distinct_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
+        # The library passes 0 instead of its seed.
+        return DistinctBatches(dataset, n_devices=n_joint, **{**arguments, "seed": seed})
+
+    def sequential_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
+        return DefaultBatchSampler(SequentialSampler(dataset), **arguments)
+
     if recipe.objective == "contrastive":
-        if requested not in (None, BatchSamplers.NO_DUPLICATES):
-            raise ValueError(
-                f"batch_sampler is {getattr(requested, 'value', requested)!r}, but objective "
-                "contrastive needs 'no_duplicates': a text that is in a batch twice would be its "
-                "own negative."
-            )
-        n_joint = n_devices if recipe.gather_across_devices else 1
-
-        def distinct_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
-            # The trainer of sentence-transformers 6.0 does not pass its seed.
-            return DistinctBatches(dataset, n_devices=n_joint, **{**arguments, "seed": seed})
-
         return distinct_batches
-    if recipe.order == "sequential":
-        if requested is not None:
-            raise ValueError("batch_sampler contradicts order: sequential; remove one of them.")
-        return sequential_batches
-    return requested or BatchSamplers.BATCH_SAMPLER
+    return sequential_batches if recipe.order == "sequential" else BatchSamplers.BATCH_SAMPLER
 
 
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
@@ -160,8 +133,8 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     def __init__(
         self,
         *,
-        repository: Callable[[Path, TrainerState, str | None], None] | None = None,
-        drawn: DrawnNegatives | None = None,
+        repository: Callable[[Path, TrainerState, str | None], None],
+        drawn: DrawnNegatives | None,
         **arguments: Any,
     ):
         self._repository = repository
@@ -189,16 +162,6 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         return super().train(resume_from_checkpoint=resume, **arguments)
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill a folder with what the `repository` argument writes.
-
-        Raises:
-            ValueError: there is no such argument, so nothing can be pushed.
-        """
-        if self._repository is None:
-            raise ValueError(
-                "RetrieverTrainer has no `repository`, so it cannot push: pass a function that "
-                "writes the repository, as `finetune` does, or set push_to_hub=False."
-            )
         if self.is_world_process_zero():
             self._repository(folder, self.state, self.hub_model_id)
 

@@ -265,6 +265,6 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(
         finetune({**settings, **out, "passage_max_length": 65})
     with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
         finetune({**settings, **out, "train_size": 41})
-    with pytest.raises(ValueError, match="'batch_sampler', but objective contrastive needs"):
+    with pytest.raises(ValueError, match="batch_sampler follows from objective and order"):
         finetune({**settings, **out, "batch_sampler": "batch_sampler"})
     assert not (tmp_path / "run").exists()

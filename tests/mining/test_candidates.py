@@ -10,14 +10,18 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from modeling_condenser.mining.candidates import Candidate, CandidateFilter, draw_order
+from modeling_condenser.mining.candidates import Candidate, draw_order, filter_candidates
+from modeling_condenser.mining.recipe import MiningRecipe
 
 SCORES = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
 
 
+def recipe(**settings: object) -> MiningRecipe:
+    return MiningRecipe("bm25", "collection", "out", n_negatives=None, **settings)  # type: ignore[arg-type]
+
+
 def ids(scores: dict[str, float], positives: list[str], **settings: object) -> list[str]:
-    settings = {"first_rank": 1, "last_rank": 100, **settings}
-    found = CandidateFilter(**settings).apply(scores, positives, dropped=Counter())  # type: ignore[arg-type]
+    found = filter_candidates(recipe(**settings), scores, positives, dropped=Counter())
     return [candidate.passage_id for candidate in found]
 
 
@@ -50,18 +54,18 @@ def test_of_several_positives_the_lowest_score_counts():
 
 def test_a_positive_that_was_not_found_leaves_nothing_under_a_margin():
     dropped: Counter[str] = Counter()
-    rule = CandidateFilter(1, 100, absolute_margin=0.0, relative_margin=0.0)
-    assert rule.apply(SCORES, ["plus", "absent"], dropped=dropped) == []
+    rules = recipe(absolute_margin=0.0, relative_margin=0.0)
+    assert filter_candidates(rules, SCORES, ["plus", "absent"], dropped=dropped) == []
     assert dropped == {"positive": 1, "positive_not_found": 6}
     assert len(ids(SCORES, ["absent"])) == 7
 
 
 def test_a_passage_counts_for_the_first_filter_that_drops_it():
     dropped: Counter[str] = Counter()
-    rule = CandidateFilter(
-        1, 6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
+    rules = recipe(
+        last_rank=6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
     )
-    assert rule.apply(SCORES, ["plus"], copies=["c"], dropped=dropped) == []
+    assert filter_candidates(rules, SCORES, ["plus"], copies=["c"], dropped=dropped) == []
     assert dropped == {
         "positive": 1,
         "same_text_as_positive": 1,
@@ -73,11 +77,7 @@ def test_a_passage_counts_for_the_first_filter_that_drops_it():
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"absolute_margin": 0.1},
-        {"relative_margin": 0.3, "absolute_margin": 0.05},
-        {"max_score": 0.6, "min_score": 0.1},
-    ],
+    [{"relative_margin": 0.3, "absolute_margin": 0.05}, {"max_score": 0.6, "min_score": 0.1}],
 )
 def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     rng = np.random.default_rng(0)
@@ -121,9 +121,8 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
 CANDIDATES = [Candidate(rank, f"p{rank}", -float(rank)) for rank in range(30, 201)]
 
 
-def ranks(candidates: list[Candidate] = CANDIDATES, **changes: object) -> list[int]:
-    settings = {"query_id": "q1", "seed": 0, "sampling": "random", **changes}
-    return [candidate.rank for candidate in draw_order(candidates, **settings)]  # type: ignore[arg-type]
+def ranks(candidates: list[Candidate] = CANDIDATES, query_id: str = "q1", **changes) -> list[int]:
+    return [candidate.rank for candidate in draw_order(recipe(**changes), query_id, candidates)]
 
 
 def test_seed_and_query_decide_a_draw_and_top_is_the_order_of_the_ranks():
