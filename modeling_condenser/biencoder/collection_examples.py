@@ -22,12 +22,7 @@ WITHOUT_LINE = "queries of the split without a line of negatives"
 
 @dataclass(frozen=True)
 class CollectionExamples:
-    """Makes examples whose `positive` and `negatives` are rows of the collection's passages.
-
-    Attributes:
-        collection: the training split.
-        contract: gives the query's prompt.
-    """
+    """Makes examples whose `positive` and `negatives` are rows of the collection's passages."""
 
     collection: Collection
     contract: EncodingContract
@@ -72,13 +67,6 @@ class CollectionExamples:
 
         A query's positives are those of its line, or else the passages judged relevant. Negatives
         that are relevant or have the text of the positive are dropped.
-
-        Args:
-            lines: negatives of the split's queries, one line each.
-            with_scores: whether to include the cross-encoder's scores.
-
-        Raises:
-            ValueError: a passage or the scores are missing, or two lines have the same query.
         """
         seen: set[str] = set()
         for line in lines:

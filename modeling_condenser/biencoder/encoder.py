@@ -31,11 +31,6 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
     Args:
         name: folder or Hub name.
         changes: fields of `EncodingContract` that complete or override what the encoder says.
-
-    Raises:
-        FileNotFoundError: there is no such encoder.
-        ValueError: its pooling is unknown or not supported, weights are missing, or a length is
-            larger than its number of positions.
     """
     folder = find_model_folder(name)
     _refuse_condenser(folder)

@@ -38,17 +38,7 @@ _CONTRACT_FIELDS = (
     *("pooling", "query_max_length", "passage_max_length"),
     *("title_separator", "query_prompt", "passage_prompt"),
 )
-# The smallest allowed values.
-_LEAST = {
-    "train_size": 1,
-    "first_rows": 1,
-    "n_negatives": 0,
-    "mini_batch_size": 1,
-    "subset_seed": 0,
-    "margin": 0,
-    "query_max_length": 1,
-    "passage_max_length": 1,
-}
+_LEAST = {"train_size": 1, "first_rows": 1, "n_negatives": 0, "mini_batch_size": 1, "margin": 0}
 
 
 @dataclass(frozen=True)
@@ -134,11 +124,7 @@ class FinetuningRecipe:
     gather_across_devices: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings that can be checked without reading a file.
-
-        Raises:
-            ValueError: a setting does not fit the objective or the data, or has a wrong value.
-        """
+        """Check the settings that can be checked without reading a file."""
         _check_numbers(self)
         _check_objective(self)
         _check_source(self)

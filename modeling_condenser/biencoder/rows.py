@@ -39,14 +39,7 @@ _JSON_CHUNK = 1 << 22  # characters
 
 
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
-    """The rows of the files, or of the Hub data set, that a recipe's `data` names.
-
-    Returns:
-        The rows, as the data names their fields; and what identifies the data.
-
-    Raises:
-        FileNotFoundError: there is no such file or data set.
-    """
+    """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
     patterns = [recipe.data] if isinstance(recipe.data, str | Path) else recipe.data
     found = [_local_files(str(pattern)) for pattern in patterns]
     if all(found):
@@ -90,7 +83,7 @@ def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterator[Fields]:
     if isinstance(recipe.columns, list | tuple) and not is_table:
         raise ValueError(
             f"{file}: a list of columns is for .tsv and .csv files without a header; map our names "
-            "to the data's instead, for example columns: {query: question}."
+            "to the data's instead, as columns: {query: question}."
         )
     try:
         if recipe.format == "stsb":
@@ -173,11 +166,7 @@ def _read_array(file: Path) -> Iterator[Fields]:
 def make_examples(
     rows: Iterable[Fields], recipe: FinetuningRecipe, make: Callable[[Fields], Example]
 ) -> Iterator[Example]:
-    """Make an example of each row, of which `make` gets the fields by our names.
-
-    Raises:
-        ValueError: a row lacks a column, or does not fit.
-    """
+    """Make an example of each row, of which `make` gets the fields by our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
     for number, row in enumerate(rows, start=1):
         try:
@@ -185,9 +174,8 @@ def make_examples(
         except KeyError as error:
             raise ValueError(
                 f"{recipe.data}, row {number}: there is no column {error}; the columns are "
-                f"{', '.join(row)}. Map our names to the data's, for example columns: "
-                f"{{query: {next(iter(row))}}}, or list all columns of a .tsv or .csv file without "
-                "a header."
+                f"{', '.join(row)}. Map our names to theirs, as columns: {{query: question}}, or "
+                "list all columns of a .tsv or .csv file without a header."
             ) from error
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{recipe.data}, row {number}: {error}") from error
@@ -206,7 +194,7 @@ def example_maker(
 
     def with_negatives(row: Fields, scores: Sequence[float] | None = None) -> Example:
         """Negatives that are blank or have the text of the positive are dropped."""
-        example, negatives = pair(row), _negatives(row)
+        example, negatives = pair(row), _values(row, "negatives", "negative")
         if scores is not None and len(scores) != 1 + len(negatives):
             raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")
         own = row["positive"].strip()
@@ -222,17 +210,16 @@ def example_maker(
         """Both sentences are encoded as passages are, as in the evaluation of graded pairs."""
         first, second = _text(row, "sentence1"), _text(row, "sentence2")
         low, high = recipe.score_range or (_STSB_RANGE if recipe.format == "stsb" else (0.0, 1.0))
-        score = _number(row["score"])
+        score = float(row["score"])
         if not low <= score <= high:
-            raise ValueError(
-                f"the score {score:g} is outside score_range [{low:g}, {high:g}]: set score_range "
-                "to the lowest and the highest possible score."
-            )
+            raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
         if not first.strip() or not second.strip():
             return {LEFT_OUT: BLANK}
-        sentences = {"sentence1": contract.passage("", first)}
-        sentences["sentence2"] = contract.passage("", second)
-        return {**sentences, "label": (score - low) / (high - low)}
+        return {
+            "sentence1": contract.passage("", first),
+            "sentence2": contract.passage("", second),
+            "label": (score - low) / (high - low),
+        }
 
     def dpr(row: Fields) -> Example:
         """An entry of DPR's retriever training data (Karpukhin et al. 2020, section 4.2).
@@ -275,43 +262,28 @@ def _text(row: Fields, name: str) -> str:
     return row[name]
 
 
-def _number(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"a score is {value!r}, expected a finite number.")
-    return number
-
-
-def _negatives(row: Fields) -> list[str]:
-    """`negatives`, a list; `negative`; or `negative_1`, `negative_2`, ..."""
-    if row.get("negatives") is not None:
-        return _listed(row, "negatives")
-    return _numbered(row, "negative")
-
-
 def _scores(row: Fields) -> list[float]:
     """The scores of the positive and of the negatives.
 
     A margin is the score of a positive whose negative has 0.
     """
-    scores = _listed(row, "scores")
-    if not scores and row.get("margin") is not None:
+    if row.get("scores") is not None:
+        scores = _values(row, "scores", "score")
+    elif row.get("margin") is not None:
         scores = [row["margin"], 0.0]
-    if not scores:
-        negative_scores = _listed(row, "negative_scores") or _numbered(row, "negative_score")
-        scores = [row["positive_score"], *negative_scores]
-    return [_number(score) for score in scores]
+    else:
+        scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
+    numbers = [float(score) for score in scores]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"the scores are {scores}, expected finite numbers.")
+    return numbers
 
 
-def _listed(row: Fields, name: str) -> list[Any]:
-    """A list, which a table of texts may contain as JSON; empty if the row has none."""
-    value = row.get(name) or []
-    return json.loads(value) if isinstance(value, str) else value
-
-
-def _numbered(row: Fields, name: str) -> list[Any]:
-    """The values of `name`, or of `name_1`, `name_2`, ..., of which some rows have fewer."""
-    names = [name]
-    if row.get(name) is None and f"{name}_1" in row:
-        names = list(takewhile(row.__contains__, (f"{name}_{n}" for n in count(1))))
-    return [row[key] for key in names if row[key] not in (None, "")]
+def _values(row: Fields, plural: str, singular: str) -> list[Any]:
+    """The list `plural` (in tables, as JSON); or `singular`; or `singular_1`, `singular_2`, ..."""
+    values = row.get(plural)
+    if values is not None:
+        return json.loads(values) if isinstance(values, str) else values
+    numbered = takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1)))
+    names = [singular] if row.get(singular) is not None else list(numbered) or [singular]
+    return [row[name] for name in names if row[name] not in (None, "")]

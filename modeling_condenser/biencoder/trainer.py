@@ -70,13 +70,7 @@ class DistinctBatches(DefaultBatchSampler):
     """Batches that contain no text twice, also where several devices share their negatives.
 
     The library's `NoDuplicatesBatchSampler` does this for the batch of one device. Here it makes
-    the batch of all devices, which is then split.
-
-    Args:
-        dataset: the training set.
-        n_devices: number of devices that share their negatives; each takes every n-th batch.
-        batch_size: of one device.
-        **arguments: as for `NoDuplicatesBatchSampler`.
+    the batch of `n_devices`, which is then split; each device takes every n-th part.
     """
 
     def __init__(self, dataset: Any, *, n_devices: int, batch_size: int, **arguments: Any):
@@ -126,7 +120,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     Args:
         repository: writes the encoder's repository into a folder; gets the trainer's state and
             the repository's name on the Hub.
-        drawn: draws the negatives of each epoch; None if there are none to draw.
+        drawn: draws the negatives of each epoch.
         **arguments: as for `SentenceTransformerTrainer`.
     """
 
@@ -145,14 +139,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **arguments: Any
     ) -> TrainOutput:
-        """Train, from the last complete checkpoint of `output_dir` if there is one.
-
-        Args:
-            resume_from_checkpoint: a checkpoint folder; a Hub repository that was pushed with
-                `hub_strategy="checkpoint"`; None or True for the last complete one of
-                `output_dir`; False to start anew.
-            **arguments: as for `Trainer.train`.
-        """
+        """Train, from the checkpoint that `find_resume` finds, if there is one."""
         resume = self.find_resume(resume_from_checkpoint)
         if resume is not None:
             self.state = TrainerState.load_from_json(str(Path(resume, TRAINER_STATE_NAME)))

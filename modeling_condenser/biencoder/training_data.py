@@ -39,13 +39,10 @@ ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset i
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a recipe trains on.
+    """What a recipe trains on; `facts` are for the record.
 
-    Attributes:
-        examples: one row an example; columns `query`, `positive`, `negative_1`, ... and, for
-            distillation, `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`.
-        drawn: draws the negatives for an epoch; None for graded pairs.
-        facts: for the record of the training.
+    The columns of `examples` are `query`, `positive`, `negative_1`, ... and, for distillation,
+    `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`, without draws.
     """
 
     examples: Dataset
@@ -63,7 +60,7 @@ class DrawnNegatives:
     Args:
         n_negatives: how many to draw for each example; one with fewer gives some of them again.
         seed: of the draws.
-        read: returns the texts of passages that are named by row; None for examples with texts.
+        read: returns the texts of passages, for examples that name them by row.
     """
 
     def __init__(
@@ -79,11 +76,7 @@ class DrawnNegatives:
         self._epoch.fill_(epoch)
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """Return columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores.
-
-        Args:
-            rows: B stored examples.
-        """
+        """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
         places = [
             self._draw(len(pool or []), number)
             for pool, number in zip(rows["negatives"], rows[ROW_NUMBER], strict=True)
@@ -114,12 +107,7 @@ class DrawnNegatives:
 def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
-    """Load what a recipe trains on.
-
-    Args:
-        recipe: checked.
-        contract: gives the prompts and the title separator.
-        seed: of the draws of negatives.
+    """Load what a recipe trains on; the seed is that of the drawn negatives.
 
     Raises:
         FileNotFoundError: a file or collection does not exist.
@@ -188,13 +176,7 @@ def _features(recipe: FinetuningRecipe, passage: Value) -> dict[str, Any]:
 def _store(
     examples: Callable[[], Iterable[Example]], features: dict[str, Any], *, identity: list[str]
 ) -> Dataset:
-    """Store examples, memory-mapped, in the cache of `datasets`, or open those stored before.
-
-    Args:
-        examples: starts to read them. A row that is no example has the reason in `LEFT_OUT`.
-        features: of an example.
-        identity: what the examples depend on.
-    """
+    """Store examples, memory-mapped, in the cache of `datasets`, or open those stored before."""
     digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
     features = {**features, LEFT_OUT: Value("string"), ROW_NUMBER: Value("int64")}
 
@@ -248,12 +230,6 @@ def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: s
 
     The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5). The
     subsets of one seed are nested: those of 10K contain those of 1K, which contain those of 500.
-
-    Returns:
-        The chosen rows in their original order; all rows if `train_size` is None.
-
-    Raises:
-        ValueError: there are fewer rows than `train_size`.
     """
     if train_size is None:
         return examples

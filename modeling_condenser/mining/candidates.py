@@ -59,8 +59,7 @@ def filter_candidates(
         scores: passage id -> score, as found; with the positives.
         positives: ids of the query's positives, at least one.
         copies: ids of other passages with the text of one of them.
-        dropped: filter -> number of dropped passages; this query's are added. A passage counts for
-            the first filter that drops it.
+        dropped: gets the number of passages dropped by each filter; the first one counts.
     """
     bounds = _upper_bounds(recipe, scores, positives)
     kept = []

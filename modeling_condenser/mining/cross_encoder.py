@@ -55,11 +55,7 @@ class RelevanceScorer:
             )
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """The log-odds that passages are relevant: (N,) float64 for N texts of query and passage.
-
-        Raises:
-            ValueError: a score is not finite.
-        """
+        """The log-odds that passages are relevant, (N,) float64, for texts of query and passage."""
         if not pairs:
             return np.empty(0)
         logits: Any = self._model.predict(

@@ -26,7 +26,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
@@ -46,7 +46,7 @@ SEARCH_FOLDER = "search"
 # Settings that may change when a command is resumed, because the result does not depend on them.
 _FREE = frozenset({"n_processes", "devices", "work_folder"})
 _COUNTED = (
-    *("queries_without_candidates", "queries_without_negatives", "queries_with_fewer"),
+    *("queries", "queries_without_candidates", "queries_without_negatives", "queries_with_fewer"),
     *("candidates", "negatives"),
 )
 
@@ -64,8 +64,8 @@ def mine(
     An interrupted call resumes when it is repeated; a finished folder is left unchanged.
 
     Example:
-        >>> mine("bm25", "my-collection", "negatives", last_rank=100, n_negatives=10)
-        PosixPath('negatives/negatives.jsonl')
+        >>> file = mine("bm25", "my-collection", "negatives", last_rank=100, n_negatives=10)
+        >>> finetune({..., "collection": "my-collection", "negatives": str(file)})
 
     Args:
         system: what finds the candidates: "bm25", folder or Hub name of an encoder, or a TREC run
@@ -76,8 +76,7 @@ def mine(
         **settings: further fields of `MiningRecipe` and, for encoders, of `SearchSettings`.
 
     Returns:
-        The file of hard negatives in `output_dir`, one JSON line for each query. `finetune` takes
-        it as `negatives`.
+        The file of hard negatives, `negatives.jsonl` in `output_dir`: one JSON line for each query.
 
     Raises:
         ValueError: a setting does not fit, or the folder holds the results of other settings.
@@ -99,8 +98,14 @@ def mine(
     unused = {field.name for field in fields(SearchSettings)} & settings.keys() - _FREE
     if unused and not parsed.is_dense:
         raise ValueError(f"{recipe.system} is not an encoder: remove {', '.join(sorted(unused))}.")
-    # Opened before the folder is created, so that a wrong name leaves no folder behind.
-    scorer = _open_scorer(recipe, search)
+    scorer = None
+    if recipe.cross_encoder is not None:
+        scorer = RelevanceScorer(
+            recipe.cross_encoder,
+            max_length=recipe.cross_encoder_max_length,
+            batch_size=recipe.cross_encoder_batch_size,
+            device=search.devices.split(",")[0] if search.devices else None,
+        )
     identity = {
         "system": parsed.fingerprint,
         "passages": fingerprint_passages(loaded.passages),
@@ -110,14 +115,29 @@ def mine(
 
     def open_miner() -> Miner:
         work_folder = Path(recipe.work_folder or folder / SEARCH_FOLDER)
-        searcher = _open_searcher(parsed, loaded, search, work_folder, progress=progress)
-        index = PassageIndex(loaded.passages, progress=progress)
+        passages = loaded.passages
+        searcher: Searcher
+        if parsed.is_stored:
+            searcher = RunFile(parsed.model, loaded.queries)
+        else:
+            searcher = open_searcher(
+                parsed, passages, work_folder, settings=search, progress=progress
+            )
+        index = PassageIndex(passages, progress=progress)
         return Miner(recipe, loaded, searcher, index, scorer=scorer)
 
     counts = _mine_windows(recipe, query_ids, open_miner, identity=identity, progress=progress)
-    facts = {"seed": recipe.seed, "system": parsed.name, "identity": identity}
-    facts |= _describe(counts, n_queries=len(loaded.queries))
-    record_run(folder, {**facts, "session_seconds": round(time.perf_counter() - started, 1)})
+    facts = {
+        "seed": recipe.seed,
+        "system": parsed.name,
+        "identity": identity,
+        **{name: counts[name] for name in _COUNTED},
+        "queries_without_positive": len(loaded.queries) - counts["queries"],
+        "mean_negatives": round(counts["negatives"] / max(counts["queries"], 1), 3),
+        "dropped": {name: counts[name] for name in (*RANK_FILTERS, *TEXT_FILTERS)},
+        "session_seconds": round(time.perf_counter() - started, 1),
+    }
+    record_run(folder, facts)
     for windows in folder.glob("windows-*"):
         shutil.rmtree(windows)
     return folder / NEGATIVES_FILE
@@ -140,33 +160,6 @@ def _labelled_queries(recipe: MiningRecipe, collection: Collection) -> list[str]
             f"relevant: choose another split.{hint}"
         )
     return query_ids
-
-
-def _open_scorer(recipe: MiningRecipe, search: SearchSettings) -> RelevanceScorer | None:
-    if recipe.cross_encoder is None:
-        return None
-    return RelevanceScorer(
-        recipe.cross_encoder,
-        max_length=recipe.cross_encoder_max_length,
-        batch_size=recipe.cross_encoder_batch_size,
-        device=search.devices.split(",")[0] if search.devices else None,
-    )
-
-
-def _open_searcher(
-    system: System, collection: Collection, search: SearchSettings, folder: Path, *, progress: bool
-) -> Searcher:
-    if not system.is_stored:
-        return open_searcher(
-            system, collection.passages, folder, settings=search, progress=progress
-        )
-    run = RunFile(system.model)
-    if not run.places.keys() & collection.queries.keys():
-        raise ValueError(
-            f"{system.model} has none of the {len(collection.queries)} queries of "
-            f"{collection.name}: use a run of the same split."
-        )
-    return run
 
 
 def _mine_windows(
@@ -207,15 +200,3 @@ def _mine_windows(
             for line in miner.examples(read_hard_negatives(folder / NEGATIVES_FILE)):
                 examples.write(line.encode())
     return counts
-
-
-def _describe(counts: Mapping[str, int], *, n_queries: int) -> dict[str, Any]:
-    """The part of the record that describes the negatives."""
-    n_mined = counts.get("queries", 0)
-    return {
-        "queries": n_mined,
-        "queries_without_positive": n_queries - n_mined,
-        **{name: counts.get(name, 0) for name in _COUNTED},
-        "mean_negatives": round(counts.get("negatives", 0) / n_mined, 3) if n_mined else 0.0,
-        "dropped": {name: counts.get(name, 0) for name in (*RANK_FILTERS, *TEXT_FILTERS)},
-    }

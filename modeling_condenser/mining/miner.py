@@ -45,15 +45,7 @@ class Selection(NamedTuple):
 
 
 class Miner:
-    """Mines queries of one collection.
-
-    Args:
-        recipe: which passages are negatives.
-        collection: passages, queries, judgements, answers.
-        searcher: finds candidates.
-        index: of the collection's passages.
-        scorer: the cross-encoder, if the recipe names one.
-    """
+    """Mines queries of one collection; `index` is of its passages."""
 
     def __init__(
         self,
@@ -78,9 +70,6 @@ class Miner:
 
         Returns:
             One entry for each query with a positive, in their order; and counts for the record.
-
-        Raises:
-            ValueError: the searcher names a passage that the collection does not have.
         """
         recipe, counts = self.recipe, Counter[str]()
         queries = {query_id: self.collection.queries[query_id] for query_id in query_ids}
@@ -220,17 +209,13 @@ def select(
     n: int | None,
     dropped: Counter[str],
 ) -> dict[str, Selection]:
-    """Select each query's first n candidates that are negatives.
+    """Select each query's first n candidates (all, if n is None) that `judge` accepts.
 
     Args:
         orders: query id -> candidates in the order in which they become negatives.
         judge: gives one verdict for each query and passage.
-        n: number of negatives of a query; None for all.
-        dropped: reason -> number of candidates dropped before the query had its negatives; these
-            are added.
-
-    Returns:
-        Query id -> selection, for all queries.
+        n: number of negatives of a query.
+        dropped: gets the number of candidates that were dropped for each reason.
     """
     selections = {query_id: Selection([], []) for query_id in orders}
     done = dict.fromkeys(orders, 0)

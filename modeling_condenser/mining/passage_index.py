@@ -42,11 +42,7 @@ class PassageIndex:
         self._ids = ids[self._order]
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
-        """The rows of ids, (n,) int64.
-
-        Raises:
-            ValueError: no passage has one of the ids.
-        """
+        """The rows of ids, (n,) int64; an id that no passage has is a ValueError."""
         wanted = np.fromiter(map(hash, ids), np.int64, len(ids))
         places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
         missing = np.flatnonzero(self._ids[places] != wanted)

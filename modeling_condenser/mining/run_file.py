@@ -5,7 +5,7 @@ lines are kept in memory; they are read when the query is searched.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from modeling_condenser.retrieval.runs import RUN_COLUMNS, Run, rank_passages
@@ -16,15 +16,13 @@ class RunFile:
 
     Args:
         path: six columns a line, separated by blanks; the lines of a query are consecutive.
+        expected: queries, of which the run must have one.
 
     Attributes:
         places: query id -> first byte and number of bytes of its lines.
-
-    Raises:
-        ValueError: a query's lines are not consecutive.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, expected: Collection[str]) -> None:
         self._path = Path(path)
         self.places: dict[str, tuple[int, int]] = {}
         last, byte = None, 0
@@ -41,13 +39,13 @@ class RunFile:
                     self.places[query_id] = (start, length + len(line))
                 last = query_id
                 byte += len(line)
+        if self.places.keys().isdisjoint(expected):
+            raise ValueError(
+                f"{path} has none of the {len(expected)} queries: use a run of the same split."
+            )
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The first `depth` passages that the run has for each query.
-
-        Raises:
-            ValueError: a line of a query is malformed.
-        """
+        """The first `depth` passages that the run has for each query."""
         run: Run = {}
         with self._path.open("rb") as file:
             for query_id in filter(self.places.__contains__, queries):

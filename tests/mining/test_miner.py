@@ -76,7 +76,7 @@ def test_passages_are_found_by_id_and_equal_texts_have_equal_content(monkeypatch
 
 def test_the_queries_of_a_run_file_are_read_in_any_order(tmp_path):
     whole = make_run_file(tmp_path / "run")
-    run = RunFile(tmp_path / "run")
+    run = RunFile(tmp_path / "run", whole)
     for depth in (1, 1000):
         found = run.search(dict.fromkeys(["q22", "q0", "unknown", "q7", "q8"], ""), depth=depth)
         assert list(found) == ["q22", "q0", "q8"]
@@ -87,14 +87,14 @@ def test_the_queries_of_a_run_file_are_read_in_any_order(tmp_path):
 def test_blank_lines_tabs_and_other_alphabets_are_read(tmp_path):
     content = "\n\nq1\tQ0\tpé\t1\t1.5\tt\r\n\n  q1 Q0 日本 2 1e-3 t\n\nq2 Q0 a 1 -3 t"
     (tmp_path / "run").write_bytes(content.encode())
-    found = RunFile(tmp_path / "run").search({"q2": "", "q1": ""}, depth=9)
+    found = RunFile(tmp_path / "run", ["q1"]).search({"q2": "", "q1": ""}, depth=9)
     assert found == {"q2": {"a": -3.0}, "q1": {"pé": 1.5, "日本": 0.001}}
 
 
 def test_a_malformed_run_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("q1 Q0 a 1 2.0 t\nq1 Q0 c 1 nan t\n")
     with pytest.raises(ValueError, match="the line 'q1 Q0 c 1 nan t' is malformed"):
-        RunFile(tmp_path / "run").search({"q1": ""}, depth=9)
+        RunFile(tmp_path / "run", ["q1"]).search({"q1": ""}, depth=9)
     (tmp_path / "run").write_text("q1 Q0 a 1 2 t\nq2 Q0 c 1 2 t\nq1 Q0 d 1 2 t\n")
     with pytest.raises(ValueError, match="the lines of query 'q1'"):
-        RunFile(tmp_path / "run")
+        RunFile(tmp_path / "run", ["q1"])
