@@ -86,8 +86,10 @@ def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterator[Fields]:
             "to the data's instead, as columns: {query: question}."
         )
     try:
-        if recipe.format == "stsb":
-            yield from _read_stsb(file)
+        if recipe.format == "stsb":  # lines of seven fields, and in some lines licences
+            columns = list(range(len(_STSB_COLUMNS)))
+            settings = {"sep": "\t", "header": None, "usecols": columns}
+            yield from _stream_table(file, _STSB_COLUMNS, **settings)
         elif is_table:
             yield from _read_table(file, recipe.columns, sep=_SEPARATORS[suffix])
         elif suffix == ".json" and _is_array(file):
@@ -110,12 +112,6 @@ def _read_table(file: Path, columns: Any, *, sep: str) -> Iterable[Fields]:
     if len(names) != first.shape[1]:
         raise ValueError(f"the rows have {first.shape[1]} fields, expected {', '.join(names)}.")
     return _stream_table(file, names, sep=sep, header=0 if has_header else None)
-
-
-def _read_stsb(file: Path) -> Iterable[Fields]:
-    """The STS benchmark's own files (Cer et al. 2017): tabs, no header, licences in some lines."""
-    columns = list(range(len(_STSB_COLUMNS)))
-    return _stream_table(file, _STSB_COLUMNS, sep="\t", header=None, usecols=columns)
 
 
 def _stream_table(

@@ -82,8 +82,8 @@ def mine(
         ValueError: a setting does not fit, or the folder holds the results of other settings.
         FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
-    named = {"system": system, "collection": collection, "output_dir": output_dir}
-    settings = {**settings, **{name: str(value) for name, value in named.items()}}
+    settings |= {"system": system, "collection": collection, "output_dir": output_dir}
+    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
     claimed = {name: value for name, value in settings.items() if name not in _FREE}
     folder = Path(recipe.output_dir)

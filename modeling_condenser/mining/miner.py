@@ -8,8 +8,10 @@ passages, some 30 are scored and not 200.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import NamedTuple
+
+import numpy as np
 
 from modeling_condenser.collection.answers import AnswerMatcher
 from modeling_condenser.collection.collection import Collection
@@ -112,9 +114,10 @@ class Miner:
         n_candidates = max(min(len(found), recipe.last_rank) - recipe.first_rank + 1, 0)
         counts["candidates"] += n_candidates
         counts["queries_without_candidates"] += n_candidates == 0
-        texts = set(self.index.contents(positives))
-        contents = zip(found, self.index.contents(list(found)), strict=True)
-        copies = {passage_id for passage_id, content in contents if content in texts}
+        index = self.index
+        texts = index.content[index.rows(positives)]
+        is_copy = np.isin(index.content[index.rows(list(found))], texts)
+        copies = set(compress(found, is_copy))
         kept = filter_candidates(recipe, found, positives, copies=copies, dropped=counts)
         return draw_order(recipe, query_id, kept)
 

@@ -53,10 +53,6 @@ class PassageIndex:
             )
         return self._order[places]
 
-    def contents(self, ids: Sequence[str]) -> list[int]:
-        """The hashes of the texts of ids; equal for passages with the same text."""
-        return self.content[self.rows(ids)].tolist()
-
     def read(self, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Passage id -> title and text."""
         unique = list(dict.fromkeys(ids))

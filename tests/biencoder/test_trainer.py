@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from modeling_condenser.biencoder.trainer import (
     choose_batch_sampler,
 )
 from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.runs.checkpoints import MANIFEST
 
 LONG = "the river is near the old market and the engine is near the old museum " * 4
 
@@ -121,36 +119,6 @@ def test_objective_order_seed_and_epoch_decide_the_batches() -> None:
     assert rows == list(range(200))
 
 
-KILLED_RUN = """
-import json, os, signal, sys
-from modeling_condenser.biencoder.finetune import finetune
-from modeling_condenser.biencoder.trainer import RetrieverTrainer
-settings, kill_at = json.loads(sys.argv[1]), int(sys.argv[2])
-step = RetrieverTrainer.training_step
-def killed_step(self, *args, **kwargs):
-    if self.state.global_step == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, *args, **kwargs)
-RetrieverTrainer.training_step = killed_step
-finetune(settings)
-"""
-
-
-class Interruption(Exception):
-    pass
-
-
-def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    original = RetrieverTrainer.training_step
-
-    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == step:
-            raise Interruption
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(RetrieverTrainer, "training_step", training_step)
-
-
 @pytest.fixture
 def settings(bert_folder: Path, tmp_path: Path, texts: list[str]) -> dict[str, Any]:
     """Contrast with negatives that are drawn anew each epoch, with dropout: 3 epochs of 4 steps."""
@@ -179,36 +147,6 @@ def settings(bert_folder: Path, tmp_path: Path, texts: list[str]) -> dict[str, A
     }
 
 
-def losses(folder: Path) -> list[tuple[float, ...]]:
-    entries = [e for e in json.loads((folder / "log.json").read_text()) if "loss" in e]
-    return [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in entries]
-
-
-def assert_same_run(a: Path, b: Path) -> None:
-    assert losses(a) == losses(b)
-    first, second = (load_file(folder / "model" / "model.safetensors") for folder in (a, b))
-    assert first.keys() == second.keys()
-    assert all(first[name].equal(second[name]) for name in first)
-
-
-@pytest.mark.slow
-def test_a_run_killed_and_restarted_by_the_same_command_ends_bit_equal(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    finetune(settings)
-    assert len(losses(tmp_path / "whole")) == 12
-    killed = {**settings, "output_dir": str(tmp_path / "killed")}
-    command = [sys.executable, "-c", KILLED_RUN, json.dumps(killed), "11"]
-    process = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ, cwd=Path.cwd()
-    )
-    assert process.returncode == -signal.SIGKILL, process.stderr[-3000:]
-    assert not (tmp_path / "killed" / "model").exists()
-    assert (tmp_path / "killed" / "checkpoint-9" / MANIFEST).is_file()
-    finetune(killed)
-    assert_same_run(tmp_path / "whole", tmp_path / "killed")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -224,15 +162,28 @@ def test_every_way_of_training_resumes_bit_equal(
     changes: dict[str, Any],
 ) -> None:
     settings = {**settings, **changes}
-    finetune(settings)
+    whole = finetune(settings)
     stopped = {**settings, "output_dir": str(tmp_path / "stopped"), "save_total_limit": 1}
+    original = RetrieverTrainer.training_step
+
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 7:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 7)
-        with pytest.raises(Interruption):
+        patch.setattr(RetrieverTrainer, "training_step", training_step)
+        with pytest.raises(KeyboardInterrupt):
             finetune(stopped)
+    assert not (tmp_path / "stopped" / "model").exists()
     assert [f.name for f in (tmp_path / "stopped").glob("checkpoint-*")] == ["checkpoint-6"]
-    finetune(stopped)
-    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+    resumed = finetune(stopped)
+    logs = [json.loads((run.parent / "log.json").read_text()) for run in (whole, resumed)]
+    losses = [[(e["step"], e["loss"], e["grad_norm"]) for e in log if "loss" in e] for log in logs]
+    assert len(losses[0]) == 12
+    assert losses[0] == losses[1]
+    weights = [load_file(run / "model.safetensors") for run in (whole, resumed)]
+    assert all(weights[1][name].equal(tensor) for name, tensor in weights[0].items())
 
 
 SCRIPT = """
@@ -243,13 +194,11 @@ finetune(json.loads(sys.argv[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"mini_batch_size": 2}])
 def test_two_devices_take_the_step_of_one_with_the_whole_batch(
     encoder: Path,
     write_jsonl: Callable[..., Path],
     texts: list[str],
     tmp_path: Path,
-    changes: dict[str, Any],
 ) -> None:
     rows = [{"query": texts[i][:30], "positive": texts[i + 30]} for i in range(24)]
     settings = {
@@ -269,7 +218,7 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
     one = finetune({**settings, "per_device_train_batch_size": 8})
     two = {
         **settings,
-        **changes,
+        "mini_batch_size": 2,
         "per_device_train_batch_size": 4,
         "gather_across_devices": True,
         "ddp_backend": "gloo",

@@ -1,6 +1,5 @@
-"""Mining that is interrupted and resumed ends with the same bytes; its memory stays bounded."""
+"""Mining that is interrupted and resumed ends with the same bytes; its memory is bounded."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,84 +11,6 @@ from modeling_condenser.mining.miner import Miner
 from tests.mining.making import make_labelled, make_run_file
 
 ROOT = Path(__file__).parents[2]
-
-# Every session is a fork of one process, so that the imports are paid for once. Files get their
-# names by Path.replace alone, so the moments around its calls are all the states a disk can be in.
-KILLER = """
-import os, signal, sys
-from pathlib import Path
-from modeling_condenser.mining.mine import mine
-
-run, collection, out = sys.argv[1:4]
-
-def session(folder, number, when):
-    pid = os.fork()
-    if pid == 0:
-        replace, calls = Path.replace, []
-        def killing(self, target):
-            calls.append(target)
-            if len(calls) == number and when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = replace(self, target)
-            if len(calls) == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-        Path.replace = killing
-        mine(run, collection, folder, n_negatives=4, queries_per_window=6, with_text=True,
-             progress=False)
-        os._exit(0)
-    return os.waitpid(pid, 0)[1]
-
-killed = 0
-for when in ("before", "after"):
-    for number in range(1, 100):  # killed once, at each point
-        folder = Path(out, f"{when}-{number}")
-        if session(folder, number, when) == 0:
-            break
-        killed += 1
-        assert session(folder, 0, when) == 0
-folder = Path(out, "again-and-again")
-for number in range(1, 100):  # killed many times
-    if session(folder, number, ("before", "after")[number % 2]) == 0:
-        break
-    killed += 1
-print(killed)
-"""
-
-
-@pytest.mark.slow
-def test_killed_anywhere_it_ends_with_the_bytes_of_an_undisturbed_run(tmp_path):
-    collection = make_labelled(tmp_path / "collection")
-    make_run_file(tmp_path / "run")
-    out = tmp_path / "out"
-    process = subprocess.run(
-        [sys.executable, "-c", KILLER, tmp_path / "run", collection, out],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    n_points = 1 + 4 + 2 + 1  # recipe, four windows, two joined files, record
-    assert int(process.stdout) >= 2 * n_points
-    undisturbed = mine(
-        tmp_path / "run",
-        collection,
-        tmp_path / "undisturbed",
-        n_negatives=4,
-        with_text=True,
-        progress=False,
-    )
-    folders = sorted(out.iterdir())
-    assert len(folders) > 2 * n_points
-    facts = json.loads((undisturbed.parent / "run.json").read_text())
-    for folder in folders:
-        for name in ("negatives.jsonl", "examples.jsonl"):
-            assert (folder / name).read_bytes() == (undisturbed.parent / name).read_bytes(), folder
-        own = json.loads((folder / "run.json").read_text())
-        for name in ("dropped", "negatives", "queries", "candidates", "identity"):
-            assert own[name] == facts[name]
-        names = {path.name for path in folder.iterdir() if not path.name.endswith(".partial")}
-        assert names == {"recipe.yaml", "run.json", "negatives.jsonl", "examples.jsonl"}
 
 
 @pytest.fixture
