@@ -87,7 +87,8 @@ class CollectionExamples:
                 f"Neither the line nor the judgements of {self.collection.name} name a positive of "
                 f"query {line.query_id!r}: mine with --positives answers."
             )
-        if with_scores and not (line.positive_teacher_scores and line.negative_teacher_scores):
+        own, others = line.positive_teacher_scores, line.negative_teacher_scores
+        if with_scores and (own is None or others is None):
             raise ValueError(
                 f"Query {line.query_id!r} has no cross-encoder scores to learn from: mine with a "
                 "cross-encoder, or use objective contrastive."
@@ -106,9 +107,7 @@ class CollectionExamples:
                 continue
             example = {"query": self._query(line.query_id), "positive": positive}
             example["negatives"] = [rows[i] for i in kept]
-            if with_scores:
-                own, others = line.positive_teacher_scores, line.negative_teacher_scores
-                assert own and others
+            if with_scores and own and others:
                 example["teacher_scores"] = [own[place], *(others[i] for i in kept)]
             yield example
 

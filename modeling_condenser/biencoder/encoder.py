@@ -49,8 +49,7 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
             f"{folder} pools by {pooling!r}, which is not supported: add pooling, one of "
             f"{', '.join(get_args(Pooling))}, to the recipe to train it with that one."
         )
-    # Updates of 1e-5 would be lost in half precision.
-    transformer = modules[0].float()
+    transformer = modules[0]
     _freeze_pooler(folder, transformer.model)
     pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
     model = SentenceTransformer(modules=[transformer, pooler], device=str(opened.model.device))

@@ -85,7 +85,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         train_dataset=data.examples,
         loss=make_loss(recipe, encoder.model),
         data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
-        drawn=data.drawn,
+        callbacks=[data.drawn] if data.drawn else None,
     )
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)

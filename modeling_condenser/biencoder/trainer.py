@@ -10,13 +10,7 @@ from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from torch.utils.data import SequentialSampler
-from transformers import (
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
@@ -24,7 +18,7 @@ from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.repository.contract import EncodingContract
 
 from .recipe import FinetuningRecipe
-from .training_data import LABEL, DrawnNegatives
+from .training_data import LABEL
 
 
 @dataclass
@@ -120,21 +114,14 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     Args:
         repository: writes the encoder's repository into a folder; gets the trainer's state and
             the repository's name on the Hub.
-        drawn: draws the negatives of each epoch.
         **arguments: as for `SentenceTransformerTrainer`.
     """
 
     def __init__(
-        self,
-        *,
-        repository: Callable[[Path, TrainerState, str | None], None],
-        drawn: DrawnNegatives | None,
-        **arguments: Any,
+        self, *, repository: Callable[[Path, TrainerState, str | None], None], **arguments: Any
     ):
         self._repository = repository
         super().__init__(**arguments)
-        if drawn is not None:
-            self.add_callback(_SetEpoch(drawn))
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **arguments: Any
@@ -158,13 +145,3 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the modules without the library's model card."""
         self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
-
-
-class _SetEpoch(TrainerCallback):
-    def __init__(self, drawn: DrawnNegatives):
-        self.drawn = drawn
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.drawn.set_epoch(int(state.epoch or 0))

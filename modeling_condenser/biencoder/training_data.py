@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, List, Value
 from datasets.exceptions import DatasetGenerationError
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import (
@@ -50,8 +51,8 @@ class TrainingData:
     facts: dict[str, Any]
 
 
-class DrawnNegatives:
-    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`.
+class DrawnNegatives(TrainerCallback):
+    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`, and a callback.
 
     An example may have far more negatives than a batch has room for. Which ones are used depends
     only on the seed, the epoch and the example's number, so that data loader workers, batch sizes
@@ -74,6 +75,11 @@ class DrawnNegatives:
     def set_epoch(self, epoch: int) -> None:
         """Draw other negatives from now on."""
         self._epoch.fill_(epoch)
+
+    def on_epoch_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.set_epoch(int(state.epoch or 0))
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""

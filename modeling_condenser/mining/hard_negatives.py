@@ -37,9 +37,11 @@ class HardNegatives:
 
 def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
     """Query id -> passages graded above 0, for the queries that have any."""
-    grades = ((query_id, collection.qrels.get(query_id, {})) for query_id in collection.queries)
-    relevant = ((query_id, tuple(p for p, g in own.items() if g > 0)) for query_id, own in grades)
-    return {query_id: ids for query_id, ids in relevant if ids}
+    positives = {}
+    for query_id in collection.queries:
+        grades = collection.qrels.get(query_id, {})
+        positives[query_id] = tuple(passage_id for passage_id, g in grades.items() if g > 0)
+    return {query_id: ids for query_id, ids in positives.items() if ids}
 
 
 def json_line(record: dict[str, object]) -> str:

@@ -105,7 +105,8 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(
         positive_teacher_scores=[9, 8.5],
         negative_teacher_scores=[-1, -2.0, -3.5],
     )
-    settings = {"collection": str(marco), "negatives": str(write_jsonl([line]))}
+    none = mined("5", positive_ids=["5"], positive_teacher_scores=[1], negative_teacher_scores=[])
+    settings = {"collection": str(marco), "negatives": str(write_jsonl([line, none]))}
     data = load(**settings, objective="kl", n_negatives=2)
     rows = [data.examples[i] for i in range(2)]
     assert list(rows[0]) == ["query", "positive", "negative_1", "negative_2", "label"]
