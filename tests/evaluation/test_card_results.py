@@ -122,16 +122,6 @@ def test_a_local_collection_has_no_place_on_the_hub(folder: Path, tmp_path: Path
         assert str(tmp_path) not in (folder / file).read_text()
 
 
-def test_a_folder_that_is_named_like_a_data_set_is_a_folder(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "owner" / "small").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    report(folder, result_of("own", A=[0.25] * 8), source="owner/small")
-    assert only(folder).source is None
-    assert "small is a folder, not on the Hub" in (folder / "README.md").read_text()
-
-
 def test_an_approximate_search_says_so(folder: Path) -> None:
     search = SearchSettings(index="HNSW32", search_parameters="efSearch=64", n_processes=1)
     report(folder, result_of("own", A=[0.25] * 8))
@@ -152,8 +142,7 @@ def test_an_evaluation_on_a_second_collection_keeps_the_first(
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
         (other / name).write_bytes((collection / name).read_bytes())
     for place in (collection, other):
-        settings = {"collection": str(place), "output_dir": str(tmp_path / "out")}
-        evaluate({**settings, "systems": [str(folder)], "baseline": "bm25"}, progress=False)
+        evaluate(folder, place, baseline="bm25", output_dir=tmp_path / "out", progress=False)
     results = read_results(folder)
     assert [result.collection for result in results] == ["small", "other"]
     card = ModelCard.load(folder / "README.md")
@@ -178,12 +167,12 @@ def test_the_command_names_a_collection_as_the_hub_does(
     loaded = load_collection(collection)
     monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
-    settings = {"collection": "owner/small", "systems": [str(folder)], "measures": ["P@5"]}
-    evaluate({**settings, "output_dir": str(tmp_path / "out"), "depth": 20}, progress=False)
+    out = tmp_path / "out"
+    evaluate(folder, "owner/small", measures=["P@5"], output_dir=out, depth=20, progress=False)
     found = only(folder)
     assert found.source == "owner/small"
     assert found.command == (
-        "condenser evaluate OWNER/NAME owner/small --split test --measures '[P@5]' --depth 20"
+        "condenser evaluate OWNER/NAME owner/small --split test --measures '[\"P@5\"]' --depth 20"
     )
     [entry] = (tmp_path / "retriever" / ".eval_results").iterdir()
     assert entry.name == "owner--small.yaml"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from modeling_condenser.measures.question_types import (
+from modeling_condenser.measures.answer_types import (
     ANSWER_TYPES,
     answer_type,
     group_by_length,
@@ -153,12 +153,9 @@ def test_questions_get_the_type_that_a_person_gave_them(expected: str | None) ->
         ("the film was shot in what country", "location"),
         ("During the war, who led France?", "human"),
         ("The bridge was built by whom?", "human"),
-        ("the man who knew too much", None),
         ("what is a river", "description"),
         ("what is the longest river", "location"),
-        ("what is an example of a mammal", "entity"),
         ("which of the following countries is largest", "location"),
-        ("what country music singer recorded it", "human"),
         ("what country's capital is tirana", "location"),
         ("will smith net worth", "number"),
         ("will there be another season", None),
