@@ -37,10 +37,12 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups}
         )
     for family in ("R", "Hit"):
-        cutoffs = {m: parse_measure(m).cutoff for m in measures if m.startswith(f"{family}@")}
+        cutoffs = {
+            m: parse_measure(m).params["cutoff"] for m in measures if m.startswith(f"{family}@")
+        }
         if len(cutoffs) > 1:
             curves: Points = {
-                name: [(k or 0, system["measures"][m]["mean"]) for m, k in cutoffs.items()]
+                name: [(k, system["measures"][m]["mean"]) for m, k in cutoffs.items()]
                 for name, system in systems.items()
             }
             figures["recall"] = plot_points(curves, x_label="k, passages", y_label=f"{family}@k")

@@ -27,6 +27,7 @@ from modeling_condenser.measures.measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,
     Evaluation,
+    Hit,
     check_measures,
     evaluate_answers,
     evaluate_run,
@@ -198,7 +199,7 @@ def measure_run(
     if measures is None:
         measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
     parsed = check_measures(measures)
-    by_answer = [name for name, measure in parsed.items() if measure.is_by_answer]
+    by_answer = [name for name, measure in parsed.items() if isinstance(measure, Hit)]
     judged = [name for name in parsed if name not in by_answer]
     for names, given, what in (
         (by_answer, collection.answers, "answers"),
@@ -210,7 +211,7 @@ def measure_run(
                 f" other measures, or add {what} to the collection"
             )
     depth = max((len(found) for found in run.values()), default=0)
-    deeper = [name for name, measure in parsed.items() if (measure.cutoff or 0) > depth]
+    deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
     if deeper:
         logger.warning("%s: no query has more than %d passages", ", ".join(deeper), depth)
 

@@ -19,9 +19,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 import ir_measures
+from ir_measures.measures.base import ParamInfo
 
 from modeling_condenser.collection.answers import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
@@ -29,6 +29,20 @@ from modeling_condenser.retrieval.runs import Run, rank_passages
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
+_NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on very great numbers
+_NAME = re.compile(rf"([A-Za-z-]+)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
+_GREATEST_GRADE = 1_000_000  # trec_eval's code allocates a table of this size
+_QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
+
+
+class Hit(ir_measures.Measure):
+    """Whether an answer string is in one of the first k passages; see `evaluate_answers`."""
+
+    NAME = "Hit"
+    SUPPORTED_PARAMS = {"cutoff": ParamInfo(dtype=int, required=True)}
+
+
+# To add a measure of ir_measures, add a line.
 _FAMILIES = {
     "MRR": ir_measures.RR,
     "nDCG": ir_measures.nDCG,
@@ -37,26 +51,8 @@ _FAMILIES = {
     "R-Prec": ir_measures.Rprec,
     "P": ir_measures.P,
     "Success": ir_measures.Success,
-    "Hit": None,
+    "Hit": Hit(),
 }
-_NEEDS_CUTOFF, _NO_CUTOFF, _NO_THRESHOLD = {"R", "P", "Success", "Hit"}, {"R-Prec"}, {"nDCG", "Hit"}
-_NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on very great numbers
-_NAME = re.compile(rf"([A-Za-z-]+)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
-_GREATEST_GRADE = 1_000_000  # trec_eval's code allocates a table of this size
-_QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
-
-
-class Measure(NamedTuple):
-    """The parts of a measure's name, such as R(rel=2)@1000."""
-
-    family: str
-    threshold: int = 1
-    cutoff: int | None = None
-
-    @property
-    def is_by_answer(self) -> bool:
-        """Whether the measure looks for answer strings instead of judged passages."""
-        return self.family == "Hit"
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class Evaluation:
     unanswerable: tuple[str, ...] = ()
 
 
-def parse_measure(name: str) -> Measure:
+def parse_measure(name: str) -> ir_measures.Measure:
     """Parse the name of a measure.
 
     Raises:
@@ -91,16 +87,21 @@ def parse_measure(name: str) -> Measure:
             f" R(rel=2)@1000; did you mean {nearest!r}?"
         )
     family, threshold, cutoff = match.groups()
-    if family in (_NO_CUTOFF if cutoff else _NEEDS_CUTOFF):
-        raise ValueError(
-            f"measure {name!r}: {family} {'takes no' if cutoff else 'needs a'} cut-off"
-        )
-    if family in _NO_THRESHOLD and threshold:
-        raise ValueError(f"measure {name!r}: {family} takes no threshold; remove (rel={threshold})")
-    return Measure(family, int(threshold or 1), int(cutoff) if cutoff else None)
+    stated = {"rel": threshold, "cutoff": cutoff}
+    measure = _FAMILIES[family](**{key: int(value) for key, value in stated.items() if value})
+    try:
+        measure.validate_params()
+    except AssertionError as error:
+        takes = [
+            f"{key} ({'required' if info.required else 'optional'})"
+            for key, info in measure.SUPPORTED_PARAMS.items()
+            if key in stated
+        ]
+        raise ValueError(f"measure {name!r}: {family} takes {' and '.join(takes)}") from error
+    return measure
 
 
-def check_measures(names: Sequence[str]) -> dict[str, Measure]:
+def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     """Parse a list of measures: name -> measure.
 
     Raises:
@@ -140,7 +141,9 @@ def evaluate_run(
         ValueError: an unknown measure, a NaN score, no query with a relevant passage, or a run
             without any judged query.
     """
-    wanted = {name: _in_ir_measures(measure) for name, measure in check_measures(measures).items()}
+    wanted = check_measures(measures)
+    if any(isinstance(measure, Hit) for measure in wanted.values()):
+        raise ValueError("Hit is measured by answer strings: use evaluate_answers")
     _check_overlap(qrels, run)
     judged = {
         query: dict(grades)
@@ -193,10 +196,9 @@ def evaluate_answers(
             any query that has answers.
     """
     parsed = check_measures(measures)
-    cutoffs = {name: measure.cutoff or 0 for name, measure in parsed.items()}
-    for name, measure in parsed.items():
-        if not measure.is_by_answer:
-            raise ValueError(f"{name!r} is not measured by answer strings: use evaluate_run")
+    if not all(isinstance(measure, Hit) for measure in parsed.values()):
+        raise ValueError("only Hit@k is measured by answer strings: use evaluate_run for others")
+    cutoffs = {name: measure.params["cutoff"] for name, measure in parsed.items()}
     _check_overlap(answers, run)
     asked = [query for query, strings in answers.items() if strings]
     if not asked:
@@ -220,15 +222,6 @@ def evaluate_answers(
         },
         unanswerable=[query for query, strings in answers.items() if not strings],
     )
-
-
-def _in_ir_measures(measure: Measure) -> ir_measures.Measure:
-    found = _FAMILIES[measure.family]
-    if found is None:
-        raise ValueError(f"{measure.family} is measured by answer strings: use evaluate_answers")
-    if measure.threshold > 1:
-        found = found(rel=measure.threshold)
-    return found @ measure.cutoff if measure.cutoff else found
 
 
 def _check_overlap(judgements: Mapping[str, object], run: Run) -> None:

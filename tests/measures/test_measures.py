@@ -2,12 +2,13 @@
 
 import math
 
+import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
 
 from modeling_condenser.measures.measures import (
-    Measure,
+    Hit,
     check_measures,
     evaluate_answers,
     evaluate_run,
@@ -202,9 +203,9 @@ def test_only_the_passages_that_matter_are_fetched_and_few_at_a_time(
 
 
 def test_names_of_measures_are_parsed() -> None:
-    assert parse_measure("MAP") == Measure("MAP", 1, None)
-    assert parse_measure("R(rel=2)@1000") == Measure("R", 2, 1000)
-    assert parse_measure("Hit@20").is_by_answer and not parse_measure("MRR@10").is_by_answer
+    assert parse_measure("MAP") == ir_measures.AP
+    assert parse_measure("R(rel=2)@1000") == ir_measures.R(rel=2) @ 1000
+    assert isinstance(parse_measure("Hit@20"), Hit)
     assert list(check_measures([*ALL_MEASURES, "Hit@20"])) == [*ALL_MEASURES, "Hit@20"]
 
 
@@ -213,9 +214,9 @@ def test_names_of_measures_are_parsed() -> None:
     [
         ("NDCG@20", "unknown measure 'NDCG@20'.* did you mean 'nDCG'"),
         ("recall@100", "did you mean 'R'"),
-        ("R", "needs a cut-off"),
-        ("R-Prec@10", "takes no cut-off"),
-        ("nDCG(rel=2)@10", "takes no threshold"),
+        ("R", r"'R': R takes cutoff .required. and rel .optional."),
+        ("R-Prec@10", "R-Prec takes rel .optional."),
+        ("nDCG(rel=2)@10", "nDCG takes cutoff .optional."),
         ("P@0", "unknown measure"),  # aborts trec_eval's code, as does MAP(rel=9999999)
     ],
 )
