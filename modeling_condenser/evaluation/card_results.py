@@ -37,13 +37,13 @@ def report_on_card(
 ) -> None:
     """Put a retriever's results, beside each baseline's, into its repository and on its card.
 
-    Results on other collections, splits, depths or by another search are kept.
+    Results on other collections, splits, depths or by another search are kept. The p-values are
+    corrected (Holm) over all measures and baselines.
 
     Args:
         model: the retriever's folder.
         result: its measures and run file.
-        baselines: other systems on the same queries. The p-values are corrected (Holm) over all
-            measures and baselines.
+        baselines: other systems on the same queries.
         collection: the collection that was searched.
         source: of the collection, as in the recipe; published if it is a name on the Hub.
         depth: passages retrieved for a query.
@@ -60,6 +60,9 @@ def report_on_card(
             for measure, comparison in result.compare_with(baseline, seed=seed).items()
         }
     )
+    search, default = search or SearchSettings(), SearchSettings()
+    settings = {} if search.is_exact else {n: getattr(search, n) for n in INDEX_SETTINGS}
+    changed = {n: value for n, value in settings.items() if value != getattr(default, n)}
     own = EvaluationResult(
         collection=result.collection,
         split=result.split,
@@ -67,7 +70,7 @@ def report_on_card(
         n_queries=len(next(iter(per_query.values()))),
         values=dict(result.evaluation.means),
         **place_on_hub(source),
-        search=_changed_settings(search or SearchSettings()),
+        search=changed,
         intervals={m: bounds for m, bounds in intervals.items() if math.isfinite(bounds[0])},
         comparisons=[
             BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
@@ -88,14 +91,3 @@ def place_on_hub(source: str | Path) -> dict[str, Any]:
     if Path(source).exists() or hub_name(str(source)) is None:
         return {}
     return dict(zip(("source", "revision"), HubName.parse(str(source)), strict=True))
-
-
-def _changed_settings(search: SearchSettings) -> dict[str, Any]:
-    """Settings of an approximate search that differ from the defaults; empty for an exact one."""
-    values = {name: getattr(search, name) for name in INDEX_SETTINGS}
-    default = SearchSettings()
-    return {
-        name: value
-        for name, value in values.items()
-        if not search.is_exact and value != getattr(default, name)
-    }

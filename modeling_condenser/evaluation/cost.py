@@ -6,7 +6,7 @@ A step is a forward pass over 8 texts of 64 random tokens, as in the thesis (sec
 
 import multiprocessing
 import threading
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -25,24 +25,13 @@ _MEMORY_STEPS = 5
 class EncodingCost:
     """Time and memory of one step.
 
-    Attributes:
-        device: "cpu" or "cuda".
-        hardware: name of the CPU or GPU.
-        seconds_per_step: median over the steps.
-        quartiles: lower and upper quartile of the seconds.
-        peak_memory_bytes: of weights and step together. On a GPU, what torch had allocated; on a
-            CPU, the highest resident memory during a step minus that before the model was loaded.
-        n_parameters: of the encoder.
-        dtype: of its weights.
-        batch_size: texts in a step.
-        length: tokens in a text, special tokens included.
-        n_steps: steps that were timed.
-        n_threads: of torch, on a CPU.
+    The peak memory is that of weights and step together: on a GPU, what torch had allocated; on a
+    CPU, the highest resident memory during a step minus that before the model was loaded.
     """
 
     device: str
     hardware: str
-    seconds_per_step: float
+    seconds_per_step: float  # median
     quartiles: tuple[float, float]
     peak_memory_bytes: int
     n_parameters: int
@@ -98,7 +87,7 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
             parameter.sum()  # weights are mapped from their file, and resident after a read
         for _ in range(_WARM_UP_STEPS):
             step()
-        seconds = [_seconds(step) for _ in range(_STEPS)]
+        seconds = timeit.repeat(step, number=1, repeat=_STEPS)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             step()
@@ -106,10 +95,10 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
         else:
             memory = _peak_resident_bytes(step) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
-    is_gpu = device == "cuda"
+    machine = describe_machine()["hardware"]
     return EncodingCost(
         device=device,
-        hardware=torch.cuda.get_device_name() if is_gpu else describe_machine()["hardware"]["cpu"],
+        hardware=machine["cpu"] if device == "cpu" else torch.cuda.get_device_name(),
         seconds_per_step=median,
         quartiles=(low, high),
         peak_memory_bytes=memory,
@@ -120,12 +109,6 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
         n_steps=_STEPS,
         n_threads=torch.get_num_threads(),
     )
-
-
-def _seconds(step: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
 
 
 def _peak_resident_bytes(step: Callable[[], None]) -> int:

@@ -99,10 +99,6 @@ def evaluate(
         The report. `print` shows it as text; `means[system][measure]` and
         `comparisons[system, measure]` are its figures, and `file` is the report as Markdown.
 
-    Raises:
-        ValueError: a setting does not fit, or the output folder contains other runs.
-        FileNotFoundError: a system or the collection is missing.
-
     Example:
         >>> report = evaluate("my-retriever", "my-collection", baseline="bm25")
         >>> print(report)
@@ -217,9 +213,8 @@ def _evaluate_similarity(
 
 
 def _costs(recipe: EvaluationRecipe, systems: Sequence[System]) -> dict[str, EncodingCost]:
-    if not recipe.cost:
-        return {}
-    return {s.name: measure_cost(s.model, settings=s.settings) for s in systems if s.is_dense}
+    dense = [system for system in systems if system.is_dense and recipe.cost]
+    return {system.name: measure_cost(system.model, settings=system.settings) for system in dense}
 
 
 def _report_on_cards(
@@ -257,19 +252,13 @@ def _command(
     recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System], collection: str
 ) -> str:
     """The command that makes a report again. Local paths are reduced to their last parts."""
-    words = [system.word for system in systems]
+    words = [*(system.word for system in systems), collection]
     if recipe.baseline:
-        words = [*words[1:], collection, "--baseline", words[0]]
-    else:
-        words.append(collection)
-    defaults = EvaluationRecipe(systems=[], collection="")
-    fields = [
-        (name, getattr(recipe, name), getattr(defaults, name))
-        for name in ("task", "split", "measures", "depth", "columns", "cost", "seed")
-    ]
-    fields += [(n, getattr(search, n), getattr(SearchSettings(), n)) for n in INDEX_SETTINGS]
-    for name, value, default in fields:
-        if value != default or name == "split":
+        words += ["--baseline", words.pop(0)]
+    defaults = {**vars(EvaluationRecipe([], "")), **vars(SearchSettings()), "split": ""}
+    for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
+        value = getattr(search if name in INDEX_SETTINGS else recipe, name)
+        if value != defaults[name]:
             words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     return shlex.join(["condenser", "evaluate", *words])
 

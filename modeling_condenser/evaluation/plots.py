@@ -22,28 +22,22 @@ Points = Mapping[str, Sequence[tuple[float, float]]]  # system -> (x, y)
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Draw all pictures that a report has figures for: name -> file in the folder."""
-    systems, measures = content["systems"], content["measures"]
+    results = content["results"]
     figures: dict[str, Figure] = {}
     if content["breakdowns"]:
-        figures["means"] = plot_bars(
-            {
-                measure: {name: system["measures"][measure] for name, system in systems.items()}
-                for measure in measures[:_MOST_MEASURES]
-            }
-        )
-    for breakdown in content["breakdowns"]:
-        groups = breakdown["groups"].items()
-        figures[breakdown["by"]] = plot_bars(
-            {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups}
+        figures["means"] = plot_bars({m: results[m] for m in list(results)[:_MOST_MEASURES]})
+    for by, groups in content["breakdowns"].items():
+        figures[by] = plot_bars(
+            {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
     for family in ("R", "Hit"):
         cutoffs = {
-            m: parse_measure(m).params["cutoff"] for m in measures if m.startswith(f"{family}@")
+            m: parse_measure(m).params["cutoff"] for m in results if m.startswith(f"{family}@")
         }
         if len(cutoffs) > 1:
-            curves: Points = {
-                name: [(k, system["measures"][m]["mean"]) for m, k in cutoffs.items()]
-                for name, system in systems.items()
+            curves = {
+                system: [(k, results[m][system]["mean"]) for m, k in cutoffs.items()]
+                for system in content["systems"]
             }
             figures["recall"] = plot_points(curves, x_label="k, passages", y_label=f"{family}@k")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
@@ -56,14 +50,14 @@ def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     """Draw the value of each system as a bar, in a panel for each measure or group of queries.
 
     Args:
-        panels: title -> system -> `mean` and perhaps `interval`; the same systems in each panel.
+        panels: title -> system -> `mean` and `interval` or None; the same systems in each panel.
     """
     n_systems = len(next(iter(panels.values())))
     figure, axes = _figure(len(panels), height=0.75 + 0.3 * n_systems)
     for panel, (title, systems) in zip(axes, panels.items(), strict=False):
         means = np.array([values["mean"] for values in systems.values()])
         unknown = (np.nan, np.nan)
-        bounds = np.array([values.get("interval") or unknown for values in systems.values()])
+        bounds = np.array([values["interval"] or unknown for values in systems.values()])
         colours = [_colour(number) for number in range(n_systems)]
         bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=colours)
         panel.bar_label(bars, [f"{mean:.3f}" for mean in means], padding=4, fontsize=_FONT_SIZE)

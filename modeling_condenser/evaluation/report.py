@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -66,15 +67,14 @@ class Report:
         return {result.system: result.evaluation.means for result in self.results}
 
     def __str__(self) -> str:
-        lines = [self.content["title"]]
+        lines, baseline = [self.content["title"]], self.content["baseline"]
         for system, means in self.means.items():
             lines.append(f"{system}:")
             for measure, mean in means.items():
-                line = f"  {measure:<{max(map(len, means))}}  {mean:.4f}"
+                lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
                 if c := self.comparisons.get((system, measure)):
-                    line += f"   {c.difference:+.4f} from {self.results[0].system},"
-                    line += f" {p_in_words(c.p_adjusted)}"
-                lines.append(line)
+                    p = p_in_words(c.p_adjusted)
+                    lines[-1] += f"   {c.difference:+.4f} from {baseline}, {p}"
         if self.comparisons:
             n_tests = counted(len(self.comparisons), "comparison")
             lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
@@ -95,26 +95,22 @@ def write_report(
     """Compare systems, and write the report's files.
 
     Args:
-        folder: created if missing; replaces the files of an earlier report and keeps others.
+        folder: created if missing.
         results: one for each system, with the same measures and queries; the others are compared
-            with the first. The first measure is the main one, which wins, losses and groups of
-            queries are about.
+            with the first. The first measure is the main one, which groups of queries are about.
         collection: that was searched; None for graded pairs and triplets.
-        n_items: number of pairs or triplets; by default the number of queries.
+        n_items: number of pairs or triplets.
         comparisons: (system, measure) -> comparison with the baseline, for measures that are not
             means over items.
         costs: system -> cost of encoding.
         command: that makes the report again.
         seed: of all tests and intervals.
-
-    Raises:
-        ValueError: the systems have different queries.
     """
     from .plots import draw_report
 
     folder, first = Path(folder), results[0]
-    main = next(iter(first.evaluation.means))
-    values: dict[str, Values] = {r.system: r.evaluation.per_query.get(main, {}) for r in results}
+    measures = list(first.evaluation.means)
+    values = {r.system: r.evaluation.per_query.get(measures[0], {}) for r in results}
     queries = {q: collection.queries[q] for q in values[first.system]} if collection else {}
     pairs = {
         (later.system, earlier.system, measure): compare(
@@ -131,27 +127,41 @@ def write_report(
         "collection": first.collection,
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
-        "measures": list(first.evaluation.means),
         "baseline": first.system,
         "systems": {
             r.system: {
-                **_describe_system(r, against_baseline, seed=seed),
+                "settings": dict(r.settings),
+                "record": dict(r.record),
+                "run_file": f"{r.run_file.parent.name}/{r.run_file.name}" if r.run_file else None,
+                "run_sha256": checksum_file(r.run_file) if r.run_file else None,
                 "cost": asdict(costs[r.system]) if costs and r.system in costs else None,
             }
             for r in results
         },
+        "results": {
+            measure: {
+                r.system: _figures(
+                    r.evaluation.means[measure],
+                    r.evaluation.per_query.get(measure),
+                    against_baseline.get((r.system, measure)),
+                    seed=seed,
+                )
+                for r in results
+            }
+            for measure in measures
+        },
         "pairs": _describe_pairs(correct(pairs), values, seed=seed),
-        "wins": {s: _extremes(values, s, queries, sign=1) for s in values if s != first.system},
-        "losses": {s: _extremes(values, s, queries, sign=-1) for s in values if s != first.system},
-        "breakdowns": [
-            _break_down(values, groups, by=by, seed=seed)
+        "extremes": {s: _extremes(values, s, queries) for s in values if s != first.system},
+        "breakdowns": {
+            by: _break_down(values, groups, seed=seed)
             for by, groups in (
                 ("answer type", group_by_type(queries)),
                 ("query length", group_by_length(queries)),
             )
             if groups
-        ],
-        "sha256": _checksums(collection) if collection else {},
+        },
+        "judgements_sha256": fingerprint_judgements(collection) if collection else None,
+        "qrels_sha256": checksum_qrels(collection.qrels) if collection and collection.qrels else None,
         "command": command,
         "seed": seed,
         **describe_machine(),
@@ -162,33 +172,36 @@ def write_report(
     report = Report(folder, results, against_baseline, content)
     report.file.write_text(render_report(content), encoding="utf-8")
     if queries:
-        _write_values(folder / "per_query.tsv", results, queries)
+        columns = {
+            f"{r.system} {m}": by_query
+            for r in results
+            for m, by_query in r.evaluation.per_query.items()
+        }
+        texts = {query: " ".join(text.split()) for query, text in queries.items()}
+        table = pd.DataFrame({"text": texts, **columns})
+        table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
     write_json(folder / "report.json", content)
     return report
 
 
-def _describe_system(
-    result: SystemResult,
-    against_baseline: Mapping[tuple[str, str], Comparison],
-    *,
-    seed: int,
+def _figures(
+    mean: float, values: Values | None, comparison: Comparison | None, *, seed: int
 ) -> dict[str, Any]:
-    name, evaluation, run_file = result.system, result.evaluation, result.run_file
-    intervals = {m: mean_interval(v, seed=seed) for m, v in evaluation.per_query.items()}
+    """A mean, its interval if it is one over queries, and its comparison with the baseline."""
     return {
-        "measures": {
-            measure: {
-                "mean": mean,
-                "interval": _bounds(intervals[measure]) if measure in intervals else None,
-                "against_baseline": _figures(against_baseline.get((name, measure))),
-            }
-            for measure, mean in evaluation.means.items()
-        },
-        "settings": dict(result.settings),
-        "record": dict(result.record),
-        "run_file": f"{run_file.parent.name}/{run_file.name}" if run_file else None,
-        "run_sha256": checksum_file(run_file) if run_file else None,
+        "mean": mean,
+        "interval": _bounds(mean_interval(values, seed=seed)) if values else None,
+        "against_baseline": _compared(comparison) if comparison else None,
     }
+
+
+def _compared(c: Comparison) -> dict[str, Any]:
+    return {**c._asdict(), "interval": _bounds(c.interval), "is_significant": c.is_significant}
+
+
+def _bounds(interval: tuple[float, float]) -> list[float] | None:
+    """An interval in JSON, which has no infinity."""
+    return list(interval) if all(map(math.isfinite, interval)) else None
 
 
 def _describe_pairs(
@@ -196,34 +209,36 @@ def _describe_pairs(
 ) -> list[dict[str, Any]]:
     names = list(dict.fromkeys((system, other) for system, other, _ in pairs))
     t_tests = [compare_in_groups(values[a], values[b], seed=seed) for a, b in names]
-    p_values = [p for p in t_tests if p is not None]  # all or none: the queries are the same
+    adjusted = holm([p for p in t_tests if p is not None]) or t_tests  # all are None, or none is
     return [
         {
-            "system": system,
-            "other": other,
-            "measures": {
-                m: _figures(c) for (*pair, m), c in pairs.items() if pair == [system, other]
-            },
+            "system": a,
+            "other": b,
+            "measures": {m: _compared(c) for (*pair, m), c in pairs.items() if pair == [a, b]},
             "t_test": p,
         }
-        for (system, other), p in zip(names, holm(p_values) or t_tests, strict=True)
+        for (a, b), p in zip(names, adjusted, strict=True)
     ]
 
 
 def _extremes(
-    values: Mapping[str, Values], system: str, queries: Mapping[str, str], *, sign: int
-) -> list[dict[str, Any]]:
-    """The queries with the greatest gains (sign 1) or losses (sign -1); equal ones by id."""
+    values: Mapping[str, Values], system: str, queries: Mapping[str, str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The queries with the greatest gains and losses; equal ones by id."""
     own, base = values[system], next(iter(values.values()))
-    changed = [(q, own[q] - base[q]) for q in queries if sign * (own[q] - base[q]) > 1e-9]
-    return [
-        {"id": q, "query": queries[q], "value": own[q], "difference": difference}
-        for q, difference in sorted(changed, key=lambda c: (-sign * c[1], c[0]))[:_EXTREMES]
-    ]
+    found = {}
+    for name, sign in (("gains", 1), ("losses", -1)):
+        changes = [(sign * (base[q] - own[q]), q) for q in queries]
+        found[name] = [
+            {"id": q, "query": queries[q], "value": own[q], "difference": -sign * change}
+            for change, q in sorted(changes)[:_EXTREMES]
+            if change < -1e-9
+        ]
+    return found
 
 
 def _break_down(
-    values: Mapping[str, Values], groups: Mapping[str, Sequence[str]], *, by: str, seed: int
+    values: Mapping[str, Values], groups: Mapping[str, Sequence[str]], *, seed: int
 ) -> dict[str, Any]:
     """Compare systems with the first one within disjoint groups of queries."""
     baseline, *others = values
@@ -239,42 +254,18 @@ def _break_down(
             for system in others
         }
     )
-    described: dict[str, Any] = {
-        group: {"n_queries": len(ids), "systems": {}} for group, ids in groups.items()
-    }
-    for (group, system), part in parts.items():
-        described[group]["systems"][system] = {
-            "mean": sum(part.values()) / len(part),
-            "against_baseline": _figures(compared.get((group, system))),
+    return {
+        group: {
+            "n_queries": len(ids),
+            "systems": {
+                system: _figures(
+                    fmean(parts[group, system].values()),
+                    parts[group, system],
+                    compared.get((group, system)),
+                    seed=seed,
+                )
+                for system in values
+            },
         }
-    n_grouped = sum(map(len, groups.values()))
-    return {"by": by, "groups": described, "n_left_out": len(values[baseline]) - n_grouped}
-
-
-def _figures(comparison: Comparison | None) -> dict[str, Any] | None:
-    if comparison is None:
-        return None
-    own = {"interval": _bounds(comparison.interval), "is_significant": comparison.is_significant}
-    return {**comparison._asdict(), **own}
-
-
-def _bounds(interval: tuple[float, float]) -> list[float] | None:
-    """An interval in JSON, which has no infinity."""
-    return list(interval) if all(map(math.isfinite, interval)) else None
-
-
-def _checksums(collection: Collection) -> dict[str, str]:
-    sums = {"queries, judgements and answers": fingerprint_judgements(collection)}
-    if collection.qrels:
-        sums["judgements, as sorted TREC lines"] = checksum_qrels(collection.qrels)
-    return sums
-
-
-def _write_values(file: Path, results: Sequence[SystemResult], queries: Mapping[str, str]) -> None:
-    columns = {
-        f"{result.system} {measure}": by_query
-        for result in results
-        for measure, by_query in result.evaluation.per_query.items()
+        for group, ids in groups.items()
     }
-    texts = {query: " ".join(text.split()) for query, text in queries.items()}
-    pd.DataFrame({"text": texts, **columns}).to_csv(file, sep="\t", index_label="query_id")

@@ -39,7 +39,6 @@ from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
 from modeling_condenser.runs.whole_files import write_json
 
-METRICS_FILE = "metrics.json"
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
 """Fields of `SearchSettings` that an approximate search's result depends on."""
 
@@ -99,8 +98,7 @@ def evaluate_system(
         out: folder for the run, the measures and, without `work_folder`, embeddings and index.
         split: whose queries to search and judge.
         depth: passages to retrieve for each query.
-        measures: such as "MRR@10"; by default MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for
-            a collection that has answers only.
+        measures: such as "MRR@10"; see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index.
         name: of the system in files and tables; by default made from the folder's name.
@@ -108,7 +106,6 @@ def evaluate_system(
 
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
-        FileNotFoundError: the collection, or the retriever's contract, is missing.
     """
     if depth < 1:
         raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
@@ -142,7 +139,7 @@ def evaluate_system(
         write_json(run_file.with_suffix(".json"), record)
     evaluation = measure_run(collection, run, measures=measures)
     facts = {"system": system.name, "collection": collection.name, "split": split}
-    write_json(out / METRICS_FILE, {**facts, "depth": depth, "evaluation": asdict(evaluation)})
+    write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
         **facts,
         evaluation=evaluation,
@@ -193,22 +190,20 @@ def measure_run(
 ) -> Evaluation:
     """Measure a run by a collection's judgements, its answers, or both.
 
-    Raises:
-        ValueError: a measure needs judgements or answers that the collection does not have.
+    By default the measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection
+    that has answers only.
     """
     if measures is None:
         measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
     parsed = check_measures(measures)
     by_answer = [name for name, measure in parsed.items() if isinstance(measure, Hit)]
     judged = [name for name in parsed if name not in by_answer]
-    for names, given, what in (
-        (by_answer, collection.answers, "answers"),
-        (judged, collection.qrels, "judgements"),
-    ):
-        if names and not given:
+    needs = {"answers": by_answer, "qrels": judged}
+    for what, names in needs.items():
+        if names and not getattr(collection, what):
             raise ValueError(
                 f"{', '.join(names)} cannot be measured: {collection.name} has no {what}. Choose"
-                f" other measures, or add {what} to the collection"
+                " other measures"
             )
     depth = max((len(found) for found in run.values()), default=0)
     deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]

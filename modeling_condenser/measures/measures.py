@@ -72,11 +72,7 @@ class Evaluation:
 
 
 def parse_measure(name: str) -> ir_measures.Measure:
-    """Parse the name of a measure.
-
-    Raises:
-        ValueError: the measure is unknown; the message suggests the nearest one.
-    """
+    """Parse the name of a measure, or raise a ValueError that suggests the nearest one."""
     match = _NAME.fullmatch(name)
     if not match or match[1] not in _FAMILIES:
         aliases = {family.lower(): family for family in _FAMILIES} | {"recall": "R"}
@@ -102,11 +98,7 @@ def parse_measure(name: str) -> ir_measures.Measure:
 
 
 def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
-    """Parse a list of measures: name -> measure.
-
-    Raises:
-        ValueError: a measure is unknown, or `names` is empty or a single string.
-    """
+    """Parse a list of names: name -> measure."""
     if isinstance(names, str) or not names:
         raise ValueError(f'measures is {names!r}, expected a list of names, such as ["MRR@10"]')
     return {name: parse_measure(name) for name in names}
@@ -135,11 +127,10 @@ def evaluate_run(
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
         run: query id -> passage id -> score.
-        measures: names such as "MRR@10", "nDCG@10", "R(rel=2)@1000"; see the module's docstring.
+        measures: names; see the module's docstring.
 
     Raises:
-        ValueError: an unknown measure, a NaN score, no query with a relevant passage, or a run
-            without any judged query.
+        ValueError: an unknown measure, a NaN score, or no judged query in the run.
     """
     wanted = check_measures(measures)
     if any(isinstance(measure, Hit) for measure in wanted.values()):
@@ -181,8 +172,7 @@ def evaluate_answers(
     """Measure a run by answer strings, as DPR does (Karpukhin et al. 2020).
 
     A passage is a hit if its text, without the title, contains one of the answers; see
-    `AnswerMatcher`. Queries without answers are left out and listed as unanswerable. Queries
-    without a passage in the run count as 0.
+    `AnswerMatcher`. Queries without answers are left out and listed as unanswerable.
 
     Args:
         answers: query id -> strings.
@@ -192,8 +182,7 @@ def evaluate_answers(
         measures: "Hit@20" and the like.
 
     Raises:
-        ValueError: another kind of measure, a NaN score, no query with an answer, or a run without
-            any query that has answers.
+        ValueError: another kind of measure, a NaN score, or no query with an answer in the run.
     """
     parsed = check_measures(measures)
     if not all(isinstance(measure, Hit) for measure in parsed.values()):

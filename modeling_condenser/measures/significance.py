@@ -50,15 +50,11 @@ class Comparison(NamedTuple):
 def compare(
     system: Values, baseline: Values, *, n_resamples: int = N_RESAMPLES, seed: int = 0
 ) -> Comparison:
-    """Compare two systems in one measure.
+    """Compare two systems in one measure: query id -> value, for the same queries.
 
-    Args:
-        system: query id -> value.
-        baseline: query id -> value, for the same queries.
-        n_resamples: for the test and for the interval. If the systems differ on n queries and
-            2**n <= n_resamples, the test enumerates all swaps and is exact; otherwise its smallest
-            p-value is 1 / (n_resamples + 1).
-        seed: for both. The result does not depend on the order of the queries.
+    If the systems differ on n queries and 2**n <= n_resamples, the test enumerates all swaps and is
+    exact; otherwise its smallest p-value is 1 / (n_resamples + 1). The result depends on the seed
+    and not on the order of the queries.
 
     Raises:
         ValueError: the queries differ, or there are none.
@@ -99,8 +95,8 @@ def correct(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for the number of tests (Holm 1979).
 
-    If every test whose corrected value is at most 0.05 is called significant, the chance of even
-    one false claim is at most 5 %, however the tests depend on each other.
+    The chance of even one false claim below 0.05 is then at most 5 %, however the tests depend on
+    each other.
     """
     values = np.asarray(p_values, dtype=np.float64)  # (n,)
     order = np.argsort(values, kind="stable")
@@ -116,7 +112,7 @@ def compare_in_groups(
     """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
 
     The queries are divided at random into groups of equal size, up to one query. Another seed makes
-    other groups and another p-value. Prefer `compare`, unless you reproduce the thesis.
+    other groups and another p-value, so prefer `compare`.
 
     Returns:
         The two-sided p-value; 1 if the systems agree in every group, None if there are fewer
@@ -176,14 +172,15 @@ def bootstrap_interval(
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of a statistic of paired samples.
+    """95 % percentile bootstrap interval of a statistic of paired samples, (N,) each.
 
     The percentile method is used because BCa gives NaN for samples whose values are all equal.
+    Draws whose statistic is undefined (NaN) are left out.
 
     Args:
         statistic: of the samples, along the `axis` that it is given.
-        *samples: (N,) each; their items are drawn together.
-        n_resamples: draws. Draws whose statistic is undefined (NaN) are left out.
+        *samples: their items are drawn together.
+        n_resamples: draws.
         seed: of the draws.
 
     Returns:
@@ -213,12 +210,10 @@ def mean_interval(values: Values, *, seed: int = 0) -> tuple[float, float]:
 
 def _paired_values(system: Values, baseline: Values) -> tuple[np.ndarray, np.ndarray]:
     """The values of both systems, (Q,) float64, in the order of the sorted query ids."""
-    unpaired = sorted(system.keys() ^ baseline.keys())
-    if unpaired or not system:
+    if not system or system.keys() != baseline.keys():
         raise ValueError(
-            f"the systems were measured on different queries ({len(system)} and {len(baseline)},"
-            f" unpaired: {', '.join(unpaired[:3]) or 'none'}): evaluate both runs against the same"
-            " qrels"
+            f"the systems were measured on different queries ({len(system)} and {len(baseline)}):"
+            " evaluate both runs against the same qrels"
         )
     query_ids = sorted(system)
     values = np.array([[s[q] for q in query_ids] for s in (system, baseline)], dtype=np.float64)

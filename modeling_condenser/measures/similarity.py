@@ -52,12 +52,9 @@ def read_triplets(
     """Read triplets: anchor, positive, negative.
 
     Args:
-        path: a table with columns anchor, positive and negative, or Sentence1, Sentence2 and
-            Sentence3 as in Ein Dor et al.'s files (2018).
+        path: a table with these columns, or Sentence1, Sentence2 and Sentence3 as in Ein Dor et
+            al.'s files (2018).
         columns: our name of a column -> the file's, where they differ.
-
-    Raises:
-        ValueError: a column is missing, a text is null, or there is no triplet.
     """
     return _read_columns(path, ("anchor", "positive", "negative"), columns)
 
@@ -83,10 +80,8 @@ def _read_columns(
 
 def _read_table(path: Path) -> pd.DataFrame:
     match Path(path.name.removesuffix(".gz")).suffix.lower():
-        case ".jsonl":
-            return pd.read_json(path, lines=True, dtype=False)
-        case ".json":
-            return pd.read_json(path, dtype=False)
+        case ".jsonl" | ".json" as ending:
+            return pd.read_json(path, lines=ending == ".jsonl", dtype=False)
         case ".parquet":
             return pd.read_parquet(path)
         case ending:

@@ -12,7 +12,10 @@ def test_bars_have_values_and_intervals_in_a_panel_each() -> None:
                 "bm25": {"mean": 0.2, "interval": [0.125, 0.3]},
                 "ours": {"mean": 0.5, "interval": [0.25, 0.75]},
             },
-            "R@100": {"bm25": {"mean": 0.8, "interval": None}, "ours": {"mean": 0.9}},
+            "R@100": {
+                "bm25": {"mean": 0.8, "interval": None},
+                "ours": {"mean": 0.9, "interval": None},
+            },
         }
     )
     left, right = figure.axes
