@@ -112,6 +112,7 @@ def write_report(
     measures = list(first.evaluation.means)
     values = {r.system: r.evaluation.per_query.get(measures[0], {}) for r in results}
     queries = {q: collection.queries[q] for q in values[first.system]} if collection else {}
+    qrels = collection.qrels if collection else None
     pairs = {
         (later.system, earlier.system, measure): compare(
             later.evaluation.per_query[measure], by_query, seed=seed
@@ -161,7 +162,7 @@ def write_report(
             if groups
         },
         "judgements_sha256": fingerprint_judgements(collection) if collection else None,
-        "qrels_sha256": checksum_qrels(collection.qrels) if collection and collection.qrels else None,
+        "qrels_sha256": checksum_qrels(qrels) if qrels else None,
         "command": command,
         "seed": seed,
         **describe_machine(),

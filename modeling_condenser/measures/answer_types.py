@@ -4,6 +4,7 @@ The types are the six coarse classes of Li & Roth (2002), "Learning Question Cla
 the thesis breaks its results down (section 4.4.2, Table 4.4).
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
@@ -12,8 +13,12 @@ AnswerType = Literal["description", "number", "human", "location", "entity", "ab
 ANSWER_TYPES: tuple[AnswerType, ...] = get_args(AnswerType)
 """In the order of the thesis's Table 4.4."""
 
-LENGTH_LIMITS = (4, 8, 12)
-"""The greatest numbers of words in all groups of queries but the last, which has no limit."""
+_LENGTHS = {
+    "1-4 words": (1, 4),
+    "5-8 words": (5, 8),
+    "9-12 words": (9, 12),
+    "13 words or more": (13, math.inf),
+}
 
 _MOST_WORDS = 100  # only the beginning of a longer text is read
 # The first pattern that is found decides.
@@ -51,39 +56,34 @@ _ALWAYS_A_NUMBER = re.compile(
 )
 _NOUNS: Mapping[AnswerType, str] = {
     "description": """
-        advantage benefit cause characteristic concept effect fact feature function goal history
-        idea impact meaning origin plot process property purpose reason recipe relationship role
-        rule side-effect significance step symptom theme theory treatment use""",
+        advantage cause effect feature function goal history idea meaning origin process
+        property purpose reason relationship role side-effect step symptom theme treatment use""",
     "number": """
-        age amount average birthday boiling-point budget calorie capacity code cost count date day
-        decade degree density depth diameter distance duration frequency height hour income length
-        lifespan limit maximum melting-point minimum month number odds percent percentage period
-        population price rate ratio salary score season size speed temperature time value volume
-        wage weight width worth year""",
+        age average boiling-point calorie capacity code cost date day decade degree depth
+        diameter distance height length melting-point month number percentage period population
+        price rate ratio salary score season size speed temperature time value weight year""",
     "human": """
-        actor actress agency airline architect artist astronaut author band bank boxer brother
-        captain cast club character coach college company composer dancer daughter department
-        designer director doctor emperor explorer family father founder general god goddess golfer
-        group host husband inventor judge king lawyer leader man manufacturer member minister model
-        monarch mother musician network novelist occupation organisation organization owner painter
-        party people person philosopher player poet politician pope president prince princess
-        producer profession queen rapper ruler school scientist senator sailor singer sister son
-        star student team tribe university villain winner woman writer""",
+        actor actress airline architect artist astronaut author band bank boxer brother captain cast
+        club character college company composer daughter department designer director doctor emperor
+        explorer family father founder general god goddess golfer group husband inventor judge
+        king leader man manufacturer member minister model monarch mother musician network
+        novelist occupation organisation organization owner painter party people person
+        philosopher player poet politician pope president prince princess profession queen
+        ruler school scientist singer sister son star team tribe university winner woman writer""",
     "location": """
-        address airport beach birthplace border bridge building canal capital castle cathedral city
-        coast continent country county desert district forest galaxy harbour headquarters highway
-        hometown hotel house island lake location mountain museum nation nationality ocean palace
-        park peak place planet port province region republic resort restaurant river road sea site
-        square stadium state strait street suburb territory town valley village volcano website""",
+        address airport birthplace border bridge building canal capital castle cathedral city
+        coast continent country county desert highway hotel house island lake location mountain
+        museum nation nationality ocean palace park peak place planet port province region
+        republic resort restaurant river road sea square stadium state street town village
+        volcano website""",
     "entity": """
-        album animal award ballet battle bird body bone book brand breed car cheese chemical color
-        colour crop currency dance disease dish dog drink drug element event example fabric fear
-        film fish flag flavor flower food fruit game gas gem hormone insect instrument invention
-        language letter machine magazine mammal material medicine metal method mineral money movie
-        muscle musical name newspaper nickname novel nutrient object opera organ painting part pet
-        phobia plane plant play poem prize product program protein religion rock ship show snake
-        song species sport stone story substance symbol term tree vaccine vegetable vehicle vein
-        virus vitamin war weapon wine wood word""",
+        album animal award ballet battle bird body bone book brand breed car cheese chemical
+        color colour currency disease dish dog drink element event example fear film fish flag
+        flower food fruit game gas hormone insect instrument language letter magazine mammal
+        material metal method mineral movie muscle musical name newspaper nickname novel object
+        opera organ part pet plane plant play poem prize product protein religion rock ship
+        show song species sport stone story symbol term tree vegetable vehicle virus vitamin
+        war weapon wine wood word""",
 }
 _TYPE_OF_NOUN: Mapping[str, AnswerType] = {
     noun.replace("-", " "): answer for answer, nouns in _NOUNS.items() for noun in nouns.split()
@@ -168,7 +168,7 @@ def _singulars(noun: str) -> list[str]:
 def group_by_type(questions: Mapping[str, str]) -> dict[str, list[str]]:
     """Group queries (id -> text) by answer type, in the order of `ANSWER_TYPES`.
 
-    Types without a question are left out, as are questions without a type.
+    Empty groups and questions without a type are left out.
     """
     types = {query_id: answer_type(text) for query_id, text in questions.items()}
     groups = {answer: [q for q, t in types.items() if t == answer] for answer in ANSWER_TYPES}
@@ -176,11 +176,10 @@ def group_by_type(questions: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def group_by_length(queries: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group queries (id -> text) by their number of words: "1-4 words" to "13 words or more"."""
-    names = [f"{end - 3}-{end} words" for end in LENGTH_LIMITS]
-    names.append(f"{LENGTH_LIMITS[-1] + 1} words or more")
-    groups: dict[str, list[str]] = {name: [] for name in names}
-    for query_id, text in queries.items():
-        if n_words := len(text.split()):
-            groups[names[sum(n_words > limit for limit in LENGTH_LIMITS)]].append(query_id)
+    """Group queries (id -> text) by their number of words."""
+    lengths = {query_id: len(text.split()) for query_id, text in queries.items()}
+    groups = {
+        name: [query_id for query_id, n_words in lengths.items() if first <= n_words <= last]
+        for name, (first, last) in _LENGTHS.items()
+    }
     return {name: ids for name, ids in groups.items() if ids}

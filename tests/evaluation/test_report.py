@@ -197,8 +197,7 @@ def test_per_query_values_can_be_read_back(folder: Path) -> None:
     assert list(table)[:3] == ["text", "bm25 MRR@10", "bm25 R@20"]
     assert list(table.index) == list(QUERIES)
     assert table["text"]["h03"] == "who painted <b>picture</b> 3"
-    values = [0.25, 0.5, 0.5, 0.75, 0.5, 1.0, 0.25, 0.5, 0.5]
-    assert table.loc["n00"].tolist()[1:] == values
+    assert table.loc["n00"].tolist()[1:] == [0.25, 0.5, 0.5, 0.75, 0.5, 1.0, 0.25, 0.5, 0.5]
 
 
 def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path: Path) -> None:

@@ -80,21 +80,6 @@ def test_measures_of_a_hand_made_run() -> None:
     assert list(evaluation.means) == ["MRR@10", "nDCG@10", "R@100"]
 
 
-def test_a_grade_below_the_threshold_is_not_relevant_but_still_gains() -> None:
-    qrels = {"q": {"a": 1, "b": 2, "c": 3}}
-    run = {"q": {"a": 3.0, "b": 2.0, "c": 1.0}}
-    means = evaluate_run(
-        qrels, run, measures=["MRR@10", "MRR(rel=2)@10", "MRR(rel=3)@10", "R(rel=3)@2", "nDCG@1"]
-    ).means
-    assert means == {
-        "MRR@10": 1.0,
-        "MRR(rel=2)@10": 0.5,
-        "MRR(rel=3)@10": pytest.approx(1 / 3),
-        "R(rel=3)@2": 0.0,
-        "nDCG@1": pytest.approx(1 / 3),
-    }
-
-
 @pytest.mark.parametrize("ties", [False, True])
 def test_every_measure_is_what_its_definition_says(ties: bool) -> None:
     qrels, run = random_judgements_and_run(ties=ties)
@@ -134,13 +119,10 @@ def test_which_queries_count() -> None:
     assert evaluation.unanswerable == ("none", "empty")
 
 
-def test_every_measure_breaks_ties_by_ascending_id() -> None:
+def test_ties_are_of_float64_scores() -> None:
     run = {"q": {"c": 1.0, "b": 1.0, "a": 1.0 + 1e-12, "d": 1.0}}  # one value in float32
-    measures = ["MRR@10", "nDCG@10", "P@1", "R@1"]
-    first = evaluate_run({"q": {"a": 1}}, run, measures=measures).means
-    assert first == {"MRR@10": 1.0, "nDCG@10": 1.0, "P@1": 1.0, "R@1": 1.0}
-    third = evaluate_run({"q": {"c": 1}}, run, measures=measures).means
-    assert third == {"MRR@10": pytest.approx(1 / 3), "nDCG@10": 0.5, "P@1": 0.0, "R@1": 0.0}
+    means = evaluate_run({"q": {"c": 1}}, run, measures=["MRR@10", "nDCG@10", "P@1"]).means
+    assert means == {"MRR@10": pytest.approx(1 / 3), "nDCG@10": 0.5, "P@1": 0.0}
 
 
 TEXTS = {
@@ -205,7 +187,6 @@ def test_only_the_passages_that_matter_are_fetched_and_few_at_a_time(
         ("NDCG@20", "unknown measure 'NDCG@20'.* did you mean 'nDCG'"),
         ("recall@100", "did you mean 'R'"),
         ("R", r"'R': R takes cutoff .required. and rel .optional."),
-        ("R-Prec@10", "R-Prec takes rel .optional."),
         ("nDCG(rel=2)@10", "nDCG takes cutoff .optional."),
         ("P@0", "unknown measure"),  # aborts trec_eval's code, as does MAP(rel=9999999)
     ],
