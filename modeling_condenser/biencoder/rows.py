@@ -88,8 +88,7 @@ def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterator[Fields]:
     try:
         if recipe.format == "stsb":  # lines of seven fields, and in some lines licences
             columns = list(range(len(_STSB_COLUMNS)))
-            settings = {"sep": "\t", "header": None, "usecols": columns}
-            yield from _stream_table(file, _STSB_COLUMNS, **settings)
+            yield from _stream_table(file, _STSB_COLUMNS, sep="\t", header=None, usecols=columns)
         elif is_table:
             yield from _read_table(file, recipe.columns, sep=_SEPARATORS[suffix])
         elif suffix == ".json" and _is_array(file):
