@@ -78,7 +78,7 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     try:
         rows = _load_rows(source, streaming)
         columns = list(next(iter(rows)))
-    except StopIteration:  # the library raises it, too, for files without a row
+    except StopIteration:  # of no rows; the library raises it, too
         raise ValueError(f"{source.path} holds no documents: the corpus is empty.") from None
     if source.text_column not in columns:
         nearest = get_close_matches(source.text_column, columns, n=1)
@@ -111,7 +111,7 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
         )
     filled = [str(file) for file in files if file.stat().st_size > 0]
     if not filled:
-        raise StopIteration
+        return Dataset.from_dict({})
     return load_dataset(builders.pop(), data_files=filled, split="train", streaming=streaming)
 
 

@@ -315,8 +315,9 @@ def test_a_condenser_is_continued_with_its_head(settings, tmp_path):
 @pytest.mark.slow
 def test_an_interrupted_run_ends_bit_equal(settings, tmp_path):
     settings |= {**COCONDENSER, "encoder_changes": {}, "max_steps": 12}
-    settings |= {"save_strategy": "steps", "save_steps": 5, "per_device_train_batch_size": 64}
-    interrupt(settings, step=7)  # in the second epoch
+    settings |= {"save_strategy": "steps", "save_steps": 5, "per_device_train_batch_size": 16}
+    interrupt(settings, step=11)
+    assert (tmp_path / "run" / "checkpoint-10").is_dir()  # in the second epoch
     pretrain({**settings, "dataloader_num_workers": 2})
     pretrain({**settings, "output_dir": str(tmp_path / "whole")})
     names = ("step", "loss", "contrastive_loss", "contrastive_accuracy", "grad_norm")
