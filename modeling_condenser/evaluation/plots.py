@@ -93,7 +93,7 @@ def _figure(n_panels: int, *, height: float) -> tuple[Figure, list[Axes]]:
     columns = min(n_panels, _PANELS_PER_ROW)
     rows = -(-n_panels // columns)
     figure = Figure(figsize=(1.2 + 3.0 * columns, rows * height), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=_FONT_SIZE)

@@ -34,10 +34,11 @@ def render_report(content: Mapping[str, Any]) -> str:
     for by, groups in content["breakdowns"].items():
         sections += [f"## {main} by {by}", *_breakdown(content, by, groups)]
         sections.append(f"![{main} by {by}]({pictures[by]})")
-    for system, extremes in content["extremes"].items() if content["breakdowns"] else ():
+    for system, extremes in content["extremes"].items():
         for name, queries in extremes.items():
-            sections.append(f"## Greatest {name} of {escape(system)} in {main}")
-            sections.append(_queries(queries) if queries else "There are none.")
+            if queries:
+                heading = f"## Greatest {name} of {escape(system)} in {main}"
+                sections += [heading, _queries(queries)]
     if "recall" in pictures:
         sections += ["## Recall by depth", f"![Recall by depth]({pictures['recall']})"]
     costs = {name: system["cost"] for name, system in content["systems"].items()}

@@ -99,7 +99,7 @@ _BEFORE_NOUN = re.compile(
     r"(the |an? |these |this |following )*"
 )
 _SELECTED = re.compile(
-    r"\b(most|least|best|first|second|last|only|main|national|official|average|normal|\w{2,}est)\b"
+    r"\b(name|most|least|best|first|second|last|only|main|national|official|average|normal|\w{2,}est)\b"
 )
 
 
@@ -107,7 +107,7 @@ def answer_type(question: str) -> AnswerType | None:
     """Classify an English question, or a query as it is typed into a search box.
 
     Returns:
-        The type; None for yes/no questions and for bare phrases, which ask nothing.
+        The type; None for yes/no questions, and for phrases without a noun that is known.
     """
     text = re.sub(r"[’`]", "'", question.lower())
     text = re.sub(r"\b(what|who|where|when|how)( ?'s|s)\b", r"\1 is", text).replace(".", "")
@@ -118,33 +118,21 @@ def answer_type(question: str) -> AnswerType | None:
     asked = _ASKED.search(text)
     if asked is None and question.rstrip().endswith("?"):
         asked = re.search(rf"\b{_QUESTION_WORD}\b", text)
-    if asked is None:
-        return "number" if _ALWAYS_A_NUMBER.search(text) else _type_of_phrase(text)
-    word, rest = asked[0].split()[-1], text[asked.end() :]
+    word, rest = (asked[0].split()[-1], text[asked.end() :]) if asked else ("", text)
     if word in _BY_QUESTION_WORD:
         return _BY_QUESTION_WORD[word]
     if word == "how":
         return "number" if _MEASURED.match(rest) else "description"
-    copula = re.match(r" (is|are|was|were) (the |.* 's )?", rest)
-    if copula is None:
-        return _type_of_noun(rest.strip()) or "entity"
-    phrase = rest[copula.end() :]
-    if " " in phrase and _ALWAYS_A_NUMBER.search(phrase):
+    copula = re.match(r" (is|are|was|were) (an? |.* 's )?", rest)
+    phrase = rest[copula.end() :] if copula else rest.strip()
+    if copula and copula[2] in ("a ", "an "):
+        return "description"
+    if " " in phrase and (copula or not asked) and _ALWAYS_A_NUMBER.search(phrase):
         return "number"
-    is_one_of_many = _SELECTED.search(phrase) or _BEFORE_NOUN.match(phrase)
-    unknown: AnswerType = "entity" if is_one_of_many else "description"
-    return _type_of_phrase(phrase, definite=bool(copula[2])) or unknown
-
-
-def _type_of_phrase(phrase: str, *, definite: bool = False) -> AnswerType | None:
-    """Of "capital of australia", "tallest mountain in africa"; None for "hydrogen bonds"."""
-    bare = _BEFORE_NOUN.sub("", phrase)
-    end = _PHRASE_END.search(bare)
-    noun_phrase = bare[: end.start()].strip() if end else bare
-    is_asked = definite or bare != phrase or bool(end) or bool(_SELECTED.search(noun_phrase))
-    if re.match(r"an? ", phrase) or not is_asked:
-        return None
-    return _type_of_noun(bare)
+    unknown: AnswerType | None = None
+    if asked:
+        unknown = "description" if copula and not _SELECTED.search(phrase) else "entity"
+    return _type_of_noun(phrase) or unknown
 
 
 def _type_of_noun(phrase: str) -> AnswerType | None:
@@ -153,15 +141,15 @@ def _type_of_noun(phrase: str) -> AnswerType | None:
     words = _PHRASE_END.split(bare)[0].split()
     found: AnswerType | None = None
     for word, following in zip(words, [*words[1:], ""], strict=False):
-        forms = [form for noun in (f"{word} {following}", word) for form in _singulars(noun)]
-        answer = next((_TYPE_OF_NOUN[form] for form in forms if form in _TYPE_OF_NOUN), None)
+        nouns = [form for noun in (f"{word} {following}", word) for form in _forms(noun)]
+        answer = next((_TYPE_OF_NOUN[noun] for noun in nouns if noun in _TYPE_OF_NOUN), None)
         if found and not answer:
             break
         found = answer or found
     return found
 
 
-def _singulars(noun: str) -> list[str]:
+def _forms(noun: str) -> list[str]:
     return [noun, noun.removesuffix("s"), noun.removesuffix("es"), re.sub("ies$", "y", noun)]
 
 
