@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
@@ -245,6 +246,9 @@ class Retriever:
         else:
             multiple = _LENGTH_MULTIPLE if self.dtype == "bfloat16" and not is_cuda else 1
             batches = padded_batches(window, max_length=max_length, multiple=multiple, **shared)
+        # Normalize is exact in float32 only, and not after truncation.
+        is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
+        is_normal &= self.dtype == "float32"
         parts = []
         for rows, batch in batches:
             # Copies do not block, so that the next batch is prepared meanwhile.
@@ -258,8 +262,7 @@ class Retriever:
                     f"{self.token_budget}."
                 ) from error
             part = part[: len(rows), : self.dimension]  # without the filler
-            # Needed after truncation, and in bfloat16, where the model's Normalize is not exact.
-            if self.contract.similarity == "cosine":
+            if self.contract.similarity == "cosine" and not is_normal:
                 part = F.normalize(part, dim=1)
             parts.append((rows, part.to("cpu", non_blocking=is_cuda)))
         if is_cuda:

@@ -1,7 +1,7 @@
 """Exact inner-product search over passage embeddings, shard by shard in float32.
 
-Passages with equal scores are ordered by passage id. Which of them take the last places of a run
-is up to faiss.
+Passages with equal scores are ordered by passage id, also across the last place of a run, unless
+more than 32 passages share its score.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ import numpy as np
 from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, find_best
 
 from .runs import Run, make_run
+
+_SPARE = 32  # candidates beyond the depth, among which ties are broken
 
 
 def search_exact(
@@ -23,7 +25,7 @@ def search_exact(
 ) -> Run:
     """Rank a collection's passages by inner product with queries, (Q, D) float32."""
     check_queries(queries, query_ids, dimension=embeddings.dimension, depth=depth)
-    scores, rows = embeddings.search(queries, depth=depth, progress=progress)
+    scores, rows = embeddings.search(queries, depth=depth + _SPARE, progress=progress)
     return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
 
 
@@ -39,7 +41,7 @@ def search_exact_arrays(
     check_vectors(passage_embeddings, len(set(passage_ids)))
     dimension = passage_embeddings.shape[1]
     check_queries(query_embeddings, query_ids, dimension=dimension, depth=depth)
-    blocks, k = [(0, passage_embeddings)], min(depth, len(passage_ids))
+    blocks, k = [(0, passage_embeddings)], min(depth + _SPARE, len(passage_ids))
     scores, rows = find_best(query_embeddings, blocks, depth=k)
     return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
 

@@ -55,8 +55,9 @@ def test_equal_scores_are_ordered_by_id(tmp_path: Path) -> None:
     ids = [f"p{i:04d}" for i in rng.permutation(60)]
     queries, query_ids = rng.integers(-1, 2, (25, 8)).astype(np.float32), [*map(str, range(25))]
     embeddings = write_embeddings(tmp_path, passages, ids, shard_size=11)
-    run = search_exact(embeddings, queries, query_ids, depth=60)
-    assert_same(run, brute_force(passages, ids, queries, query_ids, 60))
+    for depth in (5, 60):
+        run = search_exact(embeddings, queries, query_ids, depth=depth)
+        assert_same(run, brute_force(passages, ids, queries, query_ids, depth))
     assert max(len(set(scores.values())) for scores in run.values()) < 20
 
 
