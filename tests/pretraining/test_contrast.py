@@ -1,32 +1,33 @@
 """The contrastive loss against brute force, and its gradient in chunks against that at once."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, TrainingArguments
 
 from modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,
-    CondenserTrainingArguments,
     ContrastiveTrainer,
-    condenser_from_encoder,
 )
 from modeling_condenser.pretraining.contrast import Contrast, put_back, split_batch
 from modeling_condenser.pretraining.packed_batches import pack
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
+from tests.pretraining.contrasting import (
+    assert_same_gradients,
+    build_trainer,
+    naive_step,
+    step,
+)
 from tests.pretraining.short_runs import assert_same_weights, column, interrupt
-
-N_DOCUMENTS = 6
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def brute_force(vectors, *, cosine=False, temperature=1.0, one_way=False) -> tuple[float, float]:
@@ -93,73 +94,7 @@ def test_chunks_of_a_packed_batch_are_packed_chunks_of_its_texts():
 
 @pytest.fixture
 def make_trainer(tmp_path: Path, bert_folder: Path, texts: list[str]) -> Any:
-    """Makes a trainer of a tiny encoder, with weights large enough that vectors differ."""
-
-    def make(*, dropout: bool = True, **settings: Any) -> ContrastiveTrainer:
-        torch.manual_seed(1)
-        changes = None if dropout else NO_DROPOUT
-        model = condenser_from_encoder(str(bert_folder), config_changes=changes)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.copy_(0.2 * torch.randn_like(parameter))
-        settings = {"similarity": "cosine", "temperature": 0.1, "use_cpu": True, **settings}
-        arguments = CondenserTrainingArguments(
-            str(tmp_path / "trainer"),
-            objective="cocondenser",
-            max_length=32,
-            span_length=24,
-            contrastive_weight=0.7,
-            **{"per_device_train_batch_size": N_DOCUMENTS, **settings},
-        )
-        documents = Dataset.from_dict({"text": texts[:100]})
-        return ContrastiveTrainer(model, arguments, train_dataset=documents)
-
-    return make
-
-
-def one_batch(trainer: ContrastiveTrainer) -> dict[str, torch.Tensor]:
-    return trainer.data_collator(trainer.train_dataset.__getitems__(list(range(N_DOCUMENTS))))
-
-
-def step(trainer: ContrastiveTrainer, *, seed: int = 5) -> tuple[float, dict, torch.Tensor]:
-    """Loss, gradients, and the random state after a training step."""
-    batch = one_batch(trainer)
-    trainer.model.zero_grad()
-    torch.manual_seed(seed)
-    n_items = (batch["labels"] != -100).sum()
-    loss = trainer.training_step(trainer.model, batch, n_items)
-    return loss.item(), gradients(trainer.model), torch.get_rng_state()
-
-
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[float, dict, torch.Tensor]:
-    """The same step with all activations held: every chunk's graph, one loss, one backward."""
-    batch = trainer._prepare_inputs(one_batch(trainer))
-    model = trainer.model
-    model.zero_grad()
-    model.train()
-    torch.manual_seed(5)
-    chunks = split_batch(batch, chunk_size, seed=int(torch.randint(2**62, ())))
-    n_items = (batch["labels"] != -100).sum()
-    total, vectors = 0.0, []
-    for chunk in chunks:
-        with chunk.replaying():
-            output = model(**chunk.inputs, num_items_in_batch=n_items)
-        total = total + output.loss
-        vectors.append(output.cls_late[: len(chunk.rows)])
-    loss = total + trainer.weight * trainer.contrast(put_back(vectors, chunks)).loss
-    loss.backward()
-    return loss.item(), gradients(model), torch.get_rng_state()
-
-
-def assert_same_gradients(found: dict, expected: dict, *, tolerance: float = 1e-5) -> None:
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=tolerance, atol=tolerance, msg=name)
+    return partial(build_trainer, tmp_path / "trainer", bert_folder, texts)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""One training step of a contrastive trainer, and the same step with every activation held."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from modeling_condenser import (
+    CondenserTrainingArguments,
+    ContrastiveTrainer,
+    condenser_from_encoder,
+)
+from modeling_condenser.pretraining.contrast import put_back, split_batch
+
+N_DOCUMENTS = 6
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def build_trainer(
+    folder: Path, encoder: Path, texts: list[str], *, dropout: bool = True, **settings: Any
+) -> ContrastiveTrainer:
+    """A trainer of a tiny encoder, with weights large enough that vectors differ."""
+    torch.manual_seed(1)
+    changes = None if dropout else NO_DROPOUT
+    model = condenser_from_encoder(str(encoder), config_changes=changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(0.2 * torch.randn_like(parameter))
+    settings = {"similarity": "cosine", "temperature": 0.1, "use_cpu": True, **settings}
+    arguments = CondenserTrainingArguments(
+        str(folder),
+        objective="cocondenser",
+        max_length=32,
+        span_length=24,
+        contrastive_weight=0.7,
+        **{"per_device_train_batch_size": N_DOCUMENTS, **settings},
+    )
+    documents = Dataset.from_dict({"text": texts[:100]})
+    return ContrastiveTrainer(model, arguments, train_dataset=documents)
+
+
+def one_batch(trainer: ContrastiveTrainer) -> dict[str, torch.Tensor]:
+    return trainer.data_collator(trainer.train_dataset.__getitems__(list(range(N_DOCUMENTS))))
+
+
+def step(trainer: ContrastiveTrainer, *, seed: int = 5) -> tuple[float, dict, torch.Tensor]:
+    """Loss, gradients, and the random state after a training step."""
+    batch = one_batch(trainer)
+    trainer.model.zero_grad()
+    torch.manual_seed(seed)
+    n_items = (batch["labels"] != -100).sum()
+    loss = trainer.training_step(trainer.model, batch, n_items)
+    return loss.item(), gradients(trainer.model), torch.get_rng_state()
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[float, dict, torch.Tensor]:
+    """The same step with all activations held: every chunk's graph, one loss, one backward."""
+    batch = trainer._prepare_inputs(one_batch(trainer))
+    model = trainer.model
+    model.zero_grad()
+    model.train()
+    torch.manual_seed(5)
+    chunks = split_batch(batch, chunk_size, seed=int(torch.randint(2**62, ())))
+    n_items = (batch["labels"] != -100).sum()
+    total, vectors = 0.0, []
+    for chunk in chunks:
+        with chunk.replaying():
+            output = model(**chunk.inputs, num_items_in_batch=n_items)
+        total = total + output.loss
+        vectors.append(output.cls_late[: len(chunk.rows)])
+    loss = total + trainer.weight * trainer.contrast(put_back(vectors, chunks)).loss
+    loss.backward()
+    return loss.item(), gradients(model), torch.get_rng_state()
+
+
+def assert_same_gradients(found: dict, expected: dict, *, tolerance: float = 1e-5) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=tolerance, atol=tolerance, msg=name)
