@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class ReadinessCallback(TrainerCallback):
     """Measures the model at the start, every so many steps, and at the end.
 
-    The figures are entries of their own in the trainer's log (`repository/readiness_log.py`): they
+    The figures are entries of their own in the trainer's log (`repository/readiness.py`): they
     are reported like losses, saved with checkpoints, and the run's record and card are made from
     them. Weights, gradients, random states, modes and attention back-end are as if nothing had
     been measured. Only the first process measures; the others wait for it. The time that it takes

@@ -56,7 +56,7 @@ class Readiness:
     seconds: float = 0.0
 
     def logs(self) -> dict[str, float]:
-        """As an entry of a training log (`repository/readiness_log.py`)."""
+        """As an entry of a training log (`repository/readiness.py`)."""
         condensing = {} if self.condensing is None else asdict(self.condensing)
         layers = enumerate(self.entropy.layers, start=1)
         return {

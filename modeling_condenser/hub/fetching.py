@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from huggingface_hub import snapshot_download
 from transformers.trainer import TRAINER_STATE_NAME
 
-from modeling_condenser.runs.checkpoints import MANIFEST, find_damage, last_whole_checkpoint
+from modeling_condenser.runs.checkpoints import is_complete, last_whole_checkpoint
 from modeling_condenser.runs.run_folder import whole_folder
 
 from .errors import HubError, hub_errors
@@ -75,7 +75,7 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
         HubError: the repository does not exist, or holds no complete checkpoint.
     """
     fetched = fetch(name, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
-    if not (fetched / MANIFEST).is_file() or find_damage(fetched):
+    if not is_complete(fetched):
         raise HubError(
             f"{name} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
             f'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '

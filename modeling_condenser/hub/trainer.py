@@ -5,7 +5,6 @@ arguments. While training they are switched off by the library's own arguments, 
 their work after each checkpoint; no private method is overridden.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from modeling_condenser.runs.checkpoints import (
     last_whole_checkpoint,
     seal_checkpoint,
 )
-from modeling_condenser.runs.whole_files import link_or_copy, write_json
+from modeling_condenser.runs.whole_files import link_or_copy
 
 from .commits import STALE_WEIGHTS, Committed, Target, commit_folder
 from .fetching import LAST_CHECKPOINT, fetch_checkpoint
@@ -216,10 +215,9 @@ def _warn_of_failure(upload: Future) -> None:
 
 
 def _add_training_state(checkpoint: Path, folder: Path) -> None:
-    """Link a complete checkpoint into a folder, without the pickled arguments."""
-    manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    manifest.pop(TRAINING_ARGS_NAME, None)
-    for name in manifest:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(checkpoint / name, folder / name)
-    write_json(folder / MANIFEST, manifest)
+    """Put a complete checkpoint into a folder, without the pickle of the arguments."""
+    for file in checkpoint.rglob("*"):
+        if file.is_file() and file.name != TRAINING_ARGS_NAME:
+            target = folder / file.relative_to(checkpoint)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, target)
