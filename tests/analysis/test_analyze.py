@@ -109,7 +109,7 @@ def test_the_command_measures_a_run_and_writes_figures_report_and_pictures(
     assert list(lines) == ["start", "step 1", "step 2", "end, step 4", "even attention"]
     for model in found["models"]:
         assert list(lines[model["label"]]) == model["entropy"]["layers"]
-    assert "(nats)" in entropies.axes[0].get_ylabel()
+    assert "(nats)" in entropies.axes[0].get_title()
     titles = [axes.get_title() for axes in course.axes]
     assert titles[1] == "CLS attention entropy (nats)"
     assert "MRR@10 on a small collection" in titles
