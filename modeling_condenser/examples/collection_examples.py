@@ -16,8 +16,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.records import read_id
-from modeling_condenser.collection.text_files import plain_name, read_fields, read_objects
+from modeling_condenser.collection.text_files import plain_name, read_fields, read_id, read_objects
 from modeling_condenser.repository.contract import EncodingContract
 
 from .data_files import Record
