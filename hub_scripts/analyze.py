@@ -1,14 +1,13 @@
-"""condenser analyze MODEL ... OUT: is a model ready, and when was it time to stop?
+"""Measure whether models are ready to be fine-tuned, and when it was time to stop.
 
     condenser analyze runs/mine what-happened --collection my-collection
     condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
 
-A MODEL is a run of pre-training (its start, its checkpoints and its final model), a checkpoint, an
-export, a retriever, or any encoder, by folder or Hub name. OUT gets readiness.json, readiness.md
-and pictures.
+A model is a pre-training run (its start, its checkpoints and its final model), a checkpoint, an
+export, a retriever, or any encoder, by folder or Hub name.
 """
 
-from hub_scripts.recipe_command import read_words_and_settings
+from .command_line import read_settings
 
 
 def run(words: list[str]) -> None:
@@ -16,9 +15,8 @@ def run(words: list[str]) -> None:
     from modeling_condenser.analysis.report import entropy_table, measures_table
     from modeling_condenser.analysis.settings import Measuring
 
-    named = {"models": ("MODEL ...", "what to measure"), "out": ("OUT", "folder to write")}
-    settings = read_words_and_settings(
-        "analyze", words, named, AnalysisRecipe, Measuring, description=__doc__
+    settings = read_settings(
+        "analyze", words, AnalysisRecipe, Measuring, plain=("models", "out"), about=__doc__
     )
     analysis = analyze(settings)
     print(f"{measures_table(analysis)}\n\nCLS attention entropy by layer, in nats:\n")

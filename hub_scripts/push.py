@@ -1,59 +1,67 @@
-"""condenser push FOLDER OWNER/NAME: publish on the Hugging Face Hub, after every check.
+"""Publish a model on the Hugging Face Hub, in one commit, after all checks.
 
     condenser push my-encoder owner/my-encoder --license apache-2.0 --dry-run
     condenser push runs/retriever owner/my-retriever --private
     condenser push runs/mine owner/my-condenser --revision experiment
 
-FOLDER is an export, a fine-tuning or pre-training run, or one of its checkpoints. It is refused,
-with file and line, where it holds a pickle, a token or a path of this machine; its card must be
-complete; and it must open in a process that has not this package. What the Hub holds already is not
-sent again.
+Pickles, tokens and local paths are refused; the card must be complete; and the repository must open
+in a process without this package installed. Files that the Hub already holds are not sent again.
 """
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from .command_line import fill_settings
 
 if TYPE_CHECKING:
     from modeling_condenser.publishing.push import PushReport
 
 
+@dataclass(frozen=True)
+class PushFields:
+    """The fields of `condenser push`.
+
+    Attributes:
+        folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
+        name: owner/name of the repository, which is created if needed.
+        private: create the repository as a private one.
+        revision: branch, which is created if needed.
+        create_pr: open a pull request instead of committing to the branch.
+        license: of the model, such as apache-2.0, if its card states none.
+        message: of the commit.
+        dry_run: check and compare, but send nothing.
+    """
+
+    folder: str
+    name: str
+    private: bool = False
+    revision: str | None = None
+    create_pr: bool = False
+    license: str | None = None
+    message: str | None = None
+    dry_run: bool = False
+
+
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="condenser push",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", metavar="FOLDER", help="what to publish")
-    parser.add_argument("name", metavar="OWNER/NAME", help="repository, made where there is none")
-    parser.add_argument("--private", action="store_true", help="a new repository is private")
-    parser.add_argument("--revision", help="branch, made where there is none (default: main)")
-    parser.add_argument(
-        "--create-pr", "--create_pr", action="store_true", help="propose it as a pull request"
-    )
-    parser.add_argument("--license", help="of the model, where its card states none: apache-2.0")
-    parser.add_argument("--message", help="of the commit")
-    parser.add_argument(
-        "--dry-run", "--dry_run", action="store_true", help="check and compare, change nothing"
-    )
-    arguments = parser.parse_args(words)
+    fields = fill_settings("push", words, PushFields, plain=("folder", "name"), about=__doc__)
     from modeling_condenser.publishing.push import push
 
     report = push(
-        arguments.folder,
-        arguments.name,
-        private=arguments.private or None,
-        revision=arguments.revision,
-        create_pr=arguments.create_pr,
-        license=arguments.license,
-        message=arguments.message,
-        dry_run=arguments.dry_run,
+        fields.folder,
+        fields.name,
+        private=fields.private or None,
+        revision=fields.revision,
+        create_pr=fields.create_pr,
+        license=fields.license,
+        message=fields.message,
+        dry_run=fields.dry_run,
         announce=lambda report: print(describe_plan(report), flush=True),
     )
     print(describe_outcome(report))
 
 
 def describe_plan(report: "PushReport") -> str:
-    """What would be sent, and how large it is."""
+    """List the files, their sizes, and which of them would be sent."""
     changed = report.sizes if report.plan is None else report.plan.changed
     lines = [
         f"{'send' if path in changed else 'same':>6} {size:>14,} bytes  {path}"
@@ -71,7 +79,7 @@ def describe_plan(report: "PushReport") -> str:
 
 
 def describe_outcome(report: "PushReport") -> str:
-    """What became of it."""
+    """Name the commit, or say that there is none."""
     done = report.committed
     if done is None:
         return f"dry run: nothing was sent to {report.target.url}"

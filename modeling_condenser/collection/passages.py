@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -21,8 +22,8 @@ from tqdm.auto import tqdm
 from modeling_condenser.runs.whole_files import whole_file
 
 COLUMNS = ("_id", "title", "text")
-Row = tuple[str, str, str]
-"""Id, title, text."""
+Row = tuple[Any, Any, Any]
+"""Id, title, text; checked to be strings when they are stored."""
 
 _SCHEMA = pa.schema([(column, pa.string()) for column in COLUMNS])
 _VERSION = "2"  # of the stored files; change it when the same source would be stored differently
