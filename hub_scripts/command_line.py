@@ -156,8 +156,7 @@ def _explanations(cls: type) -> dict[str, str]:
     """The attributes that the docstrings of a dataclass and its bases explain."""
     found = {}
     for base in reversed(cls.__mro__):
-        if base.__module__.partition(".")[0] in ("modeling_condenser", __name__.partition(".")[0]):
-            attributes = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")[2]
-            for match in re.finditer(r"^    (\w+): (.+(?:\n {5,}.+)*)", attributes, re.MULTILINE):
-                found[match[1]] = " ".join(match[2].split())
+        attributes = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")[2]
+        for match in re.finditer(r"^    (\w+): (.+(?:\n {5,}.+)*)", attributes, re.MULTILINE):
+            found[match[1]] = " ".join(match[2].split())
     return found

@@ -99,7 +99,7 @@ def _resolve_study(fields: SearchFields) -> SearchFields:
     folder = Path(fields.model)
     file = folder / STUDY_FILE
     if not file.is_file():
-        if fields.collection is None:
+        if fields.query is None and not _may_be_collection(fields.collection):
             raise ValueError(
                 f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}):"
                 ' name a collection too, as in condenser search MODEL COLLECTION "query".'
@@ -120,6 +120,10 @@ def _resolve_study(fields: SearchFields) -> SearchFields:
         collection=str(folder / named["collection"]),
         embeddings=fields.embeddings or str(folder / named["embeddings"]),
     )
+
+
+def _may_be_collection(name: str | None) -> bool:
+    return name is not None and (Path(name).exists() or "/" in name)
 
 
 def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Dataset]":
