@@ -73,8 +73,7 @@ def _import_without_model() -> None:
 def _set_up_process() -> None:
     """Show our own messages, and only warnings of the libraries."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    for package in ("modeling_condenser", "hub_scripts"):
-        logging.getLogger(package).setLevel(logging.INFO)
+    logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     # Blocks are built in processes of their own, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -161,11 +161,9 @@ def test_importing_the_package_registers_the_model_unless_the_command_asked_not_
         "from transformers import AutoModel, CONFIG_MAPPING\n"
         "print('condenser' in CONFIG_MAPPING, 'CONDENSER_LAZY' in os.environ)"
     )
-    for lazily, printed in (
-        ("", "True False\n"),
-        ("main._import_without_model()", "False False\n"),
-    ):
-        process = python("-c", code.format(lazily))
+    lazily = "main._import_without_model()"
+    for first, printed in (("", "True False\n"), (lazily, "False False\n")):
+        process = python("-c", code.format(first))
         assert process.stdout == printed, process.stderr
 
 
