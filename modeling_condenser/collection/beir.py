@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, get_dataset_split_names, load_dataset
-from datasets.data_files import sanitize_patterns
 from datasets.exceptions import DatasetsError
 from huggingface_hub import metadata_load
 
@@ -55,16 +54,9 @@ def is_layout(folder: Path) -> bool:
 def load_collection(
     folder: Path, *, split: str, beside: Path | None = None, name: str | None = None
 ) -> Collection:
-    """Load one split.
+    """Load one split; without judgements it holds the answered queries that no other split judges.
 
-    A split without judgements is judged by answers: it holds the queries that have answers and that
-    no other split judges.
-
-    Args:
-        folder: in BEIR's layout.
-        split: of the judgements; where each split has passages of its own, of these too.
-        beside: folder of the judgements, if `folder` has none; by default `<folder>-qrels`.
-        name: of the collection; by default that of the folder.
+    `beside` is the folder of the judgements if `folder` has none, by default `<folder>-qrels`.
     """
     records, source, _ = _open(folder, QUERIES_FILE, QUERIES_TABLES, split)
     questions = [(_own_id(r, source), r.get("text"), r.get("answers")) for r in records]
@@ -79,7 +71,7 @@ def load_collection(
         if not questions:
             raise ValueError(
                 f"{folder} has no split {split!r}: it has judgements for"
-                f" {', '.join(readers) or 'no split'}, and no other queries with answers."
+                f" {', '.join(readers) or 'no split'}."
             )
     passages, name = load_passages(folder, split=split), name or folder.resolve().name
     return build_collection(passages, questions, qrels, name=name, source=f"{folder} ({split})")
@@ -106,16 +98,11 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> QrelsReaders:
     return readers
 
 
-def read_tables(folder: Path) -> dict[str, list[str]]:
-    """The tables that a folder's README.md declares: name -> patterns of files."""
+def read_tables(folder: Path) -> list[str]:
+    """The names of the tables that a folder's README.md declares."""
     card = folder / CARD_FILE
     declared = (metadata_load(card) or {}) if card.is_file() else {}
-    tables = {}
-    for config in declared.get("configs") or []:
-        prefix = f"{config['data_dir'].strip('/')}/" if config.get("data_dir") else ""
-        patterns = sanitize_patterns(config.get("data_files") or "*").values()
-        tables[config.get("config_name", "default")] = [prefix + p for ps in patterns for p in ps]
-    return tables
+    return [config.get("config_name", "default") for config in declared.get("configs") or []]
 
 
 def _read_qrels(opener: Callable[..., Opened], *place: Any) -> Qrels:

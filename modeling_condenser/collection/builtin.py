@@ -71,12 +71,8 @@ class Docstring(NamedTuple):
     passage: str
 
 
-class SourceFile(NamedTuple):
-    """A file to read docstrings from."""
-
-    package: str
-    module: str
-    path: Path
+SourceFile = tuple[str, str, Path]
+"""Package, name of the module, path."""
 
 
 def build_builtin_collection(
@@ -88,18 +84,12 @@ def build_builtin_collection(
 ) -> Path:
     """Write the built-in collection as a BEIR folder.
 
-    `sources.json` records the package versions, which the collection depends on.
-
     Args:
         out: the folder to write; a finished collection there is left unchanged.
         max_queries_per_eval_split: limits the dev and the test queries, each to those of the lowest
             hashes; their passages stay in the corpus.
         roots: package -> folder of its source; by default `find_package_roots()`.
         n_workers: processes that parse.
-
-    Raises:
-        FileExistsError: `out` holds something else.
-        ValueError: the packages have no usable docstring.
     """
     out = Path(out)
     if (out / SOURCES_FILE).is_file():
@@ -114,10 +104,6 @@ def build_builtin_collection(
         parsed = pool.map(read_docstrings, files, chunksize=32)
         progress = tqdm(parsed, total=len(files), desc="docstrings", unit="file")
         kept = drop_duplicates(docstring for found in progress for docstring in found)
-    if not kept:
-        raise ValueError(
-            f"no docstring of two paragraphs in {', '.join(map(str, roots.values()))}."
-        )
     with whole_folder(out) as folder:
         _write_collection(folder, kept, roots=roots, max_queries=max_queries_per_eval_split)
     return out
@@ -142,20 +128,21 @@ def list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
             *folders, file = path.relative_to(root).with_suffix("").parts
             if _SKIPPED_FOLDERS.isdisjoint(folders) and not file.startswith(("test_", "conftest")):
                 parts = [*prefix, *folders, *([] if file == "__init__" else [file])]
-                files.append(SourceFile(package, ".".join(parts), path))
+                files.append((package, ".".join(parts), path))
     return files
 
 
 def read_docstrings(file: SourceFile) -> list[Docstring]:
     """Read the usable docstrings of a file; none if this version of Python cannot parse it."""
+    package, module, path = file
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the packages' strings
-            tree = ast.parse(file.path.read_bytes())
+            tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):
         return []
-    parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, file.module))
-    return [Docstring(file.package, name, *halves) for name, halves in parts if halves]
+    parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, module))
+    return [Docstring(package, name, *halves) for name, halves in parts if halves]
 
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -203,7 +190,6 @@ def drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
 
 
 def hash_name(name: str) -> int:
-    """Hash a qualified name to 64 bits: the start of its SHA-256."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
@@ -229,21 +215,17 @@ def _write_collection(
         ),
     }
     for split, part in judged.items():
-        lines = [f"q:{d.name}\t{d.name}\t1" for d in part]
-        files[f"qrels/{split}.tsv"] = ["query-id\tcorpus-id\tscore", *lines]
-    content = hashlib.sha256()
-    for name in sorted(files):
-        text = "".join(f"{line}\n" for line in files[name]).encode()
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(text)
-        content.update(name.encode() + b"\0" + text)
+        judgements = [f"q:{d.name}\t{d.name}\t1" for d in part]
+        files[f"qrels/{split}.tsv"] = ["query-id\tcorpus-id\tscore", *judgements]
+    (folder / "qrels").mkdir()
+    for name, lines in files.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     counts = Counter(docstring.package for docstring in docstrings)
     installed = importlib.metadata.packages_distributions()
     versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
     versions[STANDARD_LIBRARY] = platform.python_version()
     sources = {
         "python": platform.python_version(),
-        "fingerprint": content.hexdigest(),
         "pairs": len(docstrings),
         "packages": {
             name: {"version": versions.get(name), "pairs": counts[name]} for name in roots

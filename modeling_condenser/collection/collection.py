@@ -38,10 +38,7 @@ def gather_judgements(rows: Iterable[tuple[str, str, Any]], *, source: str | Pat
     for query_id, passage_id, value in rows:
         grade = _whole_number(value)
         if grade is None:
-            raise ValueError(
-                f"{source}: the grade of {passage_id!r} for {query_id!r} is {value!r}, expected a"
-                " whole number."
-            )
+            raise ValueError(f"{source}: the grade {value!r} is not a whole number.")
         grades = qrels.setdefault(query_id, {})
         if grades.setdefault(passage_id, grade) != grade:
             raise ValueError(
@@ -68,7 +65,7 @@ def build_collection(
         questions: id, text and list of answers (or None) of all queries, judged or not.
         qrels: judgements of one split; None if only the answers tell what is relevant.
         name: of the collection.
-        source: of queries and judgements, for errors.
+        source: for errors.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}

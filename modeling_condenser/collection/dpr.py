@@ -27,17 +27,13 @@ def is_layout(folder: Path) -> bool:
 
 
 def load_collection(folder: Path, *, split: str) -> Collection:
-    """Load the questions of one file, such as nq-test.qa.csv for "nq-test".
-
-    The id of a question is its place in the file, from 0.
-    """
+    """Load the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
     files: dict[str, Path] = {}
     for file in sorted(folder.glob("*.csv*")):
         files.setdefault(plain_name(file).removesuffix(".csv").removesuffix(".qa"), file)
     if split not in files:
         raise ValueError(
-            f"{folder} has no split {split!r}; its splits are {', '.join(files) or '(none)'}, the"
-            " files such as nq-test.qa.csv."
+            f"{folder} has no split {split!r}; its splits are {', '.join(files) or '(none)'}."
         )
     source = files[split]
     questions = (

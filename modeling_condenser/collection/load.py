@@ -1,6 +1,6 @@
 """Loads a collection from a folder in a known layout, or from the Hub.
 
-Of a Hub data set only the files that are needed are downloaded, and then read as a folder.
+A Hub data set is downloaded, and then read as a folder.
 """
 
 import logging
@@ -22,13 +22,7 @@ logger = logging.getLogger(__name__)
 
 _LAYOUTS = (beir, dpr, msmarco)
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-_BEIR_PATTERNS = (
-    beir.CARD_FILE,
-    f"{beir.CORPUS_FILE}*",
-    f"{beir.QUERIES_FILE}*",
-    f"{beir.QRELS_FOLDER}/*",
-)
-_QRELS_PATTERNS = (beir.CARD_FILE, "*.tsv", "*.tsv.gz", "*.jsonl", "*.jsonl.gz")
+_BEIR_PATTERNS = (beir.CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
 
 
 def load_collection(source: str | Path, *, split: str = "test") -> Collection:
@@ -39,9 +33,6 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
             the layout of BEIR or MTEB: `owner/name`, or `owner/name@revision`.
         split: whose queries and judgements to load: "test" for most collections, but "dev.small"
             or "dl19" for MS MARCO and "nq-test" for DPR.
-
-    Returns:
-        All passages, and the queries that the split judges, by passages or by answers.
 
     Raises:
         FileNotFoundError: there is no such collection, or one of its files is missing.
@@ -58,11 +49,7 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
 
 
 def load_passages(source: str | Path) -> Dataset:
-    """Load the passages of a collection alone: columns `_id`, `title`, `text`.
-
-    Args:
-        source: see `load_collection`.
-    """
+    """Load the passages of a collection alone: columns `_id`, `title`, `text`."""
     layout = _find_layout(source)
     if layout is not None:
         return layout.load_passages(Path(source))
@@ -92,35 +79,25 @@ def _fetch_collection(name: str) -> Path:
     folder = _fetch(name, _BEIR_PATTERNS)
     if find_file(folder, beir.CORPUS_FILE):
         return folder
+    tables = beir.read_tables(folder)
     if not beir.is_layout(folder):
         raise ValueError(
-            f"{name} has no {beir.CORPUS_FILE} and the tables"
-            f" {', '.join(beir.read_tables(folder)) or '(none)'}, expected corpus and queries."
-            " Download it and write it as a BEIR folder."
+            f"{name} has no {beir.CORPUS_FILE}, and its tables are {', '.join(tables) or '(none)'};"
+            " expected corpus and queries."
         )
-    tables = (*beir.CORPUS_TABLES, *beir.QUERIES_TABLES, *beir.QRELS_TABLES)
-    return _fetch(name, (beir.CARD_FILE, *_table_files(folder, tables)))
+    return _fetch(name)
 
 
 def _fetch_qrels(name: str) -> Path | None:
     """Download the judgements from a repository of their own, `<name>-qrels`, if there is one."""
-    beside = f"{HubName.parse(name).name}-qrels"
     try:
-        folder = _fetch(beside, _QRELS_PATTERNS)
-        tables = _table_files(folder, beir.QRELS_TABLES)
-        return _fetch(beside, (beir.CARD_FILE, *tables)) if tables else folder
+        return _fetch(f"{HubName.parse(name).name}-qrels")
     except FileNotFoundError as error:
         logger.warning("%s holds no judgements, and %s", name, error)
         return None
 
 
-def _table_files(folder: Path, names: Sequence[str]) -> list[str]:
-    """The patterns of the files of some tables."""
-    tables = beir.read_tables(folder)
-    return [pattern for name in names for pattern in tables.get(name, ())]
-
-
-def _fetch(name: str, patterns: Sequence[str]) -> Path:
+def _fetch(name: str, patterns: Sequence[str] | None = None) -> Path:
     try:
         return fetch(name, repo_type="dataset", only=patterns)
     except (NotOnHubError, ValueError) as error:

@@ -85,16 +85,8 @@ def _passages(file: Path) -> Iterator[Row]:
     """Read passages or documents; the number of columns tells the format."""
     _, first = next(read_lines(file), (1, ""))
     n = max(2, first.count("\t") + 1)
-    for _, fields in read_fields(file, n=n, what="id, text; id, title, text; or a document"):
-        match fields:
-            case [passage_id, text]:
-                yield passage_id, "", text
-            case [passage_id, title, text]:
-                yield passage_id, _clean_title(title), text
-            case [document_id, _url, title, body]:
-                yield document_id, title, body
-            case _:
-                raise ValueError(f"{file} has {n} columns, expected 2, 3 or 4.")
+    for _, (passage_id, *rest, text) in read_fields(file, n=n, what="id, text, or as above"):
+        yield passage_id, _clean_title(rest[-1]) if rest else "", text
 
 
 def _titled_passages(file: Path, titles_file: Path) -> Iterator[Row]:

@@ -31,8 +31,7 @@ def need_file(folder: Path, *names: str) -> Path:
 
 def list_names(folder: Path) -> str:
     """The first file names of a folder, for errors."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]) or "nothing"
+    return ", ".join(sorted(path.name for path in folder.glob("*"))[:12]) or "nothing"
 
 
 def plain_name(path: Path) -> str:
@@ -62,13 +61,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_fields(path: Path, *, n: int, what: str) -> Iterator[tuple[int, list[str]]]:
-    """Split each line at its tabs; quotes are part of the text.
-
-    Args:
-        path: the file.
-        n: number of fields in every line.
-        what: the fields in words, for errors.
-    """
+    """Split each line at its tabs into `n` fields; `what` describes them, for errors."""
     for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) != n:
@@ -91,11 +84,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def read_id(record: Mapping[str, Any], key: str, *, place: str) -> str:
-    """Read an id: text, or a whole number, which becomes text.
-
-    Dates and floats are refused, because their text could differ between passages and judgements.
-    `place` says where the record is, for errors.
-    """
+    """Read an id: text, or a whole number. A float or a date has no unique text."""
     value = record.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)

@@ -1,24 +1,19 @@
 """BEIR's layout, as files and as tables."""
 
-import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from modeling_condenser.collection.beir import read_tables
 from modeling_condenser.collection.load import load_collection, load_passages
 
 from .conftest import (
     CORPUS,
     EXPECTED_QRELS,
     EXPECTED_QUERIES,
-    HEADER,
     QRELS,
     QUERIES,
-    TABLE_QRELS,
     write_beir,
     write_jsonl,
     write_lines,
@@ -35,13 +30,9 @@ def test_a_split_holds_all_passages_and_the_judged_queries(tmp_path: Path, endin
     assert collection.qrels == EXPECTED_QRELS
     assert list(collection.qrels) == ["q2", "q1"]
     assert (collection.answers, collection.name) == ({}, "c")
-
-
-def test_judgements_may_be_json_lines_with_grades_like_mtebs(tmp_path: Path) -> None:
     rows = [{"query-id": "q1", "corpus-id": "p1", "score": 2.0}]
-    write_jsonl(write_beir(tmp_path / "c") / "qrels" / "dev.jsonl", rows)
-    qrels = load_collection(tmp_path / "c", split="dev").qrels
-    assert qrels == {"q1": {"p1": 2}} and type(qrels["q1"]["p1"]) is int
+    write_jsonl(tmp_path / "c" / "qrels" / "dev.jsonl", rows)
+    assert load_collection(tmp_path / "c", split="dev").qrels == {"q1": {"p1": 2}}
 
 
 def test_ids_and_texts_are_read_as_they_are(tmp_path: Path) -> None:
@@ -73,18 +64,16 @@ def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split
     ("changes", "message"),
     [
         ({"corpus": []}, "corpus.jsonl holds no passage"),
-        ({"qrels": [HEADER]}, "test.tsv holds no judgement"),
+        ({"qrels": QRELS[:1]}, "test.tsv holds no judgement"),
         ({"corpus": [{"_id": 1.5, "text": "x"}]}, "corpus.jsonl: '_id' is 1.5, expected an id"),
         ({"corpus": [{"_id": "p4", "text": None}]}, "'p4', '', None. is no passage"),
-        ({"queries": [{**QUERIES[0], "answers": ["Ann", " "]}]}, "answers are .* expected a list"),
         ({"corpus": [*CORPUS, *CORPUS[1:]]}, "2 ids occur more than once, such as 'p2', '3'"),
         ({"queries": [*QUERIES, QUERIES[0]]}, "query 'q2' .* expected a string, once"),
-        ({"qrels": [HEADER, "q1\tp9\t1", "q1\tp8\t1"]}, "2 judged passages .* as 'p8', 'p9'"),
-        ({"qrels": [HEADER, "q9\tp1\t1"]}, "1 judged queries .* such as 'q9'"),
-        ({"qrels": [HEADER, *QRELS, "q1\tp1\t1"]}, "'p1' has the grades 2 and 1 for query 'q1'"),
-        ({"qrels": [HEADER, "q1\tp1"]}, "test.tsv:2: 2 fields between tabs, expected 3"),
-        ({"qrels": [HEADER, "q1\tp1\t0.5"]}, "test.tsv: the grade .* is '0.5'"),
-        ({"qrels": QRELS}, "expected the header query-id corpus-id score"),
+        ({"qrels": [QRELS[0], "q1\tp9\t1", "q1\tp8\t1"]}, "2 judged passages .* as 'p8', 'p9'"),
+        ({"qrels": [QRELS[0], "q9\tp1\t1"]}, "1 judged queries .* such as 'q9'"),
+        ({"qrels": [*QRELS, "q1\tp1\t1"]}, "'p1' has the grades 2 and 1 for query 'q1'"),
+        ({"qrels": [QRELS[0], "q1\tp1\t0.5"]}, "test.tsv: the grade '0.5' is not a whole"),
+        ({"qrels": QRELS[1:]}, "expected the header query-id corpus-id score"),
     ],
 )
 def test_a_broken_collection_is_refused(
@@ -141,10 +130,7 @@ def test_judgements_may_be_in_a_second_folder(tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "set", tables)
     with pytest.raises(ValueError, match="no split 'test': it has judgements for no split"):
         load_collection(folder)
-    write_lines(tmp_path / "set-qrels" / "test.tsv", [HEADER, *QRELS])
-    assert load_collection(folder).qrels == EXPECTED_QRELS
-    shutil.rmtree(tmp_path / "set-qrels")
-    write_tables(tmp_path / "set-qrels", {"default": {"test": TABLE_QRELS}})
+    write_lines(tmp_path / "set-qrels" / "test.tsv", QRELS)
     assert load_collection(folder).qrels == EXPECTED_QRELS
 
 
@@ -165,20 +151,3 @@ def test_a_missing_file_of_a_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "corpus" / "corpus.parquet").unlink()
     with pytest.raises(ValueError, match=r"\(corpus\) cannot be read .*missing, empty or damaged"):
         load_passages(tmp_path)
-
-
-def test_the_files_of_tables_are_read_in_all_their_spellings(tmp_path: Path) -> None:
-    files = [{"split": "test", "path": "t.tsv"}, {"split": "dev", "path": ["a.tsv", "b.tsv"]}]
-    configs = [
-        {"config_name": "corpus", "data_files": "corpus/*.parquet"},
-        {"config_name": "queries", "data_files": ["a.jsonl", "b.jsonl"]},
-        {"config_name": "qrels", "data_files": files},
-        {"config_name": "other", "data_dir": "some/"},
-    ]
-    (tmp_path / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
-    assert read_tables(tmp_path) == {
-        "corpus": ["corpus/*.parquet"],
-        "queries": ["a.jsonl", "b.jsonl"],
-        "qrels": ["t.tsv", "a.tsv", "b.tsv"],
-        "other": ["some/*"],
-    }

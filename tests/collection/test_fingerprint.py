@@ -41,40 +41,17 @@ def test_it_is_what_its_definition_says() -> None:
         assert fingerprint_passages(Dataset.from_dict(columns)) == naive_fingerprint(RECORDS[:n])
 
 
-def test_pieces_types_selections_and_further_columns_do_not_matter() -> None:
+def test_pieces_types_and_selections_do_not_matter() -> None:
     whole = Dataset.from_list(RECORDS)
     expected = fingerprint_passages(whole)
-    pieces = concatenate_datasets(
-        [whole.select(range(i, i + 1000)) for i in range(0, 20_000, 1000)]
-    )
+    pieces = [whole.select(range(i, i + 5000)) for i in range(0, 20_000, 5000)]
     table = whole.data.table
     columns = [column.cast(pa.large_string()) for column in table.columns]
     large = Dataset(pa.table(columns, names=table.column_names))
-    order = random.Random(0).sample(range(20_000), 20_000)
-    shuffled = whole.select(order)
-    back = shuffled.select(sorted(range(20_000), key=order.__getitem__))
-    further = whole.add_column("_further", ["x"] * 20_000).select_columns(
-        ["_further", "text", "_id", "title"]
-    )
-    for same in (pieces, large, back, further):
+    backwards = whole.select(range(19_999, -1, -1))
+    for same in (concatenate_datasets(pieces), large, backwards.select(range(19_999, -1, -1))):
         assert fingerprint_passages(same) == expected
-    assert fingerprint_passages(shuffled) != expected
-
-
-def test_any_change_changes_it() -> None:
-    records = RECORDS[:10]
-    seen = {naive_fingerprint(records)}
-    for i, key in [(0, "_id"), (4, "title"), (9, "text")]:
-        changed = [dict(record) for record in records]
-        changed[i][key] += "."
-        seen.add(fingerprint_passages(Dataset.from_list(changed)))
-    # The same letters, divided among the rows in another way.
-    moved = [dict(record) for record in records]
-    moved[0]["text"], moved[1]["text"] = "", records[0]["text"] + records[1]["text"]
-    empty = {"_id": "", "title": "", "text": ""}
-    for others in (moved, records[:9], [*records, empty]):
-        seen.add(fingerprint_passages(Dataset.from_list(others)))
-    assert len(seen) == 7
+    assert fingerprint_passages(backwards) != expected
 
 
 def test_judgements_are_identified_whatever_their_order() -> None:
