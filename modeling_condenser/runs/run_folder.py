@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,15 +84,16 @@ def _refuse_other_recipe(folder: Path, before: dict[str, Any], now: dict[str, An
 
 def describe_machine() -> dict[str, Any]:
     """Describe versions and hardware, for the run's record and the model card."""
-    import torch
-
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    torch = sys.modules.get("torch")  # a process that does not import it, such as BM25, has no GPU
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
+    )
     return {
         "versions": versions,
         "hardware": {"cpu": _cpu_name(), "cores": os.cpu_count(), "gpus": gpus},
