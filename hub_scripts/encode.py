@@ -26,10 +26,8 @@ class EncodeFields:
         collection: folder or Hub name.
         out: folder for the embeddings.
         pooling: cls, mean or max; required for a plain encoder.
-        n_processes: number of encoding processes; one per device by default.
-        devices: such as cuda:0,cuda:1; all GPUs by default, or the CPU.
+        devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
         dtype: of the weights, float32 or bfloat16.
-        n_threads: of each process on a CPU; by default the processes share the cores.
         shard_size: passages in a shard; 256 to 8192 by default.
         table: folder to write a parquet table with vectors and texts too.
     """
@@ -38,10 +36,8 @@ class EncodeFields:
     collection: str
     out: str
     pooling: str | None = None
-    n_processes: int | None = None
     devices: str | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    n_threads: int | None = None
     shard_size: int | None = None
     table: str | None = None
 
@@ -66,9 +62,7 @@ def run(words: list[str]) -> None:
         passages,
         Path(fields.out),
         shard_size=fields.shard_size,
-        n_processes=fields.n_processes,
         devices=devices,
-        n_threads=fields.n_threads,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
