@@ -20,15 +20,14 @@ class ImportFields:
     Attributes:
         folder: local folder that the reference implementation saved.
         out: new or empty folder for the checkpoint.
-        skip_from: backbone layer whose tokens the head reads, as in pre-training: the
-            reference's default is 2, the commands in its README (BERT base, 12 layers) set 6.
+        skip_from: backbone layer whose tokens the head reads, as in pre-training; required.
         late_mlm: whether to train on with the late MLM loss too.
         tokenizer: folder or Hub name; by default the one in the folder.
     """
 
     folder: str
     out: str
-    skip_from: int
+    skip_from: int | None = None
     late_mlm: bool = True
     tokenizer: str | None = None
 
@@ -37,6 +36,11 @@ def run(words: list[str]) -> None:
     fields = fill_settings(
         "import-reference", words, ImportFields, plain=("folder", "out"), about=__doc__
     )
+    if fields.skip_from is None:
+        raise ValueError(
+            "--skip_from is not given, and no file states it: pass the number of the pre-training. "
+            "The reference's own default is 2; the commands in its README (BERT base) set 6."
+        )
     from modeling_condenser.publishing.reference import import_reference
     from modeling_condenser.repository.provenance import read_provenance
 

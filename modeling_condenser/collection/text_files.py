@@ -79,7 +79,9 @@ def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{number}: not JSON ({error}): {line!r:.80}.") from None
         if not isinstance(record, dict):
-            raise ValueError(f"{path}:{number}: expected a JSON object, got {line!r:.80}.")
+            raise ValueError(
+                f"{path}:{number}: a JSON {type(record).__name__}, expected one object per line."
+            )
         yield number, record
 
 
