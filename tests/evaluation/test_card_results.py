@@ -113,7 +113,7 @@ def test_a_local_collection_has_no_place_on_the_hub(
 
 
 def test_an_approximate_search_says_so(folder: Path) -> None:
-    search = SearchSettings(index="HNSW32", search_parameters="efSearch=64", n_processes=1)
+    search = SearchSettings(index="HNSW32", search_parameters="efSearch=64")
     report(folder, result_of("own", A=[0.25] * 8))
     report(folder, result_of("own", A=[0.125] * 8), search=search)
     exact, approximate = read_results(folder)

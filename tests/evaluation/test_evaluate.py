@@ -55,15 +55,6 @@ def test_systems_of_every_kind_stand_in_one_report(
     card = (retriever / "README.md").read_text()
     assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card
     assert "### small, test" in card and "| MRR@10 |" in card
-    for result in report.results:
-        alone = evaluate_system(
-            systems[result.system],
-            collection,
-            tmp_path / "alone" / result.system,
-            measures=["MRR@10", "R@20"],
-            progress=False,
-        )
-        assert result.evaluation == alone.evaluation
     # Of 20 queries the given run answers one, at rank 1.
     assert report.means["theirs"] == {"MRR@10": 1 / 20, "R@20": 1 / 20}
     difference = report.means["plain"]["MRR@10"] - report.means["bm25"]["MRR@10"]
