@@ -49,8 +49,8 @@ def run(words: list[str]) -> None:
     from pathlib import Path
 
     from modeling_condenser.collection.load import load_passages
+    from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device
-    from modeling_condenser.encoding.table import write_table
     from modeling_condenser.retrieval.systems import parse_system
 
     pooling = [f"pooling={fields.pooling}"] if fields.pooling else []

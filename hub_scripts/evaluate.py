@@ -23,5 +23,5 @@ def run(words: list[str]) -> None:
         about=__doc__,
     )
     register_model(*settings.get("systems", ()), settings.get("baseline"))
-    report = evaluate(settings)
-    print(f"{report.summary}\n\nreport: {report.file}")
+    report = evaluate(**settings)
+    print(f"{report}\n\nreport: {report.file}")

@@ -51,16 +51,9 @@ def run(words: list[str]) -> None:
         late_mlm=fields.late_mlm,
         tokenizer=fields.tokenizer,
     )
-    stage = read_provenance(out)[-1]
-    encoder, files = stage.run["backbone"], stage.run["files"]
+    facts = read_provenance(out)[-1].run
     print(f"checkpoint: {out}")
-    print(
-        f"  backbone: {encoder['model_type']}, {encoder['num_hidden_layers']} layers, "
-        f"{files['backbone']['tensors']} tensors of {files['backbone']['name']}"
-    )
-    print(
-        f"  head: {stage.recipe['n_head_layers']} layers, {files['head']['tensors']} tensors of "
-        f"{files['head']['name']}; reads the tokens of layer {stage.recipe['skip_from']}"
-    )
-    print(f"  left out: {', '.join(stage.run['left_out']) or 'nothing'}")
+    for part, file in facts["files"].items():
+        print(f"  {part}: {file['tensors']} tensors of {file['name']}")
+    print(f"  left out: {', '.join(facts['left_out']) or 'nothing'}")
     print(f"next: condenser export {out} ENCODER")

@@ -29,7 +29,7 @@ def run(words: list[str]) -> None:
     from modeling_condenser.mining.mine import EXAMPLES_FILE, mine
     from modeling_condenser.runs.run_folder import RUN_FILE
 
-    file = mine(settings)
+    file = mine(**settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())
     print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")
     print(

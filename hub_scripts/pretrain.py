@@ -11,7 +11,7 @@ from .command_line import RECIPE, read_settings
 
 def run(words: list[str]) -> None:
     from modeling_condenser.analysis.settings import Measuring, Rhythm
-    from modeling_condenser.pretraining.recipe import PretrainingRecipe
+    from modeling_condenser.pretraining.arguments import PretrainingRecipe
 
     inner = [field.name for cls in (Measuring, Rhythm) for field in dataclasses.fields(cls)]
     settings = read_settings(

@@ -27,7 +27,7 @@ class PushFields:
         private: create the repository as a private one.
         revision: branch, which is created if needed.
         create_pr: open a pull request instead of committing to the branch.
-        license: of the model, such as apache-2.0, if its card states none.
+        license: of the model, such as apache-2.0; by default as on its card, or on the Hub.
         message: of the commit.
         dry_run: check and compare, but send nothing.
     """
@@ -55,34 +55,25 @@ def run(words: list[str]) -> None:
         license=fields.license,
         message=fields.message,
         dry_run=fields.dry_run,
-        announce=lambda report: print(describe_plan(report), flush=True),
+        announce=lambda report: print(describe_files(report), flush=True),
     )
     print(describe_outcome(report))
 
 
-def describe_plan(report: "PushReport") -> str:
-    """List the files, their sizes, and which of them would be sent."""
-    changed = report.sizes if report.plan is None else report.plan.changed
-    lines = [
-        f"{'send' if path in changed else 'same':>6} {size:>14,} bytes  {path}"
-        for path, size in report.sizes.items()
-    ]
-    lines += [f"remove {'':>20}  {path}" for path in (report.plan.removed if report.plan else ())]
+def describe_files(report: "PushReport") -> str:
+    """The files that are sent, and their sizes."""
+    lines = [f"{size:>14,} bytes  {path}" for path, size in report.sizes.items()]
+    lines.append(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
     if report.left_out:
-        lines.append(f"left here, for training only: {', '.join(report.left_out)}")
-    lines += [f"note: {difference}" for difference in report.differences]
-    n_bytes = sum(report.sizes[path] for path in changed)
-    lines.append(f"to send: {len(changed)} of {len(report.sizes)} files, {n_bytes:,} bytes")
-    if report.unasked:
-        lines.append(f"not compared with the Hub: {report.unasked}")
+        lines.append(f"not published, for training only: {', '.join(report.left_out)}")
     return "\n".join(lines)
 
 
 def describe_outcome(report: "PushReport") -> str:
-    """Name the commit, or say that there is none."""
+    """The commit, if there is one."""
     done = report.committed
     if done is None:
         return f"dry run: nothing was sent to {report.target.url}"
     if not done.is_new:
-        return f"nothing to do: {report.target.url} holds it at {done.sha}"
+        return f"nothing changed: {report.target.url} is at {done.sha}"
     return f"pushed: {done.url}\npin it: {report.target.name}@{done.sha}"
