@@ -24,7 +24,7 @@ def run(*words: object, cwd: Path, path: Path | None = None) -> str:
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_works_and_has_no_generic_names_but_configuration(
+def test_an_installed_wheel_works_and_has_no_generic_names(
     tmp_path: Path,
 ) -> None:
     for name in FOLDERS:
@@ -39,7 +39,7 @@ def test_an_installed_wheel_works_and_has_no_generic_names_but_configuration(
     site = tmp_path / "site"
     run(*pip, "install", "--target", site, wheel, *offline, cwd=tmp_path)
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
-    assert names == {"bin", "modeling_condenser", "condenser_commands", "configuration"}
+    assert names == {"bin", "modeling_condenser", "condenser_commands"}
 
     work = tmp_path / "work"
     work.mkdir()
