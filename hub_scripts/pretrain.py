@@ -6,8 +6,8 @@ from hub_scripts.recipe_command import read_settings
 def run(words: list[str]) -> None:
     from transformers import TrainingArguments
 
-    from modeling_condenser.analysis.settings import Measuring, Rhythm
-    from modeling_condenser.analysis.while_training import pretrain_and_measure
+    from modeling_condenser.analysis.callback import pretrain_and_measure
+    from modeling_condenser.analysis.sample import Measuring, Rhythm
     from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
 
     settings = read_settings(

@@ -1,88 +1,175 @@
-"""The fixed sample: documents in, a few texts and pairs of texts that belong together out.
-
-It follows from the texts and a seed alone, so that every checkpoint, and another run on the same
-text, is measured on the same.
-"""
+"""What models are measured on: a fixed sample of texts, matching texts and a small collection."""
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.lookup import find_rows
 from modeling_condenser.pretraining.sentences import sentence_starts
 
-_SEARCHED = 20  # rows looked at for each text that is wanted, beyond which a stream is too poor
-HALVES, JUDGED = "halves of one text", "query and judged passage"
+_LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "sample_seed": 0}
+_STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
+
+Match = tuple[str, str, str]  # two texts that belong together, and the second one's title
 
 
-class Pair(NamedTuple):
-    """Two texts that belong together; the second may have a title."""
+@dataclass(frozen=True)
+class Measuring:
+    """What readiness is measured on.
 
-    first: str
-    second: str
-    title: str = ""
+    Attributes:
+        texts: in the sample, at least 2. With 64 a measurement takes seconds even during training;
+            Figure 2 of the Condenser paper has 1,000, as the recipe analyze/figure-2.
+        max_length: longest text in tokens.
+        collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
+            it is searched. By default, matching texts are halves of the sample's texts.
+        split: whose queries are judged. To decide when to stop, use a split without reported
+            results, such as dev.
+        queries: of that split.
+        passages: to search: those judged for the queries, and others.
+        labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none.
+        finetuning: settings of few-shot retrieval that differ from `finetune/contrastive`.
+        sample_seed: of texts, masks, queries and passages.
+    """
+
+    texts: int = 64
+    max_length: int = 128
+    collection: str | None = None
+    split: str = "test"
+    queries: int = 50
+    passages: int = 1000
+    labels: int = 0
+    finetuning: dict[str, Any] = field(default_factory=dict)
+    sample_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
+        if self.labels and self.collection is None:
+            raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """When readiness is measured while training: at the start, every so many steps, at the end.
+
+    Attributes:
+        every: steps between two measurements.
+    """
+
+    every: int = 500
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every is {self.every}, expected at least 1 step.")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Texts and pairs that models are measured on.
+    """What each model of a comparison is measured on.
 
     Attributes:
-        texts: different from each other, at least two.
-        pairs: of texts that belong together.
-        kind: of the pairs, in words.
-        seed: that they and their masks follow from.
+        measuring: the settings.
+        texts: at least two different ones.
+        matches: queries with a judged passage, or halves of the texts.
+        small: a small part of the collection; None without a collection.
     """
 
+    measuring: Measuring
     texts: tuple[str, ...]
-    pairs: tuple[Pair, ...]
-    kind: str
-    seed: int
+    matches: tuple[Match, ...]
+    small: Collection | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        """Identifies texts, pairs and seed: 64 hexadecimal digits."""
-        content = json.dumps([self.texts, self.pairs, self.kind, self.seed], ensure_ascii=False)
-        return hashlib.sha256(content.encode()).hexdigest()
+    @classmethod
+    def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
+        """Choose the sample; the same settings and texts give the same sample.
+
+        Args:
+            measuring: the settings.
+            documents: with a column `text`, perhaps `title`. Of a stream, the first are taken.
+
+        Raises:
+            FileNotFoundError: there is no such collection.
+            ValueError: there are too few texts, or no judged queries.
+        """
+        seed = measuring.sample_seed
+        small = None if measuring.collection is None else load_small(measuring)
+        texts = _choose_texts(documents, measuring.texts, seed=seed)
+        matches = [halve(text) for text in texts] if small is None else _judged(small, seed=seed)
+        return cls(measuring, texts, tuple(matches), small)
+
+    def facts(self) -> dict[str, Any]:
+        """Counts and fingerprints, for a record."""
+        kind = "halves of one text" if self.small is None else "query and judged passage"
+        content = [self.texts, self.matches, kind, self.measuring.sample_seed]
+        facts: dict[str, Any] = {
+            "texts": len(self.texts),
+            "pairs": len(self.matches),
+            "pairs_are": kind,
+            "sample_sha256": _sha256(json.dumps(content, ensure_ascii=False)),
+        }
+        if self.small is not None:
+            facts["collection"] = {
+                "name": self.small.name,
+                "queries": len(self.small.queries),
+                "passages": len(self.small.passages),
+                "passages_sha256": fingerprint_passages(self.small.passages),
+                "judgements_sha256": fingerprint_judgements(self.small),
+            }
+        return facts
+
+    @cached_property
+    def number(self) -> int:
+        """Identifies sample and settings in a training log."""
+        content = json.dumps([asdict(self.measuring), self.facts()], sort_keys=True)
+        return int(_sha256(content)[:12], 16)
 
 
-def make_sample(
-    documents: Dataset | IterableDataset,
-    n_texts: int,
-    *,
-    seed: int,
-    collection: Collection | None = None,
-    n_pairs: int = 50,
-) -> Sample:
-    """Choose a sample.
-
-    Args:
-        documents: with a column `text`, and perhaps `title`; of a stream the first are taken.
-        n_texts: how many to take, where there are so many.
-        seed: decides which.
-        collection: whose judged pairs are taken; by default the halves of the texts are.
-        n_pairs: how many judged pairs, at most.
-
-    Raises:
-        ValueError: there are no two different texts of at least two words, or the collection has
-            no judged passage.
-    """
-    texts = _choose_texts(documents, n_texts, seed=seed)
-    if collection is None:
-        return Sample(texts, tuple(map(halve, texts)), HALVES, seed)
-    return Sample(texts, _judged_pairs(collection, n_pairs, seed=seed), JUDGED, seed)
+def load_small(measuring: Measuring) -> Collection:
+    """Some judged queries, the passages judged for them, and others up to `passages`."""
+    collection = load_collection(str(measuring.collection), split=measuring.split)
+    judged = [q for q, grades in collection.qrels.items() if max(grades.values(), default=0) > 0]
+    if not judged:
+        raise ValueError(
+            f"No query of {measuring.collection}, split {measuring.split!r}, has a relevant "
+            "passage: choose another split or collection."
+        )
+    generator = np.random.default_rng(measuring.sample_seed)
+    chosen = sorted(generator.permutation(len(judged))[: measuring.queries].tolist())
+    qrels = {judged[i]: dict(collection.qrels[judged[i]]) for i in chosen}
+    needed = find_rows(collection.passages, {p for grades in qrels.values() for p in grades})
+    others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
+    n_others = max(min(measuring.passages - len(needed), len(others)), 0)
+    rows = sorted([*needed.values(), *generator.choice(others, n_others, replace=False).tolist()])
+    return replace(
+        collection,
+        passages=collection.passages.select(rows),
+        queries={query: collection.queries[query] for query in qrels},
+        qrels=qrels,
+        answers={},
+    )
 
 
 def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> tuple[str, ...]:
+    """Up to n different texts of two words or more."""
+    if isinstance(documents, IterableDataset):
+        rows: Iterable[dict[str, Any]] = islice(documents, _STREAMED_ROWS * n)
+    else:
+        order = np.random.default_rng(seed).permutation(len(documents)).tolist()
+        rows = (documents[row] for row in order)
     chosen: dict[str, None] = {}
-    for row in _rows(documents, n, seed):
+    for row in rows:
         text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
         if " " in text:
             chosen[text] = None
@@ -90,50 +177,31 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
             break
     if len(chosen) < 2:
         raise ValueError(
-            f"Readiness is measured on at least 2 different texts of 2 words or more, but "
-            f"{len(chosen)} came: without another text there is no other vector to swap with. "
-            "Give more text."
+            f"There are {len(chosen)} different texts of 2 words or more, but readiness is "
+            "measured on at least 2: give more text."
         )
     return tuple(chosen)
 
 
-def _rows(documents: Dataset | IterableDataset, n: int, seed: int) -> Iterator[dict[str, Any]]:
-    if isinstance(documents, IterableDataset):
-        yield from islice(documents, _SEARCHED * n)
-    else:
-        order = np.random.default_rng(seed).permutation(len(documents))
-        yield from (documents[int(row)] for row in order)
-
-
-def halve(text: str) -> Pair:
-    """A text of two words or more, cut where the sentence begins that is nearest to its middle.
-
-    A text of one sentence is cut between two words.
-    """
+def halve(text: str) -> Match:
+    """Cut a text at the sentence that begins nearest to its middle, or else between two words."""
     starts = [start for start in sentence_starts(text) if text[:start].strip()]
     starts = starts or [i + 1 for i, letter in enumerate(text) if letter == " "]
     middle = min(starts, key=lambda start: abs(2 * start - len(text)))
-    return Pair(text[:middle].strip(), text[middle:].strip())
+    return text[:middle].strip(), text[middle:].strip(), ""
 
 
-def _judged_pairs(collection: Collection, n: int, *, seed: int) -> tuple[Pair, ...]:
-    """Queries, at random, each with its best judged passage; the lowest id of equally good ones."""
-    best = {
-        query: min(passages, key=lambda i: (-passages[i], i))
-        for query, passages in collection.qrels.items()
-        if any(grade > 0 for grade in passages.values())
-    }
-    if not best:
-        raise ValueError(
-            f"{collection.name} judges no passage as relevant, so it has no texts that are known "
-            "to belong together: choose another split or collection, or leave collection out."
-        )
+def _judged(small: Collection, *, seed: int) -> list[Match]:
+    """Each query with its best passage: the highest grade, then the lowest id."""
+    best = {q: min(grades, key=lambda p: (-grades[p], p)) for q, grades in small.qrels.items()}
     queries = list(best)
-    order = np.random.default_rng(seed).permutation(len(queries))[:n]
-    chosen = [queries[i] for i in order]
-    rows = find_rows(collection.passages, {best[query] for query in chosen})
-    pairs = []
-    for query in chosen:
-        passage = collection.passages[rows[best[query]]]
-        pairs.append(Pair(collection.queries[query], passage["text"], passage["title"]))
-    return tuple(pairs)
+    rows = find_rows(small.passages, best.values())
+    matches = []
+    for i in np.random.default_rng(seed).permutation(len(queries)).tolist():
+        passage = small.passages[rows[best[queries[i]]]]
+        matches.append((small.queries[queries[i]], passage["text"], passage["title"]))
+    return matches
+
+
+def _sha256(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()

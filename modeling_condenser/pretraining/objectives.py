@@ -38,7 +38,7 @@ def _open_padded(recipe: PretrainingRecipe) -> PreTrainedModel:
     if recipe.objective in ("ict", "tsdae"):
         backbone = masked_lm_from_encoder(recipe.encoder, config_changes=recipe.encoder_changes)
         if recipe.objective == "tsdae":
-            add_decoder(backbone, recipe.tokenizer or recipe.encoder)
+            add_decoder(backbone, resolve_encoder_name(recipe.tokenizer or recipe.encoder))
         if not recipe.predicts_bag:
             _freeze_lm_head(backbone)
         return backbone

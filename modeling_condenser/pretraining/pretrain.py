@@ -50,7 +50,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-READINESS = "readiness"  # the field of a recipe that `analysis/while_training.py` reads
+READINESS = "readiness"  # the field of a recipe that `analysis/callback.py` reads
 MakeCallback = Callable[[CondenserTrainer], TrainerCallback]
 
 
@@ -168,7 +168,7 @@ def _read(
     if settings.get(READINESS) is not None and not is_measured:
         raise ValueError(
             f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
-            "modeling_condenser.analysis.while_training.pretrain_and_measure with the same "
+            "modeling_condenser.analysis.callback.pretrain_and_measure with the same "
             "settings, as `condenser pretrain` does, or leave it out."
         )
     settings = {name: value for name, value in settings.items() if name != READINESS}
