@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
@@ -53,7 +53,8 @@ logger = logging.getLogger(__name__)
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
 
-Entries = Mapping[str, Mapping[str, float]]  # label of a model -> its measures
+# Label of a model -> its measures, named as in a training log.
+Entries = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,12 @@ class AnalysisRecipe:
     card: bool = False
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """What was measured.
-
-    Attributes:
-        entries: label -> measures of a model, named as in a training log.
-        facts: settings, sample and machine.
-        runs: folder of a run -> labels of its models.
-    """
+class Analysis(NamedTuple):
+    """What was measured."""
 
     entries: Entries
-    facts: Mapping[str, Any]
-    runs: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    facts: Mapping[str, Any]  # settings, sample and machine
+    runs: Mapping[Path, Sequence[str]]  # folder of a run -> labels of its models
 
 
 def analyze(settings: Mapping[str, Any]) -> Analysis:
@@ -143,27 +137,40 @@ def measure_models(models: Sequence[Measurable], sample: Sample) -> Analysis:
 def write_analysis(analysis: Analysis, out: Path) -> None:
     """Write readiness.json, readiness.md and pictures to a folder."""
     entries = analysis.entries
-    shown = spread([{"label": label} for label in entries], at_most=_MOST_LINES)
-    lines = {m["label"]: layer_entropies(entries[m["label"]]) for m in shown}
-    even = next(iter(entries.values()))[EVEN_ENTROPY]
+    shown = [model["label"] for model in spread(_listed(entries), at_most=_MOST_LINES)]
+    lines = {label: layer_entropies(entries[label]) for label in shown}
+    even = entries[shown[0]][EVEN_ENTROPY]
     pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=even)}
     courses = {
         run.name: [entries[label] for label in labels]
         for run, labels in analysis.runs.items()
         if len(labels) > 1
     }
-    parts = ["# Readiness", HOW_TO_READ, measures_table(entries)]
     if courses:
         pictures[COURSE_FILE] = draw_readiness(courses)
-        parts.append(f"![Measures of readiness over the tokens seen]({COURSE_FILE})")
-    parts += ["## CLS attention entropy by layer, in nats", entropy_table(entries)]
-    parts.append(f"![CLS attention entropy by layer]({ENTROPY_FILE})")
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
-        (partial / REPORT_FILE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-        models = [{"label": label, **entry} for label, entry in entries.items()]
-        write_json(partial / READINESS_FILE, {**analysis.facts, "models": models})
+        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report(analysis, list(pictures))}\n")
+        write_json(partial / READINESS_FILE, {**analysis.facts, "models": _listed(entries)})
+
+
+def _listed(entries: Entries) -> list[dict[str, Any]]:
+    return [{"label": label, **entry} for label, entry in entries.items()]
+
+
+def report(analysis: Analysis, pictures: Sequence[str]) -> str:
+    """Tables and pictures as Markdown."""
+    on = analysis.facts["measured_on"]
+    parts = [
+        f"Measured on {on['texts']} texts and {on['pairs']} pairs ({on['pairs_are']}).",
+        HOW_TO_READ,
+        measures_table(analysis.entries),
+        *(f"![{Path(picture).stem.replace('_', ' ')}]({picture})" for picture in pictures),
+        "CLS attention entropy by layer, in nats:",
+        entropy_table(analysis.entries),
+    ]
+    return "\n\n".join(parts)
 
 
 def measures_table(entries: Entries) -> str:

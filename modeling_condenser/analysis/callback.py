@@ -12,7 +12,7 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.repository.readiness_log import SAMPLE, is_readiness
+from modeling_condenser.repository.readiness_log import is_readiness
 from modeling_condenser.runs.recipe import fill
 
 from .models import Subject, pretraining_recipe
@@ -48,12 +48,6 @@ class ReadinessCallback(TrainerCallback):
         self.trainer, self.sample, self.every = trainer, sample, every
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        before = [entry[SAMPLE] for entry in state.log_history if SAMPLE in entry]
-        if before and before[-1] != self.sample.number:
-            raise ValueError(
-                "This run measured readiness on another sample or with other settings before: use "
-                "the readiness settings of its recipe.yaml, or remove readiness."
-            )
         if state.global_step == 0:
             self._measure(state, control)
 
@@ -72,7 +66,7 @@ class ReadinessCallback(TrainerCallback):
             model = trainer.accelerator.unwrap_model(trainer.model)
             longest = self.sample.measuring.max_length
             subject = Subject.of_model(model, trainer.processing_class, max_length=longest)
-            entry = {**measure_readiness(subject, self.sample), SAMPLE: self.sample.number}
+            entry = measure_readiness(subject, self.sample)
             should_log = control.should_log  # log() resets it, but the step's own entry is due
             trainer.log(entry)
             control.should_log = should_log

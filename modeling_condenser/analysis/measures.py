@@ -9,7 +9,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 
 _TOKENS_PER_BATCH = 2048
@@ -21,8 +20,6 @@ def measure_attention_entropy(
 ) -> tuple[list[float], float]:
     """Measure CLS attention entropy: Gao & Callan (2021), section 6 and Figure 2.
 
-    Layers with local attention (ModernBERT) have lower values, because they see a window only.
-
     Args:
         encoder: in evaluation mode. Its attention back-end is changed and restored.
         batches: `input_ids` and `attention_mask`, each (B, T).
@@ -30,9 +27,6 @@ def measure_attention_entropy(
     Returns:
         The entropy of the CLS row of each layer, from the first to the last, and that of even
         attention to all tokens, in nats, mean over heads and texts.
-
-    Raises:
-        ValueError: the encoder has no attention back-end that returns attention.
     """
     by_text, even = [], []
     back_end = encoder.config._attn_implementation
@@ -55,14 +49,11 @@ def measure_attention_entropy(
 
 
 def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Entropy of each text's CLS row over its tokens, mean over heads.
+    """Entropy of each text's CLS row over its tokens, in nats, mean over heads: (B,) float64.
 
     Args:
         attention: (B, heads, T, T); each row is a distribution.
         mask: (B, T), 1 for tokens and 0 for padding. The first token is CLS.
-
-    Returns:
-        (B,) float64, in nats.
     """
     first = mask.argmax(dim=1)  # (B,) not 0 with padding on the left
     rows = attention[torch.arange(len(attention)), :, first].double()  # (B, heads, T)
@@ -84,11 +75,7 @@ def mask_texts(
         tokenizer, max_length=max_length, head_mlm_probability=head_mlm_probability, seed=seed
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
-    keys = random_keys(seed, np.arange(len(texts))).tolist()
-    blocks = [
-        {"input_ids": tokens, "mask_key": key}
-        for tokens, key in zip(ids["input_ids"], keys, strict=True)
-    ]
+    blocks = [{"input_ids": tokens} for tokens in ids["input_ids"]]
     n = max(_TOKENS_PER_BATCH // max_length, 1)
     return [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
 
@@ -109,9 +96,6 @@ def measure_condensing(
     Returns:
         In nats a masked token: `head_loss`, and the rise of it when vectors are zero (`zero_cost`)
         and when they are swapped (`swap_cost`).
-
-    Raises:
-        ValueError: no token is masked.
     """
     before = ReadBlocks.of(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
     n_masked, losses = 0, np.zeros(3)  # own vector, zeros, another text's vector
@@ -128,29 +112,17 @@ def measure_condensing(
     if n_masked == 0:
         raise ValueError("No token of the sample is masked: its texts are too short.")
     head_loss, zeroed, swapped = (losses / n_masked).tolist()
-    return {
-        "head_loss": head_loss,
-        "zero_cost": zeroed - head_loss,
-        "swap_cost": swapped - head_loss,
-    }
+    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
+    return {"head_loss": head_loss, **costs}
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """Mean of |x - y|^2 over matching unit vectors, 0 to 4 (Wang & Isola 2020, alpha = 2).
-
-    Args:
-        first: (N, D), of any length.
-        second: (N, D), their partners.
-    """
+    """Mean of |x - y|^2 over matching rows, normalised (Wang & Isola 2020, alpha = 2): 0 to 4."""
     return float((_unit(first) - _unit(second)).square().sum(1).mean())
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors (Wang & Isola 2020, t = 2).
-
-    Args:
-        vectors: (N, D), N at least 2, of any length.
-    """
+    """log of the mean of exp(-2 |x - y|^2) over pairs of normalised rows (Wang & Isola, t = 2)."""
     return float(torch.pdist(_unit(vectors)).square().mul(-2).exp().mean().log())
 
 

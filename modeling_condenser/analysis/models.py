@@ -37,22 +37,13 @@ _DEFAULT_SEED = 42  # transformers.TrainingArguments.seed
 
 @dataclass(frozen=True)
 class Subject:
-    """An opened model.
+    """An opened model."""
 
-    Attributes:
-        encoder: the plain encoder.
-        tokenizer: its own.
-        max_length: longest text in tokens.
-        condenser: the whole model, if it has a head.
-        retriever: encodes as the files of an export or encoder state; None for a pre-training
-            checkpoint, whose vector is the late CLS.
-    """
-
-    encoder: Any
+    encoder: Any  # the plain encoder
     tokenizer: Any
-    max_length: int
-    condenser: CondenserForPreTraining | None = None
-    retriever: Retriever | None = None
+    max_length: int  # longest text in tokens
+    condenser: CondenserForPreTraining | None = None  # the whole model, if it has a head
+    retriever: Retriever | None = None  # of an export or an encoder; otherwise CLS is the vector
 
     @classmethod
     def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
@@ -68,10 +59,6 @@ class Subject:
         """Open a pre-training checkpoint, an export, a retriever or any encoder.
 
         The vector of an encoder whose files do not state a pooling is CLS.
-
-        Args:
-            name: folder or Hub name.
-            max_length: longest text in tokens, unless the model's limit is lower.
 
         Raises:
             FileNotFoundError: there is no such model.
@@ -166,21 +153,13 @@ def undisturbed(model: torch.nn.Module | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Measurable:
-    """A model that can be opened to be measured.
+    """A model that can be opened to be measured."""
 
-    Attributes:
-        label: in tables and pictures.
-        open: opens it, for texts of so many tokens.
-        step: of its run, if it is of one.
-        tokens_seen: in that run.
-        run: folder of that run, if the whole run is measured.
-    """
-
-    label: str
-    open: Callable[[int], Subject]
+    label: str  # in tables and pictures
+    open: Callable[[int], Subject]  # for texts of so many tokens
     step: int | None = None
     tokens_seen: int | None = None
-    run: Path | None = None
+    run: Path | None = None  # folder of the run that is measured as a whole
 
 
 def find_models(names: Sequence[str]) -> list[Measurable]:

@@ -102,10 +102,7 @@ def _encode(subject: Subject, texts: list[str], titles: list[str] | None = None)
 
 
 def measure_retrieval(subject: Subject, small: Collection) -> dict[str, float]:
-    """Search a small collection by inner product: measure -> mean over the queries.
-
-    The means compare checkpoints; on the whole collection they are lower.
-    """
+    """Search a small collection by inner product: measure -> mean over the queries."""
     run = search_exact_arrays(
         subject.encode_passages(small.passages),
         small.passages["_id"][:],
@@ -119,11 +116,7 @@ def measure_retrieval(subject: Subject, small: Collection) -> dict[str, float]:
 def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]:
     """Fine-tune a model's encoder on few labels and measure it: measure -> mean.
 
-    This happens in a new process, so that it cannot change a training that is running in this one.
-
-    Raises:
-        ValueError: a setting of the fine-tuning does not fit.
-        RuntimeError: the fine-tuning failed.
+    A new process does this, because it would change a training that is running in this one.
     """
     environment = {n: v for n, v in os.environ.items() if not n.startswith(_RANK_VARIABLES)}
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:

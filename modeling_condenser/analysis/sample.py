@@ -1,10 +1,7 @@
 """What models are measured on: a fixed sample of texts, matching texts and a small collection."""
 
-import hashlib
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -12,10 +9,8 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.lookup import find_rows
-from modeling_condenser.pretraining.sentences import sentence_starts
 
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "sample_seed": 0}
 _STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
@@ -77,63 +72,41 @@ class Rhythm:
 
 @dataclass(frozen=True)
 class Sample:
-    """What each model of a comparison is measured on.
-
-    Attributes:
-        measuring: the settings.
-        texts: at least two different ones.
-        matches: queries with a judged passage, or halves of the texts.
-        small: a small part of the collection; None without a collection.
-    """
+    """What each model of a comparison is measured on."""
 
     measuring: Measuring
-    texts: tuple[str, ...]
-    matches: tuple[Match, ...]
-    small: Collection | None = None
+    texts: tuple[str, ...]  # at least two different ones
+    matches: tuple[Match, ...]  # queries with a judged passage, or halves of the texts
+    small: Collection | None = None  # a small part of the collection
 
     @classmethod
     def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
-        """Choose the sample; the same settings and texts give the same sample.
-
-        Args:
-            measuring: the settings.
-            documents: with a column `text`, perhaps `title`. Of a stream, the first are taken.
+        """Choose from documents with a column `text`, perhaps `title`; the first ones of a stream.
 
         Raises:
             FileNotFoundError: there is no such collection.
             ValueError: there are too few texts, or no judged queries.
         """
-        seed = measuring.sample_seed
-        small = None if measuring.collection is None else load_small(measuring)
-        texts = _choose_texts(documents, measuring.texts, seed=seed)
-        matches = [halve(text) for text in texts] if small is None else _judged(small, seed=seed)
-        return cls(measuring, texts, tuple(matches), small)
+        texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
+        if measuring.collection is None:
+            return cls(measuring, texts, tuple(map(halve, texts)))
+        small = load_small(measuring)
+        return cls(measuring, texts, _judged(small), small)
 
     def facts(self) -> dict[str, Any]:
-        """Counts and fingerprints, for a record."""
-        kind = "halves of one text" if self.small is None else "query and judged passage"
-        content = [self.texts, self.matches, kind, self.measuring.sample_seed]
+        """Counts, for a record; the sample itself follows from settings and documents."""
         facts: dict[str, Any] = {
             "texts": len(self.texts),
             "pairs": len(self.matches),
-            "pairs_are": kind,
-            "sample_sha256": _sha256(json.dumps(content, ensure_ascii=False)),
+            "pairs_are": "query and judged passage" if self.small else "halves of one text",
         }
         if self.small is not None:
             facts["collection"] = {
                 "name": self.small.name,
                 "queries": len(self.small.queries),
                 "passages": len(self.small.passages),
-                "passages_sha256": fingerprint_passages(self.small.passages),
-                "judgements_sha256": fingerprint_judgements(self.small),
             }
         return facts
-
-    @cached_property
-    def number(self) -> int:
-        """Identifies sample and settings in a training log."""
-        content = json.dumps([asdict(self.measuring), self.facts()], sort_keys=True)
-        return int(_sha256(content)[:12], 16)
 
 
 def load_small(measuring: Measuring) -> Collection:
@@ -146,8 +119,8 @@ def load_small(measuring: Measuring) -> Collection:
             "passage: choose another split or collection."
         )
     generator = np.random.default_rng(measuring.sample_seed)
-    chosen = sorted(generator.permutation(len(judged))[: measuring.queries].tolist())
-    qrels = {judged[i]: dict(collection.qrels[judged[i]]) for i in chosen}
+    queries = generator.permutation(judged)[: measuring.queries].tolist()
+    qrels = {query: collection.qrels[query] for query in queries}
     needed = find_rows(collection.passages, {p for grades in qrels.values() for p in grades})
     others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
     n_others = max(min(measuring.passages - len(needed), len(others)), 0)
@@ -184,24 +157,14 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
 
 
 def halve(text: str) -> Match:
-    """Cut a text at the sentence that begins nearest to its middle, or else between two words."""
-    starts = [start for start in sentence_starts(text) if text[:start].strip()]
-    starts = starts or [i + 1 for i, letter in enumerate(text) if letter == " "]
-    middle = min(starts, key=lambda start: abs(2 * start - len(text)))
-    return text[:middle].strip(), text[middle:].strip(), ""
+    words = text.split()
+    middle = len(words) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:]), ""
 
 
-def _judged(small: Collection, *, seed: int) -> list[Match]:
+def _judged(small: Collection) -> tuple[Match, ...]:
     """Each query with its best passage: the highest grade, then the lowest id."""
     best = {q: min(grades, key=lambda p: (-grades[p], p)) for q, grades in small.qrels.items()}
-    queries = list(best)
     rows = find_rows(small.passages, best.values())
-    matches = []
-    for i in np.random.default_rng(seed).permutation(len(queries)).tolist():
-        passage = small.passages[rows[best[queries[i]]]]
-        matches.append((small.queries[queries[i]], passage["text"], passage["title"]))
-    return matches
-
-
-def _sha256(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()
+    passages = {query: small.passages[rows[passage_id]] for query, passage_id in best.items()}
+    return tuple((small.queries[q], p["text"], p["title"]) for q, p in passages.items())

@@ -21,31 +21,18 @@ _MOST_SWAP_COSTS = 6  # of an arm in the table
 
 @dataclass(frozen=True)
 class StudyResults:
-    """What a study found.
-
-    Attributes:
-        bm25: measures of lexical search. The verdict is about the first measure.
-        groups: labels ("no labels", "512 labels") -> arm -> measures. "bm25 + ARM" is an arm fused
-            with BM25.
-        control: the arm that others are compared with; fused arms with the fused control.
-        facts: recipe, machine, versions, counts and time.
-        fusion: how arms were fused with BM25, if they were.
-        swap_costs: arm with a head -> `step` and `swap_cost` of some log entries.
-        failures: arm -> error.
-        readiness: of start and arms, as Markdown.
-    """
+    """What a study found. "bm25 + ARM" is an arm whose runs are fused with those of BM25."""
 
     bm25: Evaluation
-    groups: Mapping[str, Mapping[str, Evaluation]]
+    groups: Mapping[str, Mapping[str, Evaluation]]  # "512 labels" -> arm -> measures
     control: str
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any]  # recipe, machine, counts and time
     fusion: Fusion | None = None
     swap_costs: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)
-    readiness: str = ""
+    failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
+    readiness: str = ""  # of start and arms, as Markdown
 
     def control_of(self, arm: str) -> str:
-        """The arm that an arm is compared with."""
         return FUSED + self.control if arm.startswith(FUSED) else self.control
 
     @cached_property
@@ -65,7 +52,7 @@ class StudyResults:
     @property
     def arms(self) -> Mapping[str, Evaluation]:
         """The arms of the last group, without fused ones."""
-        last = list(self.groups.values())[-1]
+        *_, last = self.groups.values()
         return {arm: result for arm, result in last.items() if not arm.startswith(FUSED)}
 
     @property
@@ -120,17 +107,15 @@ class StudyResults:
 
     def swap_cost_table(self) -> str:
         """Swap cost by step of each arm with a head, as Markdown; empty without such an arm."""
-        if not self.swap_costs:
-            return ""
         rows = [
             [arm, ", ".join(f"{entry['swap_cost']:.3f} ({entry['step']})" for entry in entries)]
             for arm, entries in self.swap_costs.items()
         ]
-        return (
+        explanation = (
             "## Swap cost by step\n\nRise of the head's loss, in nats a masked token, when each "
-            "block gets another block's late CLS; in brackets the step.\n\n"
-            + table(["arm", "swap cost (step)"], rows)
+            "block gets another block's late CLS; in brackets the step."
         )
+        return f"{explanation}\n\n{table(['arm', 'swap cost (step)'], rows)}" if rows else ""
 
     def write(self, folder: Path) -> None:
         """Write results.json and results.md."""
@@ -143,12 +128,11 @@ class StudyResults:
             },
             "control": self.control,
             "tests": [
-                dict(zip(names, key, strict=True)) | comparison._asdict()
-                for key, comparison in self.tests.items()
+                dict(zip(names, key, strict=True)) | c._asdict() for key, c in self.tests.items()
             ],
-            "swap_costs": dict(self.swap_costs),
-            "failures": dict(self.failures),
-            "facts": dict(self.facts),
+            "swap_costs": self.swap_costs,
+            "failures": self.failures,
+            "facts": self.facts,
         }
         write_json(folder / "results.json", content)
         parts = [self.table(), self.verdict(), self.swap_cost_table(), self.readiness]

@@ -17,13 +17,10 @@ _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def make_starting_encoder(
     texts: Iterable[str], out: Path, *, encoder_config: Mapping[str, Any], seed: int = 0
 ) -> Path:
-    """Train a WordPiece vocabulary and draw a BERT's weights.
+    """Train a WordPiece vocabulary and draw a BERT's weights, unless `out` exists.
 
-    Args:
-        texts: to train the vocabulary on.
-        out: folder to write; an existing one is left unchanged.
-        encoder_config: fields of `BertConfig`, such as `vocab_size` and `max_position_embeddings`.
-        seed: of the weights.
+    `encoder_config` has fields of `BertConfig`; `vocab_size` and `max_position_embeddings` are
+    needed.
     """
     if out.is_dir():
         return out

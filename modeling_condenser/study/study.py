@@ -1,4 +1,4 @@
-"""Run a study: one start, several arms of pre-training, one table that shows whether they differ.
+"""Run a study: several arms of pre-training from one start, compared in one table.
 
 Each stage leaves a folder and is skipped if its folder is there, so a study that was interrupted,
 or that got more arms, continues with what is missing.
@@ -18,13 +18,7 @@ import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
-from modeling_condenser.analysis.analyze import (
-    Analysis,
-    entropy_table,
-    measure_models,
-    measures_table,
-    write_analysis,
-)
+from modeling_condenser.analysis.analyze import measure_models, report, write_analysis
 from modeling_condenser.analysis.callback import pretrain_and_measure, read_readiness
 from modeling_condenser.analysis.models import single_model
 from modeling_condenser.analysis.sample import Measuring, Sample
@@ -42,7 +36,7 @@ from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.curves import plot_curves
 from modeling_condenser.repository.readiness_curves import draw_entropies
 from modeling_condenser.repository.readiness_log import EVEN_ENTROPY, layer_entropies
-from modeling_condenser.repository.readiness_section import ENTROPY_FILE, HOW_TO_READ
+from modeling_condenser.repository.readiness_section import ENTROPY_FILE
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.runs import read_run
@@ -65,7 +59,7 @@ logger = logging.getLogger(__name__)
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
-_OWN_FOLDERS = frozenset({BM25, "collection", "start", READINESS})
+_OWN_FOLDERS = (BM25, "collection", "start", READINESS)
 # Settings that decide how many tokens an arm sees, and which.
 _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
@@ -74,7 +68,7 @@ _BUDGET = frozenset(
 )
 # Those that a contrastive arm may set for itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
-_MOST_TOKENS = 1.01  # times those of the control; an arm that saw more is warned of
+_MOST_TOKENS = 1.01  # times those of the control; the log warns of more
 
 _T = TypeVar("_T")
 
@@ -119,20 +113,16 @@ class StudyRecipe:
 
 
 def run_study(settings: Mapping[str, Any]) -> StudyResults:
-    """Run a study, or continue it.
+    """Run a study, or continue it; results are also written to its folder.
 
-    An arm that fails is named in the results and left out; the next run tries it again. If the
+    An arm that fails is named in the results and left out, and the next run tries it again. If the
     control fails, the study ends.
 
     Args:
         settings: fields of `StudyRecipe`.
 
-    Returns:
-        The results, also written to the study's folder as results.json and results.md, beside
-        pictures and the folders of all stages.
-
     Raises:
-        ValueError: a setting does not fit.
+        ValueError: a setting does not fit; nothing was written.
     """
     (recipe,) = fill(settings, StudyRecipe)
     _check(recipe)
@@ -226,7 +216,7 @@ class _Study:
         results.write(out)
         plot_curves(logs, out / "curves.png")
         for arm, of_seeds in finetuned.items():
-            self.write_card(arm, of_seeds[0], bm25)
+            self.publish(arm, of_seeds[0], bm25)
         self.write_search_file(results.best_arm)
         return results
 
@@ -244,19 +234,15 @@ class _Study:
         return done
 
     def prepare_start(self) -> str:
-        """The encoder that every arm starts from."""
         if self.recipe.encoder is not None:
             return self.recipe.encoder
         logger.info("Training a vocabulary and a starting encoder by plain MLM")
-        with (self.folder / CORPUS_FILE).open(encoding="utf-8") as lines:
-            texts = (json.loads(line)["text"] for line in lines)
-            config = self.recipe.encoder_config
-            blank = make_starting_encoder(texts, self.out / "start/blank", encoder_config=config)
+        texts, config = self.collection.passages["text"], self.recipe.encoder_config
+        blank = make_starting_encoder(texts, self.out / "start/blank", encoder_config=config)
         settings = {"objective": "mlm", "encoder": str(blank), **self.recipe.start}
         return str(self.pretrain(settings, self.out / "start" / "pretrain"))
 
     def train_arm(self, arm: str, start: str) -> Path:
-        """Pre-train an arm and export its encoder."""
         logger.info("Pre-training arm %s", arm)
         settings = {"encoder": start, **self.recipe.pretraining, **self.recipe.arms[arm]}
         checkpoint = self.pretrain(settings, self.out / arm / "pretrain")
@@ -268,28 +254,23 @@ class _Study:
         return pretrain_and_measure({"corpus": corpus, **settings, "output_dir": str(folder)})
 
     def count_tokens(self, arms: Iterable[str]) -> dict[str, int]:
-        """Tokens that each arm has seen."""
-        runs = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in arms}
-        seen = {arm: int(json.loads(run.read_text())["tokens_seen"]) for arm, run in runs.items()}
+        files = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in arms}
+        seen = {arm: json.loads(file.read_text())["tokens_seen"] for arm, file in files.items()}
         most = seen[self.recipe.control]
-        for arm, n_tokens in seen.items():
-            if n_tokens > _MOST_TOKENS * most:
-                logger.warning(
-                    "Arm %s has seen %d tokens, the control %d: lower its max_steps for a "
-                    "comparison at equal tokens.",
-                    *(arm, n_tokens, most),
-                )
+        for arm in (arm for arm in seen if seen[arm] > _MOST_TOKENS * most):
+            warning = "Arm %s has seen %d tokens, the control %d: lower its max_steps."
+            logger.warning(warning, arm, seen[arm], most)
         return seen
 
-    def finetuned(self, arm: str, seed: int) -> Path:
-        return self.out / arm / f"finetuned-{seed}"
+    def first(self, arm: str) -> Path:
+        """The fine-tuning run of an arm's first seed."""
+        return self.out / arm / f"finetuned-{self.recipe.finetuning_seeds[0]}"
 
     def finetune_arm(self, arm: str, encoder: Path) -> list[SystemResult]:
-        """Fine-tune an arm's encoder with each seed and measure the retrievers."""
         results = []
         for seed in self.recipe.finetuning_seeds:
             logger.info("Fine-tuning arm %s, seed %d", arm, seed)
-            folder = self.finetuned(arm, seed)
+            folder = self.out / arm / f"finetuned-{seed}"
             settings = {
                 "encoder": str(encoder),
                 "collection": str(self.folder),
@@ -316,46 +297,56 @@ class _Study:
     def summarise(
         self, arms: Mapping[str, Sequence[SystemResult]], bm25: SystemResult
     ) -> dict[str, Evaluation]:
-        """Means over seeds of each arm, and of each arm fused with BM25 if that is asked for."""
+        """Means over seeds, of each arm and of each arm fused with BM25."""
         means = {arm: mean_evaluation([r.evaluation for r in runs]) for arm, runs in arms.items()}
         if self.fusion is not None:
-            lexical = read_run(str(bm25.run_file))
+            lexical, measures = read_run(str(bm25.run_file)), self.recipe.measures
             for arm, results in arms.items():
                 runs = [read_run(str(result.run_file)) for result in results]
                 fused = [self.fusion.fuse(lexical, run, depth=DEPTH) for run in runs]
-                measured = [
-                    measure_run(self.collection, run, measures=self.recipe.measures)
-                    for run in fused
-                ]
+                measured = [measure_run(self.collection, r, measures=measures) for r in fused]
                 means[FUSED + arm] = mean_evaluation(measured)
         return means
 
     def measure_readiness(self, start: str, arms: Iterable[str]) -> str:
-        """Readiness of the start and of each arm, pre-trained and fine-tuned, as Markdown.
+        """Measure start and arms, pre-trained and fine-tuned: a report and Figure 2.
 
-        Gao & Callan (2021), section 6 and Figure 2: an encoder that is ready keeps its attention
-        when it is fine-tuned.
+        Gao & Callan (2021), section 6: an encoder that is ready keeps its attention when it is
+        fine-tuned.
         """
         logger.info("Measuring readiness of start and arms")
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": str(self.folder), "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
+        stages = ("pre-trained", "fine-tuned")
         models = [single_model(start, "start")]
         for arm in arms:
-            retriever = self.finetuned(arm, self.recipe.finetuning_seeds[0]) / MODEL_FOLDER
-            checkpoint = self.out / arm / "pretrain" / MODEL_FOLDER
-            models.append(single_model(checkpoint, f"{arm}, pre-trained"))
-            models.append(single_model(retriever, f"{arm}, fine-tuned"))
-        sample = Sample.choose(measuring, self.collection.passages)
-        analysis = measure_models(models, sample)
+            runs = (self.out / arm / "pretrain", self.first(arm))
+            for run, stage in zip(runs, stages, strict=True):
+                models.append(single_model(run / MODEL_FOLDER, f"{arm}, {stage}"))
+        analysis = measure_models(models, Sample.choose(measuring, self.collection.passages))
         write_analysis(analysis, self.out / READINESS)
-        return _describe_readiness(analysis, arms, self.out / ENTROPY_FILE)
+        layers = {label: layer_entropies(entry) for label, entry in analysis.entries.items()}
+        panels = {
+            arm: {"start": layers["start"]} | {stage: layers[f"{arm}, {stage}"] for stage in stages}
+            for arm in arms
+        }
+        even = analysis.entries["start"][EVEN_ENTROPY]
+        (self.out / ENTROPY_FILE).write_bytes(draw_entropies(panels, even=even))
+        changes = [
+            f"{arm} {np.abs(np.subtract(lines['fine-tuned'], lines['pre-trained'])).mean():.3f}"
+            for arm, lines in panels.items()
+        ]
+        return (
+            f"## Readiness\n\n{report(analysis, [ENTROPY_FILE])}\n\nChange of a layer's entropy by "
+            f"fine-tuning, in nats, mean over layers: {', '.join(changes)}."
+        )
 
-    def write_card(self, arm: str, result: SystemResult, bm25: SystemResult) -> None:
+    def publish(self, arm: str, result: SystemResult, bm25: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""
         command = f"condenser evaluate {PLACEHOLDER} {result.collection} --baseline bm25"
         report_on_card(
-            self.finetuned(arm, self.recipe.finetuning_seeds[0]) / MODEL_FOLDER,
+            self.first(arm) / MODEL_FOLDER,
             result,
             [bm25],
             collection=self.collection,
@@ -366,38 +357,10 @@ class _Study:
 
     def write_search_file(self, arm: str) -> None:
         """Write what `condenser search` needs to search with an arm."""
-        folder = self.finetuned(arm, self.recipe.finetuning_seeds[0]).relative_to(self.out)
+        folder = self.first(arm).relative_to(self.out)
         content = {
             "model": str(folder / MODEL_FOLDER),
             "embeddings": str(folder / "evaluation" / EMBEDDINGS_FOLDER),
             "collection": os.path.relpath(self.folder, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
-
-
-def _describe_readiness(analysis: Analysis, arms: Iterable[str], picture: Path) -> str:
-    """Draw Figure 2 with a panel for each arm, and write its tables."""
-    layers = {label: layer_entropies(entry) for label, entry in analysis.entries.items()}
-    stages = ("pre-trained", "fine-tuned")
-    panels = {
-        arm: {"start": layers["start"], **{s: layers[f"{arm}, {s}"] for s in stages}}
-        for arm in arms
-    }
-    picture.write_bytes(draw_entropies(panels, even=analysis.entries["start"][EVEN_ENTROPY]))
-    changes = [
-        f"{arm} {np.abs(np.subtract(lines['fine-tuned'], lines['pre-trained'])).mean():.3f}"
-        for arm, lines in panels.items()
-    ]
-    facts = analysis.facts["measured_on"]
-    return "\n\n".join(
-        [
-            "## Readiness",
-            f"Measured on {facts['texts']} passages, and on {facts['pairs']} queries in "
-            f"{facts['collection']['passages']} passages. {HOW_TO_READ}",
-            measures_table(analysis.entries),
-            f"![CLS attention entropy of each arm]({picture.name})",
-            entropy_table(analysis.entries),
-            "Change of a layer's entropy by fine-tuning, in nats, mean over layers: "
-            f"{', '.join(changes)}.",
-        ]
-    )

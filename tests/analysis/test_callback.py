@@ -108,7 +108,6 @@ def test_the_last_entry_is_what_the_saved_model_gives(measured, collection, corp
     assert told.keys() == again.keys() and "readiness/zero_shot_MRR@10" in told
     del told["readiness/seconds"]
     assert told == pytest.approx({name: again[name] for name in told}, abs=1e-6)
-    assert readiness_of(measured)[-1]["readiness/sample"] == sample.number
 
 
 @pytest.mark.slow
@@ -138,7 +137,7 @@ def test_card_and_record_hold_readiness_and_its_sample(measured, collection):
         assert f"]({picture})" in section and (folder / picture).is_file()
     facts = json.loads((measured / "run.json").read_text())["readiness"]
     assert facts["texts"] == 6 and facts["pairs_are"] == "query and judged passage"
-    assert facts["collection"]["queries"] == 10 and len(facts["sample_sha256"]) == 64
+    assert facts["collection"]["queries"] == 10
     assert str(collection) not in (folder / "provenance.json").read_text()
 
 
@@ -160,8 +159,6 @@ def test_a_killed_run_continues_with_its_whole_log(settings, measured, collectio
         patch.setattr(CondenserTrainer, "training_step", killed)
         with pytest.raises(Killed):
             pretrain_and_measure(given)
-    with pytest.raises(ValueError, match="measured readiness on another sample"):
-        pretrain_and_measure({**given, "readiness": {**readiness, "texts": 7}})
     pretrain_and_measure(given)
     told = [
         [{k: v for k, v in e.items() if "seconds" not in k} for e in readiness_of(run)]
@@ -171,13 +168,6 @@ def test_a_killed_run_continues_with_its_whole_log(settings, measured, collectio
     for ours, theirs in zip(*told, strict=True):
         shared = [name for name in ours if name.startswith("readiness/")]
         assert {n: ours[n] for n in shared} == {n: theirs[n] for n in shared}
-
-
-def test_pretrain_refuses_readiness_that_it_does_not_measure(settings, tmp_path):
-    given = {**settings, "readiness": {"every": 2}, "output_dir": str(tmp_path / "run")}
-    with pytest.raises(ValueError, match="pretrain_and_measure"):
-        pretrain(given)
-    assert not (tmp_path / "run").exists()
 
 
 def test_wrong_settings_are_refused_before_anything_is_written(settings, tmp_path):

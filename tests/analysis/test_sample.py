@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.analysis.callback import read_readiness
-from modeling_condenser.analysis.sample import Measuring, Sample, halve, load_small
+from modeling_condenser.analysis.sample import Measuring, Sample, load_small
 from modeling_condenser.collection.load import load_collection
 
 
@@ -13,29 +13,15 @@ def documents(texts):
     return Dataset.from_dict({"text": texts})
 
 
-def test_a_text_is_halved_at_the_sentence_nearest_to_its_middle():
-    first, second = "It rained. Nobody knew why, did she?", "So it goes on and on."
-    assert halve(f"{first} {second}") == (first, second, "")
-    assert halve("one sentence of six words") == ("one sentence", "of six words", "")
-
-
 def test_a_sample_depends_on_settings_and_texts_only(documents):
     first, again, other = (
         Sample.choose(Measuring(texts=10, sample_seed=seed), documents) for seed in (4, 4, 5)
     )
-    assert first == again and first.number == again.number
+    assert first == again
     assert len(set(first.texts)) == 10 == len(first.matches)
     for text, (left, right, _) in zip(first.texts, first.matches, strict=True):
-        assert f"{left} {right}" == text
-    assert other.texts != first.texts and other.number != first.number
-    assert Sample(Measuring(texts=11, sample_seed=4), first.texts, first.matches).number != (
-        first.number
-    )
-
-
-def test_the_number_of_a_sample_stays_that_of_logs_written_before():
-    rows = Dataset.from_dict({"text": [f"text {i} is here. It has two sentences." for i in "abc"]})
-    assert Sample.choose(Measuring(texts=2), rows).number == 184120489949892
+        assert f"{left} {right}" == text and abs(left.count(" ") - right.count(" ")) <= 1
+    assert other.texts != first.texts
 
 
 def test_texts_are_different_and_have_two_words():
@@ -91,8 +77,3 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
 def test_wrong_settings_are_refused(readiness, message):
     with pytest.raises(ValueError, match=message):
         read_readiness(readiness)
-
-
-def test_settings_are_read_from_a_mapping():
-    measuring, rhythm = read_readiness({"every": 7, "texts": 9})
-    assert (rhythm.every, measuring) == (7, Measuring(texts=9))
