@@ -214,7 +214,8 @@ def test_the_command_compares_the_objectives_from_a_given_encoder(
     collection: Path, bert_folder: Path, tmp_path: Path, capsys: Any, caplog: Any
 ) -> None:
     settings = read_recipe("study/objectives")
-    contrastive = {"max_steps": 4, "span_length": 12, "per_device_train_batch_size": 32}
+    contrastive = {"max_steps": 4, "span_length": 12, "logging_steps": 1}
+    contrastive["per_device_train_batch_size"] = 32
     changes = {"mlm": {}, "retromae-bow": {}, "cocondenser-bow": contrastive, "tsdae": {}}
     settings["arms"] = {arm: settings["arms"][arm] | changes[arm] for arm in changes}
     settings["pretraining"] |= {"max_steps": 2, "logging_steps": 1, "bf16": False, **QUICK}
