@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
+from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 
 _TOKENS_PER_BATCH = 2048
@@ -18,7 +19,7 @@ _TOKENS_PER_BATCH = 2048
 def measure_attention_entropy(
     encoder: PreTrainedModel, batches: Iterable[Mapping[str, torch.Tensor]]
 ) -> tuple[list[float], float]:
-    """Measure CLS attention entropy: Gao & Callan (2021), section 6 and Figure 2.
+    """Measure CLS attention entropy: Gao & Callan (2021), section 5 and Figure 2.
 
     Args:
         encoder: in evaluation mode. Its attention back-end is changed and restored.
@@ -75,7 +76,11 @@ def mask_texts(
         tokenizer, max_length=max_length, head_mlm_probability=head_mlm_probability, seed=seed
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
-    blocks = [{"input_ids": tokens} for tokens in ids["input_ids"]]
+    keys = random_keys(seed, np.arange(len(texts))).tolist()
+    blocks = [
+        {"input_ids": tokens, "mask_key": key}
+        for tokens, key in zip(ids["input_ids"], keys, strict=True)
+    ]
     n = max(_TOKENS_PER_BATCH // max_length, 1)
     return [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
 

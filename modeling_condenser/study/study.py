@@ -311,7 +311,7 @@ class _Study:
     def measure_readiness(self, start: str, arms: Iterable[str]) -> str:
         """Measure start and arms, pre-trained and fine-tuned: a report and Figure 2.
 
-        Gao & Callan (2021), section 6: an encoder that is ready keeps its attention when it is
+        Gao & Callan (2021), section 5: an encoder that is ready keeps its attention when it is
         fine-tuned.
         """
         logger.info("Measuring readiness of start and arms")
