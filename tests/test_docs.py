@@ -84,5 +84,6 @@ def test_the_readme_is_short_and_all_that_it_and_the_docs_name_exists():
             assert (page.parent / link).is_file(), (page, link)
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):
             assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), (page, module)
-        for recipe in re.findall(r"`((?:pretrain|finetune|mine|evaluate|study|analyze)/[\w-]+)`", text):
+        kinds = "pretrain|finetune|mine|evaluate|study|analyze"
+        for recipe in re.findall(rf"`((?:{kinds})/[\w-]+)`", text):
             assert (ROOT / "configuration" / f"{recipe}.yaml").is_file(), (page, recipe)

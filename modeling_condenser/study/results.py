@@ -30,7 +30,6 @@ class StudyResults:
     fusion: Fusion | None = None
     swap_costs: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
-    readiness: str = ""  # of start and arms, as Markdown
 
     def control_of(self, arm: str) -> str:
         return FUSED + self.control if arm.startswith(FUSED) else self.control
@@ -117,8 +116,8 @@ class StudyResults:
         )
         return f"{explanation}\n\n{table(['arm', 'swap cost (step)'], rows)}" if rows else ""
 
-    def write(self, folder: Path) -> None:
-        """Write results.json and results.md."""
+    def write(self, folder: Path, readiness: str = "") -> None:
+        """Write results.json, and results.md with a section of readiness."""
         names = ("group", "arm", "measure", "other")
         content = {
             "bm25": self.bm25.means,
@@ -135,7 +134,7 @@ class StudyResults:
             "facts": self.facts,
         }
         write_json(folder / "results.json", content)
-        parts = [self.table(), self.verdict(), self.swap_cost_table(), self.readiness]
+        parts = [self.table(), self.verdict(), self.swap_cost_table(), readiness]
         (folder / "results.md").write_text("\n\n".join(filter(None, parts)) + "\n")
 
 

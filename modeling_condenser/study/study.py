@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,16 +182,21 @@ class _Study:
         self.labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
         self.fusion = None if recipe.fusion is None else fill(recipe.fusion, Fusion)[0]
         self.failures: dict[str, str] = {}
+        self.evaluate = partial(
+            evaluate_system,
+            collection=self.collection,
+            split=recipe.split,
+            depth=DEPTH,
+            measures=recipe.measures,
+        )
 
     def run(self, settings: Mapping[str, Any]) -> StudyResults:
         recipe, out, started = self.recipe, self.out, time.perf_counter()
-        bm25 = self.evaluate(BM25, out / BM25)
+        bm25 = self.evaluate(BM25, out=out / BM25)
         start = self.prepare_start()
         trained = self.for_each(recipe.arms, lambda arm: self.train_arm(arm, start))
         tokens = self.count_tokens(trained)
-        unlabelled = self.for_each(
-            trained, lambda arm: [self.evaluate(trained[arm], out / arm / "evaluation", arm)]
-        )
+        unlabelled = self.for_each(trained, lambda a: [self.measure(a, trained[a], out / a)])
         finetuned = self.for_each(unlabelled, lambda arm: self.finetune_arm(arm, trained[arm]))
         logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
         results = StudyResults(
@@ -211,9 +217,9 @@ class _Study:
             fusion=self.fusion,
             swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
             failures=self.failures,
-            readiness=self.measure_readiness(start, finetuned),
         )
-        results.write(out)
+        results.write(out)  # also before readiness, which may fail
+        results.write(out, self.measure_readiness(start, finetuned))
         plot_curves(logs, out / "curves.png")
         for arm, of_seeds in finetuned.items():
             self.publish(arm, of_seeds[0], bm25)
@@ -263,7 +269,6 @@ class _Study:
         return seen
 
     def first(self, arm: str) -> Path:
-        """The fine-tuning run of an arm's first seed."""
         return self.out / arm / f"finetuned-{self.recipe.finetuning_seeds[0]}"
 
     def finetune_arm(self, arm: str, encoder: Path) -> list[SystemResult]:
@@ -279,20 +284,11 @@ class _Study:
                 **self.recipe.finetuning,
                 "output_dir": str(folder),
             }
-            results.append(self.evaluate(finetune(settings), folder / "evaluation", arm))
+            results.append(self.measure(arm, finetune(settings), folder))
         return results
 
-    def evaluate(self, system: str | Path, folder: Path, name: str | None = None) -> SystemResult:
-        """Search with a system and measure it; an earlier search is read."""
-        return evaluate_system(
-            system,
-            self.collection,
-            folder,
-            split=self.recipe.split,
-            depth=DEPTH,
-            measures=self.recipe.measures,
-            name=name,
-        )
+    def measure(self, arm: str, system: Path, folder: Path) -> SystemResult:
+        return self.evaluate(system, out=folder / "evaluation", name=arm)
 
     def summarise(
         self, arms: Mapping[str, Sequence[SystemResult]], bm25: SystemResult
