@@ -98,32 +98,24 @@ def test_the_log_holds_start_middle_and_end_with_their_tokens(measured):
 
 
 @pytest.mark.slow
-def test_the_last_entry_is_what_the_saved_model_gives(measured, collection, corpus_file):
-    settings = {name: value for name, value in READINESS.items() if name != "every"}
-    measuring = Measuring(collection=str(collection), **settings)
-    rows = load_dataset("json", data_files=str(corpus_file), split="train")
-    sample = Sample.choose(measuring, rows)
-    again = measure_readiness(Subject.open(measured / "model", max_length=32), sample)
-    told = {k: v for k, v in readiness_of(measured)[-1].items() if k in again}
-    assert told.keys() == again.keys() and "readiness/zero_shot_MRR@10" in told
-    del told["readiness/seconds"]
-    assert told == pytest.approx({name: again[name] for name in told}, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_zero_shot_is_what_the_export_reaches(measured, collection, tmp_path):
+def test_the_last_entry_is_what_the_export_gives(settings, collection, tmp_path):
     """On all passages and queries, through files, embeddings and the evaluation."""
-    export = export_encoder(measured / "model", tmp_path / "export")
+    everything = {"texts": 4, "max_length": 32, "queries": 999, "passages": 999}
+    readiness = {**everything, "collection": str(collection)}
+    run = tmp_path / "run"
+    pretrain_and_measure({**settings, "readiness": readiness, "output_dir": str(run)})
+    told = readiness_of(run)[-1]
+    export = export_encoder(run, tmp_path / "export")
     system = f"{export},query_max_length=32,passage_max_length=32"
     expected = evaluate_system(system, collection, tmp_path / "evaluation").evaluation.means
-    measuring = Measuring(max_length=32, queries=999, passages=999, collection=str(collection))
-    rows = load_dataset("json", data_files=str(collection / "corpus.jsonl"), split="train")
-    sample = Sample.choose(measuring, rows)
-    for folder in (measured / "model", export):
-        found = measure_readiness(Subject.open(folder, max_length=32), sample)
-        means = {measure: found[f"readiness/zero_shot_{measure}"] for measure in expected}
-        assert means == pytest.approx(expected), folder
-    assert expected["R@100"] == 1.0 and expected["MRR@10"] < 1
+    means = {measure: told[f"readiness/zero_shot_{measure}"] for measure in expected}
+    assert means == pytest.approx(expected) and means["MRR@10"] < 1
+    rows = load_dataset("json", data_files=settings["corpus"], split="train")
+    sample = Sample.choose(Measuring(**readiness), rows)
+    for folder in (run / "model", export):
+        again = measure_readiness(Subject.open(folder, max_length=32), sample)
+        del again["readiness/seconds"]
+        assert {name: told[name] for name in again} == pytest.approx(again, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -143,31 +135,25 @@ def test_card_and_record_hold_readiness_and_its_sample(measured, collection):
 
 @pytest.mark.slow
 def test_a_killed_run_continues_with_its_whole_log(settings, measured, collection, tmp_path):
-    class Killed(Exception):
-        pass
-
     step = CondenserTrainer.training_step
 
     def killed(self, *args, **kwargs):
         if self.state.global_step == 3:
-            raise Killed
+            raise KeyboardInterrupt
         return step(self, *args, **kwargs)
 
     readiness = {**READINESS, "collection": str(collection)}
     given = {**settings, "readiness": readiness, "output_dir": str(tmp_path / "run")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CondenserTrainer, "training_step", killed)
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             pretrain_and_measure(given)
     pretrain_and_measure(given)
-    told = [
-        [{k: v for k, v in e.items() if "seconds" not in k} for e in readiness_of(run)]
+    ours, theirs = (
+        [{n: v for n, v in entry.items() if "second" not in n} for entry in readiness_of(run)]
         for run in (tmp_path / "run", measured)
-    ]
-    assert len(told[0]) == 4 and [e["step"] for e in told[0]] == [0, 2, 4, 5]
-    for ours, theirs in zip(*told, strict=True):
-        shared = [name for name in ours if name.startswith("readiness/")]
-        assert {n: ours[n] for n in shared} == {n: theirs[n] for n in shared}
+    )
+    assert ours == theirs and len(ours) == 4
 
 
 def test_wrong_settings_are_refused_before_anything_is_written(settings, tmp_path):
