@@ -9,12 +9,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
@@ -126,6 +127,9 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         ValueError: a setting does not fit; nothing was written.
     """
     (recipe,) = fill(settings, StudyRecipe)
+    if recipe.pretraining.get("bf16") and not torch.cuda.is_available():
+        # The Trainer refuses bfloat16 on a CPU unless the CPU is asked for.
+        recipe = replace(recipe, pretraining={"use_cpu": True, **recipe.pretraining})
     _check(recipe)
     out = Path(recipe.output_dir)
     if out.exists() and any(out.iterdir()) and not (out / RECIPE_FILE).is_file():

@@ -217,7 +217,7 @@ def test_the_command_compares_the_objectives_from_a_given_encoder(
     contrastive["per_device_train_batch_size"] = 32
     changes = {"mlm": {}, "retromae-bow": {}, "cocondenser-bow": contrastive, "tsdae": {}}
     settings["arms"] = {arm: settings["arms"][arm] | changes[arm] for arm in changes}
-    settings["pretraining"] |= {"max_steps": 2, "logging_steps": 1, "bf16": False, **QUICK}
+    settings["pretraining"] |= {"max_steps": 2, "logging_steps": 1}  # in bfloat16
     settings["finetuning"] |= {"train_size": 8, "passage_max_length": 64, "max_steps": 1, **QUICK}
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "study"
     recipe.write_text(yaml.safe_dump(settings))
