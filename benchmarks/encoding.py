@@ -25,7 +25,7 @@ import torch
 from datasets import Dataset
 
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
-from modeling_condenser.encoding.precision import Dtype
+from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import plan_batches, tokenize_texts
 from modeling_condenser.publishing.export import export_encoder

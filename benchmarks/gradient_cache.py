@@ -18,11 +18,14 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset
-from transformers import BertConfig, TrainingArguments, set_seed
+from transformers import BertConfig, set_seed
 
-from modeling_condenser import CondenserConfig, CondenserForPreTraining
-from modeling_condenser.pretraining.contrast import Contrast
-from modeling_condenser.pretraining.contrastive_trainer import ContrastiveTrainer
+from modeling_condenser import (
+    CondenserConfig,
+    CondenserForPreTraining,
+    CondenserTrainingArguments,
+    ContrastiveTrainer,
+)
 from modeling_condenser.runs.run_folder import describe_machine
 
 CACHED, UNCACHED = "cached", "uncached"
@@ -90,17 +93,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         trainer = ContrastiveTrainer(
             model=model,
-            args=TrainingArguments(
+            args=CondenserTrainingArguments(
                 output_dir=str(Path(scratch) / "run"),
+                objective="cocondenser",
+                cache_chunk_size=arguments.chunk if arguments.side == CACHED else None,
                 per_device_train_batch_size=arguments.spans // 2,
-                dataloader_drop_last=True,
-                remove_unused_columns=False,
-                report_to="none",
                 use_cpu=True,
             ),
             train_dataset=_NoData(arguments.spans // 2),
-            contrast=Contrast("dot"),
-            cache_chunk_size=arguments.chunk if arguments.side == CACHED else None,
         )
         before = _peak_gigabytes()
         started = time.perf_counter()

@@ -28,8 +28,8 @@ from modeling_condenser.retrieval.approximate import (
     build_approximate,
     recall_against_exact,
 )
-from modeling_condenser.retrieval.exact import make_run, search_exact
-from modeling_condenser.retrieval.runs import Run, read_run, write_run
+from modeling_condenser.retrieval.exact import search_exact
+from modeling_condenser.retrieval.runs import Run, make_run, read_run, write_run
 from modeling_condenser.runs.run_folder import describe_machine
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
@@ -157,19 +157,12 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
 
         def search(queries: np.ndarray, names: list[str]) -> Run:
             scores, rows = flat.search(queries, depth)
-            return make_run(
-                names,
-                rows,
-                scores,
-                passage_ids=embeddings.passage_ids,
-                id_order=embeddings.id_order,
-                depth=depth,
-            )
+            return make_run(names, scores, rows, embeddings.ids, depth=depth)
 
         return search
-    index = ApproximateIndex.open(_folder_of(side, arguments), embeddings)
     parameters = side.partition(" ")[2] or None
-    return lambda queries, names: index.search(queries, names, depth=depth, parameters=parameters)
+    index = ApproximateIndex(_folder_of(side, arguments), embeddings, parameters=parameters)
+    return lambda queries, names: index.search(queries, names, depth=depth)
 
 
 def _resident() -> dict[str, float]:

@@ -103,9 +103,9 @@ def measure(retriever: Retriever, data: Path) -> dict[str, tuple[float, float, f
             retriever.encode_texts([pair[side] for pair in pairs], length) for side in (0, 1)
         )
         cosines = pair_similarities(first, second, similarity="cosine")
-        scores = np.array([pair.score for pair in pairs])
+        scores = np.array([score for _, _, score in pairs])
         bounds = spearman_interval(cosines, scores, n_resamples=2000)
-        spearman = evaluate_graded_pairs(cosines, scores).spearman
+        spearman = evaluate_graded_pairs(cosines, scores).means["Spearman"]
         measured[split] = (100 * spearman, 100 * bounds[0], 100 * bounds[1])
     return measured
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from modeling_condenser.measures.measures import Evaluation, make_evaluation
-from modeling_condenser.measures.significance import ALPHA, Comparison, compare_all
+from modeling_condenser.measures.significance import ALPHA, Comparison, compare, correct
 from modeling_condenser.repository.markdown import p_in_words, table
 from modeling_condenser.repository.training_log import spread
 from modeling_condenser.retrieval.fusion import Fusion
@@ -37,7 +37,7 @@ class StudyResults:
     @cached_property
     def tests(self) -> dict[tuple[str, str, str, str], Comparison]:
         """(group, arm, measure, other system) -> comparison; p-values by Holm over all of them."""
-        pairs = {}
+        found = {}
         for group, arms in self.groups.items():
             for arm, evaluation in arms.items():
                 control = self.control_of(arm)
@@ -45,8 +45,8 @@ class StudyResults:
                 for other, baseline in others.items():
                     for measure, values in evaluation.per_query.items():
                         key = (group, arm, measure, other)
-                        pairs[key] = (values, baseline.per_query[measure])
-        return compare_all(pairs)
+                        found[key] = compare(values, baseline.per_query[measure])
+        return correct(found)
 
     @property
     def arms(self) -> Mapping[str, Evaluation]:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
-from transformers import TrainingArguments
 
 from modeling_condenser.analysis.analyze import measure_models, report, write_analysis
 from modeling_condenser.analysis.callback import pretrain_and_measure, read_readiness
@@ -31,8 +30,12 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
 from modeling_condenser.measures.measures import DEFAULT_MEASURES, Evaluation, check_measures
-from modeling_condenser.pretraining.arguments import CONTRASTIVE
-from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
+from modeling_condenser.pretraining.arguments import (
+    CONTRASTIVE,
+    CondenserTrainingArguments,
+    PretrainingRecipe,
+)
+from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
 from modeling_condenser.repository.curves import plot_curves
@@ -160,7 +163,7 @@ def _check(recipe: StudyRecipe) -> None:
         settings = {**given, "corpus": "", **shared, **changes}
         if readiness := settings.pop(READINESS, None):
             read_readiness(readiness)
-        fill(settings, PretrainingRecipe, TrainingArguments)
+        fill(settings, PretrainingRecipe, CondenserTrainingArguments)
     settings = {**given, "collection": "", **recipe.finetuning}
     fill(settings, FinetuningRecipe, SentenceTransformerTrainingArguments)
     fill(recipe.readiness, Measuring)

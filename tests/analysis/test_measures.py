@@ -175,7 +175,7 @@ def test_condensing_equals_a_naive_implementation_for_any_batch_size(model, toke
 def test_the_swap_cost_of_one_batch_is_that_of_the_probe(model, tokenizer, texts):
     [batch] = mask_texts(texts[:6], tokenizer, max_length=32, seed=0)
     swap_cost = measure_condensing(model, [batch])["swap_cost"]
-    assert swap_cost == pytest.approx(probe(model, batch).swap_cost, abs=1e-5)
+    assert swap_cost == pytest.approx(probe(model, batch)["swap_cost"], abs=1e-5)
 
 
 def test_masks_depend_on_the_seed_and_the_place_only(tokenizer, texts):

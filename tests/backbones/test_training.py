@@ -8,8 +8,9 @@ from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining, condenser_from_encoder
 from modeling_condenser.pretraining.collator import CondenserDataCollator
+from modeling_condenser.pretraining.examples import check_fit
 from modeling_condenser.pretraining.positions import n_positions
-from modeling_condenser.pretraining.pretrain import check_fit, pretrain
+from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from tests.backbones.encoders import BACKBONES, POSITIONS, Backbone
 

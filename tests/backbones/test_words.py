@@ -5,7 +5,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.words import find_word_starts
+from modeling_condenser.pretraining.masking import find_word_starts
 from tests.backbones.encoders import Backbone
 from tests.pretraining.test_words import number_characters
 
