@@ -9,13 +9,15 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from modeling_condenser.hub.model_folder import STARTER
 from modeling_condenser.repository.card import CARD_FILE
-from modeling_condenser.repository.card_facts import CURVES_FILE
 from modeling_condenser.repository.citations import cite
 from modeling_condenser.repository.curves import draw_curves
 from modeling_condenser.repository.markdown import code_block, table
-from modeling_condenser.repository.provenance import Stage
+from modeling_condenser.repository.provenance import Stage, label_stages
 from modeling_condenser.repository.training_log import spread
-from modeling_condenser.repository.training_section import label_stages, training_section
+from modeling_condenser.repository.training_section import (
+    CURVES_FILE,
+    training_section,
+)
 
 _LICENSE = "cc-by-sa-3.0"
 _SOURCES = {"elehman16/boolq": "1f8c3d95", "JohanMadsen/02807_Project": "acb54d6b"}  # at a commit

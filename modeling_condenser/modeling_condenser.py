@@ -19,6 +19,7 @@ attention back-ends that read this argument: others would attend across blocks.
 """
 
 import copy
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,19 +94,46 @@ class CondenserPreTrainedModel(PreTrainedModel):
         backbone: Any = self.base_model
         backbone.encoder._init_weights(module)
 
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """No: of custom code the library leaves out modules without weights of their own.
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Initialise modules without weights of their own too, such as ModernBERT's attention.
 
-        Some encoders initialise what such modules hold (ModernBERT). The answer matters to nothing
-        else that happens here: `_init_weights` spares what is loaded, and no module is shared.
+        The library passes over them in code outside of it, but some encoders initialise what they
+        hold. Weights that a checkpoint has loaded keep their values.
         """
-        return False
+        super().initialize_weights()
+        for module in self.modules():
+            if not any(True for _ in module.parameters(recurse=False)):
+                self._init_weights(module)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save with the two code files, so that every Auto class opens the folder anywhere."""
+        """Save with the two code files, so that every Auto class opens the folder anywhere.
+
+        The files of sentence-transformers say that the CLS vector is the representation; without
+        them `SentenceTransformer` would take the mean of the tokens.
+        """
         self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            encoder: Any = self.config.encoder_config
+            _write_cls_pooling(Path(save_directory), encoder.hidden_size)
+
+
+def _write_cls_pooling(folder: Path, dimension: int) -> None:
+    """Write the files by which sentence-transformers 6 takes the CLS vector."""
+    modules = {"": "base.modules.transformer.Transformer"}
+    modules["1_Pooling"] = "sentence_transformer.modules.pooling.Pooling"
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (path, kind) in enumerate(modules.items())
+    ]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in {
+        "modules.json": listed,
+        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": "cls"},
+        "config_sentence_transformers.json": {"similarity_fn_name": "dot"},
+    }.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
 class CondenserModel(CondenserPreTrainedModel):
@@ -152,7 +180,7 @@ class CondenserModel(CondenserPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.set_input_embeddings(value)
 
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutput:
         """The encoder's forward pass, with its arguments and its output."""
         return self.encoder(*args, **kwargs)
 

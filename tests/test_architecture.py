@@ -54,7 +54,15 @@ def test_a_room_imports_only_from_rooms_before_it(room):
 
 def test_the_files_that_travel_import_only_torch_transformers_and_each_other():
     allowed = {"torch", "transformers", "collections", "contextlib", "copy", "dataclasses"}
-    allowed |= {"difflib", "importlib", "pathlib", "tempfile", "typing", "modeling_condenser"}
+    allowed |= {
+        "difflib",
+        "importlib",
+        "json",
+        "pathlib",
+        "tempfile",
+        "typing",
+        "modeling_condenser",
+    }
     for name in ("configuration_condenser.py", "modeling_condenser.py"):
         modules = imported_modules(PACKAGE / name)
         assert {module.split(".")[0] for module in modules} <= allowed

@@ -12,26 +12,24 @@ from tqdm.auto import tqdm
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.repository.card import write_card
+from modeling_condenser.repository.curves import draw_entropies, draw_readiness
 from modeling_condenser.repository.markdown import escape, table
 from modeling_condenser.repository.provenance import (
-    publishable,
     read_pretraining,
     read_provenance,
     write_provenance,
 )
-from modeling_condenser.repository.readiness_curves import draw_entropies, draw_readiness
-from modeling_condenser.repository.readiness_log import (
+from modeling_condenser.repository.publishable import publishable
+from modeling_condenser.repository.readiness import (
+    ENTROPY_FILE,
     EVEN_ENTROPY,
+    HOW_TO_READ,
     layer_entropies,
     readiness_entries,
+    readiness_table,
     titled_measures,
 )
-from modeling_condenser.repository.readiness_section import (
-    ENTROPY_FILE,
-    HOW_TO_READ,
-    readiness_table,
-)
-from modeling_condenser.repository.readiness_section import READINESS_FILE as COURSE_FILE
+from modeling_condenser.repository.readiness import READINESS_FILE as COURSE_FILE
 from modeling_condenser.repository.training_log import spread
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine, whole_folder

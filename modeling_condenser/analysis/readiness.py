@@ -17,7 +17,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.readiness_log import (
+from modeling_condenser.repository.readiness import (
     ENTROPY,
     EVEN_ENTROPY,
     FEW_SHOT,
@@ -52,7 +52,7 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     """Measure a model; weights, modes and global random states stay as they are.
 
     Returns:
-        An entry of a training log; `modeling_condenser.repository` explains its names.
+        An entry of a training log; `modeling_condenser.repository.readiness` explains its names.
 
     Raises:
         ValueError: the model cannot be measured.

@@ -38,10 +38,8 @@ from modeling_condenser.pretraining.arguments import (
 from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
-from modeling_condenser.repository.curves import plot_curves
-from modeling_condenser.repository.readiness_curves import draw_entropies
-from modeling_condenser.repository.readiness_log import EVEN_ENTROPY, layer_entropies
-from modeling_condenser.repository.readiness_section import ENTROPY_FILE
+from modeling_condenser.repository.curves import draw_curves, draw_entropies
+from modeling_condenser.repository.readiness import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.runs import read_run
@@ -227,7 +225,7 @@ class _Study:
         )
         results.write(out)  # also before readiness, which may fail
         results.write(out, self.measure_readiness(start, finetuned))
-        plot_curves(logs, out / "curves.png")
+        (out / "curves.png").write_bytes(draw_curves(logs))
         for arm, of_seeds in finetuned.items():
             self.publish(arm, of_seeds[0], bm25)
         self.write_search_file(results.best_arm)

@@ -15,6 +15,8 @@ from transformers import (
     AutoTokenizer,
     DebertaV2ForMaskedLM,
     ElectraForPreTraining,
+    ModernBertConfig,
+    ModernBertModel,
     set_seed,
 )
 
@@ -300,3 +302,18 @@ def test_every_checkpoint_opens_where_this_package_is_unknown(
             np.testing.assert_allclose(
                 np.array(one[name]), np.array(values), rtol=0, atol=1e-5, err_msg=title
             )
+
+
+def test_a_modernbert_head_is_initialised_as_the_library_initialises_its_layers() -> None:
+    """Checked with transformers 5.23, which skips modules without own weights in custom code."""
+    small = {"num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 99}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1}
+    config = ModernBertConfig(**small, **special, sep_token_id=2, num_attention_heads=4)
+    torch.manual_seed(0)
+    library = ModernBertModel(config)
+    ours = CondenserForPreTraining(
+        CondenserConfig(encoder_config=config, n_head_layers=1, skip_from=2)
+    )
+    theirs, own = (layer.attn.Wo.weight.std().item() for layer in (library.layers[3], ours.head[0]))
+    assert theirs < 0.02 / (2 * 8) ** 0.5  # the depth of the encoder counts
+    assert own == pytest.approx(theirs, rel=0.05)
