@@ -13,38 +13,32 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from benchmarks.harness import make_parser, print_table
 from benchmarks.pretraining_text import prepare
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import describe_machine
 
+_SIZES = {
+    **{"layers": 4, "hidden": 256, "vocabulary": 8000, "max_length": 128},
+    **{"batch": 32, "chunk": 16, "steps": 8, "repeats": 3},
+}
+
 
 def main() -> None:
     """Run both ways in turns and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (
-        ("layers", 4),
-        ("hidden", 256),
-        ("vocabulary", 8000),
-        ("max_length", 128),
-        ("batch", 32),
-        ("chunk", 16),
-        ("steps", 8),
-        ("repeats", 3),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
+    parser = make_parser(__doc__ or "", **_SIZES)
     parser.add_argument("--text", type=Path, required=True, help="documents to train on")
     arguments = parser.parse_args()
+    ways = {"at once": None, f"cache of {arguments.chunk}": arguments.chunk}
+    rows = []
     with tempfile.TemporaryDirectory() as scratch:
         arguments.folder, arguments.warm_up = Path(scratch), 0
         prepare(arguments)
-        rows = {
-            name: _compare(arguments, chunk)
-            for name, chunk in (("at once", None), (f"cache of {arguments.chunk}", arguments.chunk))
-        }
+        for name, chunk in ways.items():
+            packed, padded = _compare(arguments, chunk)
+            rows.append([name, packed, padded, packed / padded])
     print(json.dumps(describe_machine()))
-    print("| tokens a second | packed | padded | ratio |\n| --- | ---: | ---: | ---: |")
-    for name, (packed, padded) in rows.items():
-        print(f"| {name} | {packed:,.0f} | {padded:,.0f} | {packed / padded:.2f} |")
+    print_table(["tokens a second", "packed", "padded", "ratio"], rows)
 
 
 def _compare(arguments: argparse.Namespace, chunk: int | None) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
 
-from modeling_condenser.dropout import use_cheap_dropout
+from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.packing import use_packing, why_not_packed
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedModel
 
-from modeling_condenser.dropout import use_cheap_dropout
+from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.packing import use_packing

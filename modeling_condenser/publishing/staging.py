@@ -22,7 +22,12 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import is_partial
 
 Kind = Literal["encoder", "checkpoint"]
-CODE_FILES = ("configuration_condenser.py", "modeling_condenser.py")
+CODE_FILES = (
+    "configuration_condenser.py",
+    "encoder_parts.py",
+    "losses.py",
+    "modeling_condenser.py",
+)
 
 _NOT_OURS = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store")
 

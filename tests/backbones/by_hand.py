@@ -1,13 +1,13 @@
 """Every supported encoder run layer by layer, by hand, and a Condenser on it: the tests' oracle.
 
-Independent of the package: layers, embeddings and LM heads are called as modules of the library's
-masked-LM classes, and what they are called with (masks, positions, relative positions, rotary
-angles) is computed here from the papers' formulas. Every position is projected to the vocabulary.
+Independent of the package: it calls layers, embeddings and LM heads of the library's masked-LM
+classes, and computes masks, positions, relative positions and rotary angles from the papers'
+formulas. It projects every position to the vocabulary.
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +38,21 @@ class Steps:
         layers: in the order in which they run, each with how it is called.
         head_call: how a layer of the Condenser head is called.
         finish: what follows the last layer.
-        after: what follows a layer, by its number.
+        after_first: what follows the first layer.
     """
 
     embedded: torch.Tensor
     layers: list[tuple[nn.Module, Call]]
     head_call: Call
-    finish: Call | None = None
-    after: dict[int, Callable[[torch.Tensor], torch.Tensor]] | None = None
+    finish: Callable[[torch.Tensor], torch.Tensor] = lambda hidden: hidden
+    after_first: Callable[[torch.Tensor], torch.Tensor] = lambda hidden: hidden
+
+    def hidden_states(self) -> list[torch.Tensor]:
+        states = [self.embedded]
+        for number, (layer, call) in enumerate(self.layers):
+            hidden = call(layer, states[-1])
+            states.append(hidden if number else self.after_first(hidden))
+        return [*states[:-1], self.finish(states[-1])]
 
 
 class CondenserByHand(nn.Module):
@@ -97,36 +104,43 @@ class CondenserByHand(nn.Module):
         named = ((self.their_name(n), p.grad) for n, p in parameters)
         return {name: grad for name, grad in named if grad is not None}
 
-    def losses(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def losses(
+        self, batch: dict[str, torch.Tensor], *, bow_weight: float = 0.0
+    ) -> dict[str, torch.Tensor]:
+        """The losses of a batch, by the names of the Condenser's output."""
         encoder = getattr(self.masked_lm, self.masked_lm.base_model_prefix)
-        steps = self.kind.take_apart(encoder, batch["input_ids"], batch["attention_mask"])
-        states = list(hidden_states(steps))
-        late, early = states[-1], states[self.config.skip_from]
-
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        steps = self.kind.take_apart(encoder, ids, mask)
+        late = steps.hidden_states()[-1]
+        head_steps = self.kind.take_apart(encoder, batch.get("head_input_ids", ids), mask)
+        early = head_steps.hidden_states()[self.config.skip_from]
         cd = torch.cat([late[:, :1], early[:, 1:]], dim=1)  # [cls_late ; early]
         for layer in self.head:
             cd = steps.head_call(layer, cd)
-        cd = self.head_norm(cd)
+        head_labels = batch.get("head_targets", batch["labels"])
+        losses = {"head_loss": self.mlm(self.head_norm(cd), head_labels)}
+        if self.config.late_mlm:
+            losses["late_loss"] = self.mlm(late, batch["labels"])
+        loss = sum(losses.values())
+        if bow_weight:
+            losses["bow_loss"] = self.bag_of_words(late[:, 0], batch["bow_targets"])
+            loss = loss + bow_weight * losses["bow_loss"]
+        return {**losses, "loss": loss}
 
-        def mlm(hidden: torch.Tensor) -> torch.Tensor:
-            logits = self.kind.predict(self.masked_lm, hidden)
-            return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    def mlm(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.kind.predict(self.masked_lm, hidden)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
-        head_loss, late_loss = mlm(cd), mlm(late)
-        loss = head_loss + late_loss if self.config.late_mlm else head_loss
-        return {"loss": loss, "head_loss": head_loss, "late_loss": late_loss}
-
-
-def hidden_states(steps: Steps) -> Iterator[torch.Tensor]:
-    hidden = steps.embedded
-    yield hidden
-    for number, (layer, call) in enumerate(steps.layers):
-        hidden = call(layer, hidden)
-        if steps.after and number in steps.after:
-            hidden = steps.after[number](hidden)
-        if steps.finish and number == len(steps.layers) - 1:
-            hidden = steps.finish(layer, hidden)
-        yield hidden
+    def bag_of_words(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean over blocks of the mean -log p of their distinct tokens, in loops."""
+        terms = []
+        for vector, bag in zip(vectors, targets.tolist(), strict=True):
+            tokens = [token for token in bag if token >= 0]
+            scores = self.kind.predict(self.masked_lm, vector[None, None])[0, 0]
+            log_p = scores - torch.log(sum(torch.exp(score) for score in scores))
+            if tokens:
+                terms.append(-sum(log_p[token] for token in tokens) / len(tokens))
+        return sum(terms) / len(terms)
 
 
 def _padding(mask: torch.Tensor) -> torch.Tensor:
@@ -207,10 +221,10 @@ def _deberta(encoder: Any, ids: torch.Tensor, mask: torch.Tensor) -> Steps:
     def call(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return layer(x, pairs, relative_pos=relative, rel_embeddings=table)[0]
 
-    after = None
+    steps = Steps(hidden, [(layer, call) for layer in stack.layer], call)
     if stack.conv is not None:
-        after = {0: lambda x: stack.conv(hidden, x, mask)}
-    return Steps(hidden, [(layer, call) for layer in stack.layer], call, after=after)
+        steps.after_first = lambda x: stack.conv(hidden, x, mask)
+    return steps
 
 
 def _deberta_bucket(offset: int, middle: int, furthest: int) -> int:
@@ -250,7 +264,7 @@ def _modernbert(encoder: Any, ids: torch.Tensor, mask: torch.Tensor) -> Steps:
         encoder.embeddings(input_ids=ids),
         layers,
         of("full_attention"),
-        finish=lambda _, x: encoder.final_norm(x),
+        finish=encoder.final_norm,
     )
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import set_seed
 
-from modeling_condenser.dropout import Dropout
+from modeling_condenser.cpu_kernels import Dropout
 from modeling_condenser.packing import PACKED
 from modeling_condenser.pretraining import examples
 from modeling_condenser.pretraining import trainer as trainer_module

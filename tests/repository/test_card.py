@@ -430,10 +430,10 @@ def test_a_checkpoints_card_says_what_it_is_and_which_code_it_runs(
         f"| head | {config['n_head_layers']} layer",
         "| backbone | bert, 4 layers |",
         "(configuration_condenser.py) | `difflib`, `transformers`, `typing` |",
-        "`torch`, `transformers`, `typing`, `configuration_condenser.py` |",
+        "(losses.py) | `dataclasses`, `torch`, `typing` |",
         'trust_remote_code=True, revision="COMMIT"',
         "condenser export me/my-checkpoint my-encoder",
-        "executes two files of this repository",
+        "executes 4 files of this repository",
         "](training_curves.png)",
         "This model has not been evaluated.",
     ):
