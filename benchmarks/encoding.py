@@ -48,7 +48,6 @@ _SIZES = {
 def main() -> None:
     """Run both sides in turns and print the table."""
     parser = make_parser(__doc__ or "", **_SIZES)
-    parser.add_argument("--budget", type=int, help="tokens in a batch of ours (default: its own)")
     parser.add_argument("--device", help="(default: an accelerator, if there is one)")
     parser.add_argument("--pooling", choices=get_args(Pooling), default="cls")
     arguments = parser.parse_args()
@@ -111,12 +110,7 @@ def open_sides(arguments: argparse.Namespace, dtype: Dtype) -> dict[str, Callabl
     """Both ways to encode the passages with the same model."""
     texts = json.loads((arguments.folder / "passages.json").read_text())
     passages = Dataset.from_dict({"title": [""] * len(texts), "text": texts})
-    retriever = Retriever(
-        arguments.folder / "encoder",
-        device=arguments.device,
-        token_budget=arguments.budget,
-        dtype=dtype,
-    )
+    retriever = Retriever(arguments.folder / "encoder", device=arguments.device, dtype=dtype)
     theirs = partial(
         retriever.model.encode, texts, batch_size=arguments.batch, show_progress_bar=False
     )

@@ -4,7 +4,6 @@
     python -m benchmarks.pretraining --bert_base --max_length 512 --batch 16 --steps 3 --repeats 3
     python -m benchmarks.pretraining --text FILE.jsonl            other text: .txt lines, or `text`
     python -m benchmarks.pretraining --without packed             `ours` without one of its switches
-    python -m benchmarks.pretraining --sides ours --profile       the longest operations of `ours`
     python -m benchmarks.pretraining --sides trainer,pretense     each with its own Trainer
 
 All sides (`pretraining_sides`) train on the same blocks of real text from the same weights, each in
@@ -22,7 +21,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,6 @@ from benchmarks.pretraining_sides import (
     Side,
     chosen_switches,
     device_of,
-    open_side,
     time_trainer,
 )
 from benchmarks.pretraining_text import Batches, prepare
@@ -63,17 +60,12 @@ _SIZES = {
 def main() -> None:
     """Measure the sides in turns and print the table."""
     arguments = _parse()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     if arguments.side:
         print_result(measure(arguments.side, arguments))
         return
     with tempfile.TemporaryDirectory() as scratch:
         arguments.folder = Path(scratch)
         print(prepare(arguments))
-        if arguments.profile:
-            print(profile(arguments))
-            return
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in arguments.sides}
         for turn in range(arguments.repeats):
             for side in runs:
@@ -100,9 +92,7 @@ def _parse() -> argparse.Namespace:
         default=[],
         help=f"the same, to turn on; by default {', '.join(USUAL)} are on",
     )
-    parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     parser.add_argument("--cpu", action="store_true", help="even if there is an accelerator")
-    parser.add_argument("--profile", action="store_true", help="profile ours instead")
     arguments = parser.parse_args()
     compared = [side for side in arguments.sides if side.partition("-")[0] in IN_A_LOOP]
     if len(compared) > 1 and not set(_REFERENCES) & set(compared):
@@ -137,10 +127,9 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         n_tokens = n_tokens * len(timed) // len(batches.masked)  # the Trainer shuffles
         seconds = time_trainer(name, arguments, batches)
     else:
-        side = open_side(name, arguments, batches)
-        result["precision"] = str(side.dtype).removeprefix("torch.")
-        result |= side.losses(device)
-        collating, training = time_side(side, batches, device, arguments.warm_up)
+        side = Side(name, arguments, batches)
+        result = {"precision": side.precision, **side.losses()}
+        collating, training = side.time(batches, arguments.warm_up)
         seconds = collating + training
         result["tokens/s, training alone"] = n_tokens / training
     memory = peak_memory(device)
@@ -150,37 +139,6 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "peak memory, GiB": memory,
         "of it for training, GiB": memory - memory_before,
     }
-
-
-def time_side(
-    side: Side, batches: Batches, device: torch.device, n_warm_up: int
-) -> tuple[float, float]:
-    """Seconds of collating and of training, each summed over the steps after the warm-up."""
-    collating = training = 0.0
-    for number, (examples, batch) in enumerate(zip(batches.examples, side.batches, strict=True)):
-        started = time.perf_counter()
-        side.collate(examples)
-        collated = time.perf_counter()
-        side.step(batch, device)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if number >= n_warm_up:
-            collating += collated - started
-            training += time.perf_counter() - collated
-    return collating, training
-
-
-def profile(arguments: argparse.Namespace) -> str:
-    """The operations of `ours` that take the longest, by torch's profiler."""
-    device = device_of(arguments)
-    side = open_side("ours", arguments, Batches.read(arguments))
-    for batch in side.batches[: arguments.warm_up]:
-        side.step(batch, device)
-    with torch.profiler.profile() as profiler:
-        for batch in side.batches[arguments.warm_up :]:
-            side.step(batch, device)
-    column = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    return profiler.key_averages().table(sort_by=column, row_limit=20)
 
 
 def check_losses(runs: dict[str, list[dict[str, Any]]]) -> None:

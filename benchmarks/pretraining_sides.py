@@ -70,67 +70,76 @@ Batch = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Side:
-    """A way to pre-train in a bare loop.
+class Parts:
+    """What differs between the sides that train in a loop.
 
     Attributes:
-        model: in training mode, on the device.
+        model: to train.
         collate: makes a batch of a step's examples; only timed.
         batches: what steps train on, the same blocks and masks for all sides.
         losses_of: the whole loss and the late loss of model and batch.
-        dtype: of the matrix products.
-        optimizer: of the model's parameters.
     """
 
     model: Any
     collate: Callable[[list[dict[str, Any]]], Any]
     batches: list[Batch]
     losses_of: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
-    dtype: torch.dtype
-    optimizer: torch.optim.Optimizer
 
-    def compute(self, batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+
+class Side:
+    """A side of IN_A_LOOP; all start from the same weights."""
+
+    def __init__(self, name: str, arguments: argparse.Namespace, batches: Batches):
+        kind, _, precision = name.partition("-")
+        switches = chosen_switches(arguments)
+        is_ours = kind in ("ours", "bow")
+        is_bf16 = precision == "bf16" or (is_ours and not precision and "bf16" in switches)
+        open_parts = {"paper": _open_paper, "plain": _open_plain}.get(kind, _open_ours)
+        self.parts = open_parts(arguments, batches)
+        self.precision = "bfloat16" if is_bf16 else "float32"
+        self.device = device_of(arguments)
+        self.model = self.parts.model.to(self.device).train()
+        is_fused = "fused" in switches if is_ours else kind == "plain"
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=is_fused)
+
+    def compute(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         moved = {
-            name: value.to(device) if isinstance(value, torch.Tensor) else value
+            name: value.to(self.device) if isinstance(value, torch.Tensor) else value
             for name, value in batch.items()
         }
-        is_float = self.dtype == torch.float32
-        with nullcontext() if is_float else torch.autocast(device.type, self.dtype):
-            return self.losses_of(self.model, moved)
-
-    def step(self, batch: Batch, device: torch.device) -> None:
-        self.compute(batch, device)[0].backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        is_bf16 = self.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16) if is_bf16 else nullcontext():
+            return self.parts.losses_of(self.model, moved)
 
     @torch.no_grad()
-    def losses(self, device: torch.device) -> dict[str, float]:
+    def losses(self) -> dict[str, float]:
         """The losses of the first batch without dropout and without the bag of words."""
         self.model.eval()
-        batch = self.batches[0]
-        loss, late_loss = self.compute(
-            {**batch, "bow_weight": 0.0} if "bow_targets" in batch else batch, device
-        )
+        batch = dict(self.parts.batches[0])
+        if "bow_targets" in batch:
+            batch["bow_weight"] = 0.0
+        loss, late_loss = self.compute(batch)
         self.model.train()
         return {"loss": loss.item(), "late_loss": late_loss.item()}
 
-
-def open_side(name: str, arguments: argparse.Namespace, batches: Batches) -> Side:
-    """Build a side of IN_A_LOOP by its name; all start from the same weights."""
-    kind, _, precision = name.partition("-")
-    switches = chosen_switches(arguments)
-    is_ours = kind in ("ours", "bow")
-    is_bf16 = precision == "bf16" or (is_ours and not precision and "bf16" in switches)
-    if is_ours:
-        parts = _open_ours(arguments, batches, switches)
-    else:
-        parts = (_open_paper if kind == "paper" else _open_plain)(arguments, batches)
-    model = parts["model"].to(device_of(arguments)).train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    is_fused = "fused" in switches if is_ours else kind == "plain"
-    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=is_fused)
-    dtype = torch.bfloat16 if is_bf16 else torch.float32
-    return Side(**{**parts, "model": model}, dtype=dtype, optimizer=optimizer)
+    def time(self, batches: Batches, n_warm_up: int) -> tuple[float, float]:
+        """Seconds of collating and of training, each summed over the steps after the warm-up."""
+        collating = training = 0.0
+        pairs = zip(batches.examples, self.parts.batches, strict=True)
+        for number, (examples, batch) in enumerate(pairs):
+            started = time.perf_counter()
+            self.parts.collate(examples)
+            collated = time.perf_counter()
+            self.compute(batch)[0].backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            if number >= n_warm_up:
+                collating += collated - started
+                training += time.perf_counter() - collated
+        return collating, training
 
 
 def chosen_switches(arguments: argparse.Namespace) -> set[str]:
@@ -143,7 +152,8 @@ def device_of(arguments: argparse.Namespace) -> torch.device:
     return torch.device("cuda" if use_cuda else "cpu")
 
 
-def _open_ours(arguments: argparse.Namespace, batches: Batches, switches: set[str]) -> dict:
+def _open_ours(arguments: argparse.Namespace, batches: Batches) -> Parts:
+    switches = chosen_switches(arguments)
     set_seed(0)
     model: Any = condenser_from_encoder(str(arguments.folder / "encoder"))
     is_packed = "packed" in switches
@@ -152,49 +162,34 @@ def _open_ours(arguments: argparse.Namespace, batches: Batches, switches: set[st
     if "dropout" in switches:
         use_cheap_dropout(model)
     if "attention" not in switches:
-        packing.attention_with_dropout = _library_attention
+        packing.attention_with_dropout = lambda query, key, value, mask, *, rate, scale: (
+            F.scaled_dot_product_attention(query, key, value, mask, dropout_p=rate, scale=scale)
+        )
     if "cross_entropy" not in switches:
-        losses.cross_entropy = _library_cross_entropy
+        losses.cross_entropy = lambda logits, targets: F.cross_entropy(
+            logits.float(), targets, reduction="none"
+        )
     if "checkpointing" in switches:
         model.gradient_checkpointing_enable()
     if "compile" in switches:
         model.compile()
-    pad = batches.tokenizer.pad_token_id
 
     def losses_of(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         output = model(**batch)
         return output.loss, output.late_loss
 
-    return {
-        "model": model,
-        "collate": CondenserDataCollator(
-            batches.tokenizer,
-            max_length=arguments.max_length,
-            bag_of_words="bow_targets" in batches.masked[0],
-            packed=is_packed,
-        ),
-        "batches": [pack(b, pad_token_id=pad) if is_packed else b for b in batches.masked],
-        "losses_of": losses_of,
-    }
+    collator = CondenserDataCollator(
+        batches.tokenizer,
+        max_length=arguments.max_length,
+        bag_of_words="bow_targets" in batches.masked[0],
+        packed=is_packed,
+    )
+    pad = batches.tokenizer.pad_token_id
+    masked = [pack(b, pad_token_id=pad) if is_packed else b for b in batches.masked]
+    return Parts(model, collator, masked, losses_of)
 
 
-def _library_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: Any,
-    *,
-    rate: float,
-    **kw: Any,
-) -> torch.Tensor:
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=rate, **kw)
-
-
-def _library_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits.float(), targets, reduction="none")
-
-
-def _open_paper(arguments: argparse.Namespace, batches: Batches) -> dict:
+def _open_paper(arguments: argparse.Namespace, batches: Batches) -> Parts:
     set_seed(0)
     model: Any = condenser_from_encoder(str(arguments.folder / "encoder"))
     model.set_attn_implementation("eager")
@@ -203,15 +198,11 @@ def _open_paper(arguments: argparse.Namespace, batches: Batches) -> dict:
         head_loss, late_loss = dense_losses(model, batch)
         return head_loss + late_loss, late_loss
 
-    return {
-        "model": model,
-        "collate": LoopCollator(batches.tokenizer, arguments.max_length),
-        "batches": batches.widened(arguments.max_length),
-        "losses_of": losses_of,
-    }
+    length = arguments.max_length
+    return Parts(model, LoopCollator(batches.tokenizer, length), batches.widened(length), losses_of)
 
 
-def _open_plain(arguments: argparse.Namespace, batches: Batches) -> dict:
+def _open_plain(arguments: argparse.Namespace, batches: Batches) -> Parts:
     library = DataCollatorForLanguageModeling(batches.tokenizer)
     cls, sep = batches.tokenizer.cls_token_id, batches.tokenizer.sep_token_id
     room = arguments.max_length - 2
@@ -225,12 +216,7 @@ def _open_plain(arguments: argparse.Namespace, batches: Batches) -> dict:
         loss = model(**batch).loss
         return loss, loss
 
-    return {
-        "model": _plain_bert(arguments),
-        "collate": collate,
-        "batches": batches.widened(None),
-        "losses_of": losses_of,
-    }
+    return Parts(_plain_bert(arguments), collate, batches.widened(None), losses_of)
 
 
 def _plain_bert(arguments: argparse.Namespace) -> BertForMaskedLM:
@@ -284,12 +270,10 @@ def time_trainer(name: str, arguments: argparse.Namespace, batches: Batches) -> 
 
 def _make_trainer(arguments: argparse.Namespace, batches: Batches, settings: dict) -> Any:
     set_seed(0)
-    model = condenser_from_encoder(str(arguments.folder / "encoder"))
+    length = arguments.max_length
     return CondenserTrainer(
-        model,
-        CondenserTrainingArguments(
-            max_length=arguments.max_length, short_block_probability=0.0, **settings
-        ),
+        condenser_from_encoder(str(arguments.folder / "encoder")),
+        CondenserTrainingArguments(max_length=length, short_block_probability=0.0, **settings),
         train_dataset=Dataset.from_list(batches.texts()),
         processing_class=batches.tokenizer,
     )
@@ -304,12 +288,11 @@ def _make_pretense_trainer(arguments: argparse.Namespace, batches: Batches, sett
         ) from error
     set_seed(0)
     method = pretense.MethodConfig(name="condenser")
+    length = arguments.max_length
     return pretense.PretenseTrainer(
         model=pretense.create_pretraining_model(method, _plain_bert(arguments)),
         args=pretense.PretenseTrainingArguments(**settings),
         train_dataset=batches.texts(),
-        data_collator=pretense.MLMCollator(
-            tokenizer=batches.tokenizer, max_seq_length=arguments.max_length
-        ),
+        data_collator=pretense.MLMCollator(tokenizer=batches.tokenizer, max_seq_length=length),
         processing_class=batches.tokenizer,
     )

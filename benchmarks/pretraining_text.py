@@ -39,10 +39,7 @@ def prepare(arguments: argparse.Namespace) -> str:
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(0))
     blocks.select(order[:n_needed].tolist()).save_to_disk(folder / "blocks")
     mean = sum(min(len(ids) + 2, length) for ids in blocks["input_ids"]) / len(blocks)
-    return (
-        f"{source.name}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights, "
-        f"{arguments.vocabulary} embeddings, {len(tokenizer)} of which the vocabulary uses"
-    )
+    return f"{source.name}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@
 """
 
 import copy
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +145,6 @@ def test_hidden_states_and_attentions_come_back_on_request():
     assert model(**batch).hidden_states is None
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="flex attention is compiled on a CPU")
-def test_flex_attention_agrees_without_gradient():
-    model = make_model().float().eval().requires_grad_(False)  # CPU flex attention is forward only
-    batch = make_batch()
-    expected = model(**batch).loss
-    model.set_attn_implementation("flex_attention")
-    torch.testing.assert_close(model(**batch).loss, expected, rtol=0, atol=1e-5)
-
-
 def test_a_checkpoint_holds_weights_and_the_code_that_opens_them(tmp_path):
     model = make_model(skip_from=1, n_head_layers=3).float()
     model.save_pretrained(tmp_path)
@@ -197,19 +186,6 @@ def test_a_checkpoint_with_missing_backbone_weights_is_refused(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="1 weights are missing.*layer.0.output.dense"):
         CondenserForPreTraining.from_pretrained(tmp_path)
-
-
-def test_the_encoder_and_the_masked_lm_of_a_checkpoint_are_the_whole_models(tmp_path):
-    model = make_model().float().eval()
-    model.save_pretrained(tmp_path)
-    batch = make_batch()
-    labels = batch.pop("labels")
-    late = CondenserModel.from_pretrained(tmp_path)(**batch).last_hidden_state
-    assert torch.equal(late, model.encode(**batch)[0])
-    masked_lm = CondenserForMaskedLM.from_pretrained(tmp_path)
-    assert torch.equal(masked_lm(**batch).logits, model(**batch).logits)
-    own = masked_lm(**batch, labels=labels).loss
-    assert torch.equal(own, model(**batch, labels=labels).late_loss)
 
 
 def test_from_encoder_accepts_a_condenser_checkpoint_and_starts_a_new_head(tmp_path):

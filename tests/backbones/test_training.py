@@ -1,4 +1,4 @@
-"""Training on every encoder lowers both losses, and the pre-training stage runs as a whole."""
+"""Training on every encoder lowers both losses; positions and tokenizers are checked."""
 
 from pathlib import Path
 
@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
-from modeling_condenser import CondenserForPreTraining, condenser_from_encoder
+from modeling_condenser import condenser_from_encoder
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.positions import n_positions
-from modeling_condenser.pretraining.pretrain import check_fit, pretrain
-from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.pretraining.pretrain import check_fit
 from tests.backbones.encoders import BACKBONES, POSITIONS, Backbone
 
 
@@ -52,26 +51,3 @@ def test_a_tokenizer_with_another_padding_token_is_refused(folder: Path, texts: 
     model.resize_token_embeddings(1000)
     with pytest.raises(ValueError, match="pads with"):
         check_fit(other, model, 64)
-
-
-@pytest.mark.slow
-def test_the_pretraining_stage_runs_on_every_encoder(
-    folder: Path, corpus_file: Path, tmp_path: Path
-) -> None:
-    trained = pretrain(
-        {
-            "encoder": str(folder),
-            "corpus": str(corpus_file),
-            "output_dir": str(tmp_path / "run"),
-            "max_length": 64,
-            "max_steps": 2,
-            "per_device_train_batch_size": 4,
-            "use_cpu": True,
-            "logging_steps": 1,
-            "save_strategy": "no",
-        }
-    )
-    exported = export_encoder(trained, tmp_path / "encoder")
-    batch = AutoTokenizer.from_pretrained(exported)(["a river"], return_tensors="pt")
-    late = CondenserForPreTraining.from_pretrained(trained).eval().encode(**batch)[0]
-    assert torch.equal(AutoModel.from_pretrained(exported).eval()(**batch).last_hidden_state, late)
