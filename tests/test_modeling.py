@@ -4,70 +4,30 @@
 """
 
 import copy
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch.nn import functional as F
-from transformers import AutoTokenizer, BertConfig, BertModel, set_seed
+from transformers import AutoTokenizer, BertModel
 
 from modeling_condenser import (
-    CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserModel,
     condenser_from_encoder,
     losses,
 )
+from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
+from tests.backbones.test_equations import gradients
+from tests.backbones.test_equations import make_model as make_backbone_model
 from tests.naive_condenser import naive_loss
 
-VOCABULARY, LAYERS = 60, 4
-
-
-def encoder_config(**changes: Any) -> BertConfig:
-    return BertConfig(
-        **{
-            "vocab_size": VOCABULARY,
-            "hidden_size": 16,
-            "num_hidden_layers": LAYERS,
-            "num_attention_heads": 2,
-            "intermediate_size": 24,
-            "max_position_embeddings": 32,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "initializer_range": 0.3,  # so large that no part of the model is near linear
-            **changes,
-        }
-    )
-
-
-def make_model(**settings: Any) -> CondenserForPreTraining:
-    set_seed(1)
-    model = CondenserForPreTraining(CondenserConfig(encoder_config=encoder_config(), **settings))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)  # biases and norms away from 0 and 1
-    return model.double().train()
-
-
-def make_batch(n_blocks: int = 5, width: int = 12) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, VOCABULARY, (n_blocks, width), generator=generator)
-    lengths = torch.randint(4, width + 1, (n_blocks, 1), generator=generator)
-    lengths[0] = width
-    mask = (torch.arange(width) < lengths).long()
-    chosen = (torch.rand(n_blocks, width, generator=generator) < 0.3) & (mask == 1)
-    chosen[:, 0] = False
-    chosen[0, 2] = True
-    labels = torch.where(chosen, torch.randint(5, VOCABULARY, ids.shape, generator=generator), -100)
-    return {"input_ids": ids * mask, "attention_mask": mask, "labels": labels}
-
-
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+BERT = BACKBONES["BERT"]
+make_model = partial(make_backbone_model, BERT)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +36,10 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 )
 def test_losses_and_every_gradient_equal_the_equations(skip_from, n_head_layers, late_mlm):
     model = make_model(skip_from=skip_from, n_head_layers=n_head_layers, late_mlm=late_mlm)
-    batch = make_batch()
+    batch = BERT.batch()
     output = model(**batch)
     output.loss.backward()
-    found = gradients(model)
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
     weights = {
         name: p.detach().clone().requires_grad_(True)
@@ -102,7 +62,7 @@ def test_losses_and_every_gradient_equal_the_equations(skip_from, n_head_layers,
 def test_the_late_token_vectors_reach_the_head_only_through_cls():
     """The point of the architecture: without late MLM, late tokens matter to nothing but CLS."""
     model = make_model(skip_from=LAYERS - 1, n_head_layers=1, late_mlm=False)
-    batch = make_batch()
+    batch = BERT.batch()
     late, early, output = model.encode(batch["input_ids"], batch["attention_mask"])
     late.retain_grad()
     model.run_head(late[:, :1], early, output.layer_call).square().sum().backward()
@@ -112,7 +72,7 @@ def test_the_late_token_vectors_reach_the_head_only_through_cls():
 
 def test_a_batch_without_masked_tokens_has_no_loss_and_no_gradient():
     model = make_model()
-    batch = make_batch()
+    batch = BERT.batch()
     batch["labels"] = torch.full_like(batch["labels"], -100)
     batch["bow_targets"] = batch["labels"]
     output = model(**batch)
@@ -123,7 +83,7 @@ def test_a_batch_without_masked_tokens_has_no_loss_and_no_gradient():
 
 def test_logits_without_labels_are_those_that_the_losses_are_made_of():
     model = make_model()
-    batch = make_batch()
+    batch = BERT.batch()
     labels = batch.pop("labels")
     output = model(**batch)
     for logits, loss in ((output.head_logits, "head_loss"), (output.logits, "late_loss")):
@@ -136,7 +96,7 @@ def test_logits_without_labels_are_those_that_the_losses_are_made_of():
 def test_hidden_states_and_attentions_come_back_on_request():
     model = make_model()
     model.set_attn_implementation("eager")
-    batch = make_batch()
+    batch = BERT.batch()
     output = model(**batch, output_hidden_states=True, output_attentions=True)
     assert len(output.hidden_states) == LAYERS + 1
     assert len(output.attentions) == LAYERS
@@ -172,7 +132,7 @@ def test_sentence_transformers_opens_a_checkpoint(tmp_path: Path, bert_folder: P
 def test_the_pooler_is_kept_or_made_the_identity_but_never_random(
     has_pooler: bool, tmp_path: Path, bert_folder: Path
 ):
-    encoder = BertModel(encoder_config())
+    encoder = BertModel(BERT.config())
     encoder.save_pretrained(tmp_path)
     model = condenser_from_encoder(str(tmp_path if has_pooler else bert_folder))
     expected = encoder.pooler.dense.weight if has_pooler else torch.eye(32)

@@ -27,8 +27,8 @@ from modeling_condenser import (
 )
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
-from tests.backbones.by_hand import KINDS
 from tests.backbones.encoders import BACKBONES, VOCABULARY, Backbone
+from tests.backbones.two_encoders import LM_HEADS
 from tests.publishing.making import plain_vectors
 
 SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
@@ -89,7 +89,7 @@ def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone: Bac
     # ALBERT's are apart from each other, unlike those of its backbone.
     assert len({p.data_ptr() for p in model.head.parameters()}) == 3 * len(like)
 
-    theirs, ours = KINDS[config.model_type].lm_head_names
+    theirs, ours = LM_HEADS[config.model_type]
     plain = dict(AutoModelForMaskedLM.from_config(config).named_parameters(remove_duplicate=False))
     own = {
         f"lm_head.{name}".replace(ours, theirs, 1): parameter

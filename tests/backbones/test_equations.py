@@ -1,4 +1,4 @@
-"""Losses and gradients of a Condenser on every encoder, against the same thing done by hand."""
+"""Losses and gradients of a Condenser on every encoder, against two encoders of the library."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from transformers import set_seed
 
 from modeling_condenser import CondenserConfig, CondenserForPreTraining
 from modeling_condenser.packing import use_packing, why_not_packed
-from tests.backbones.by_hand import CondenserByHand
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY, Backbone
+from tests.backbones.two_encoders import TwoEncoders
 from tests.test_packing import pack
 
 WEIGHT = 0.3  # of the bag-of-words loss
@@ -64,15 +64,15 @@ def assert_same(found: dict, expected: dict, *, tolerance: float = 1e-7) -> None
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_losses_and_every_gradient_are_those_of_layers_called_by_hand(
+def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
     backbone: Backbone, settings: dict[str, Any]
 ) -> None:
     model = make_model(backbone, **settings)
     padded = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
-    by_hand = CondenserByHand(model.state_dict(), model.config)
-    losses = by_hand.losses(padded, bow_weight=WEIGHT)
+    oracle = TwoEncoders(model)
+    losses = oracle.losses(padded, bow_weight=WEIGHT)
     losses["loss"].backward()
-    expected = by_hand.gradients()
+    expected = oracle.gradients()
     batches = [padded]
     if why_not_packed(model.condenser.encoder) is None:
         batches.append(pack(padded, filler=3))
