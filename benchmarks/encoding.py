@@ -77,15 +77,12 @@ def main() -> None:
     print(", ".join(f"{name} {getattr(arguments, name)}" for name in (*_SIZES, "pooling")))
     print(f"{torch.get_num_threads()} threads; {agreement}")
     print(json.dumps(describe_machine()))
+    medians = {side: statistics.median(turns) for side, turns in speeds.items()}
     rows = []
-    for dtype in DTYPES:
-        ours, theirs = speeds[OURS, dtype], speeds[THEIRS, dtype]
-        ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-        medians = statistics.median(ours), statistics.median(theirs)
-        rows.append([f"passages/s, {dtype}", *medians, ratio])
-    for dtype in DTYPES:
-        ours_mib, theirs_mib = memory[OURS, dtype], memory[THEIRS, dtype]
-        rows.append([f"peak memory (MiB), {dtype}", ours_mib, theirs_mib, ours_mib / theirs_mib])
+    for name, figures in (("passages/s", medians), ("peak memory (MiB)", memory)):
+        for dtype in DTYPES:
+            ours, theirs = figures[OURS, dtype], figures[THEIRS, dtype]
+            rows.append([f"{name}, {dtype}", ours, theirs, ours / theirs])
     print_table(["", OURS, THEIRS, "ratio"], rows)
 
 

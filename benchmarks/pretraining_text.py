@@ -72,11 +72,8 @@ class Batches:
 
     def widened(self, width: int | None) -> list[dict[str, torch.Tensor]]:
         """The masked batches padded to a width; to each batch's longest block for None."""
-        fill = {
-            "input_ids": self.tokenizer.pad_token_id,
-            "attention_mask": 0,
-            "labels": -100,
-        }
+        pad = self.tokenizer.pad_token_id
+        fill = {"input_ids": pad, "attention_mask": 0, "labels": -100}
         widened = []
         for batch in self.masked:
             longest = int(batch["attention_mask"].sum(1).max())

@@ -28,28 +28,20 @@ from modeling_condenser.retrieval.approximate import (
     recall_against_exact,
 )
 from modeling_condenser.retrieval.exact import search_exact
-from modeling_condenser.retrieval.runs import read_run, write_run
 from modeling_condenser.runs.run_folder import describe_machine
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
+APPROXIMATE = ("IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16")  # factory and parameters
 N_CENTRES, SPREAD = 1000, 0.7
 _SIZES = {
     **{"passages": 100_000, "dimension": 256, "queries": 500, "depth": 100},
-    **{"shard_size": 8192, "repeats": 3, "seed": 0},
+    **{"shard_size": 8192, "repeats": 3},
 }
 
 
 def main() -> None:
     """Run all sides in turns and print the table."""
-    parser = make_parser(__doc__ or "", **_SIZES)
-    parser.add_argument(
-        "--approximate",
-        nargs="*",
-        default=["IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16"],
-        metavar="'FACTORY PARAMETERS'",
-        help="(default: %(default)s)",
-    )
-    arguments = parser.parse_args()
+    arguments = make_parser(__doc__ or "", **_SIZES).parse_args()
     if arguments.side:
         print_result(measure(arguments.side, arguments))
         return
@@ -58,14 +50,17 @@ def main() -> None:
         seconds = prepare(arguments)
         runs: dict[str, list[dict[str, float]]] = {}
         for _ in range(arguments.repeats):
-            for side in (FLAT, EXACT, *arguments.approximate):
+            for side in (FLAT, EXACT, *APPROXIMATE):
                 runs.setdefault(side, []).append(measure_apart(side, arguments.folder))
-        report(runs, seconds, arguments)
+    print(", ".join(f"{name} {getattr(arguments, name)}" for name in _SIZES))
+    print(json.dumps(describe_machine()))
+    rows = ([side, *medians(r).values(), seconds.get(side, "")] for side, r in runs.items())
+    print_table(["", *runs[EXACT][0], "seconds to build"], rows)
 
 
 def prepare(arguments: argparse.Namespace) -> dict[str, float]:
     """Write embeddings, queries and approximate indices; the seconds that each index took."""
-    rng = np.random.default_rng(arguments.seed)
+    rng = np.random.default_rng(0)
     centres = rng.standard_normal((N_CENTRES, arguments.dimension), dtype=np.float32)
 
     def draw(n: int) -> np.ndarray:
@@ -83,7 +78,7 @@ def prepare(arguments: argparse.Namespace) -> dict[str, float]:
     )
     np.save(arguments.folder / "queries.npy", draw(arguments.queries))
     seconds = {}
-    for side in arguments.approximate:
+    for side in APPROXIMATE:
         started = time.perf_counter()
         build_approximate(embeddings, side.split()[0], _folder_of(side, arguments))
         seconds[side] = time.perf_counter() - started
@@ -95,7 +90,7 @@ def _folder_of(side: str, arguments: argparse.Namespace) -> Path:
 
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Open and search one side in this process, and write its run to the folder."""
+    """Open and search one side in this process."""
     queries = np.load(arguments.folder / "queries.npy")
     names = [f"q{i}" for i in range(len(queries))]
     before = _own_memory()
@@ -109,12 +104,15 @@ def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
         started = time.perf_counter()
         search(queries[i : i + 1], names[i : i + 1])
         alone.append(time.perf_counter() - started)
+    recall = 1.0
     if side != FLAT:
-        write_run(run, _folder_of(side, arguments).with_suffix(".trec"), tag="search")
+        exact = _open(EXACT, arguments)(queries, names)
+        recall = recall_against_exact(run, exact, depth=arguments.depth)
     return {
         "queries/s": len(queries) / seconds,
         "ms alone": 1000 * statistics.median(alone),
         "own MiB": memory,
+        "recall": recall,
     }
 
 
@@ -137,25 +135,6 @@ def _own_memory() -> float:
     """MiB that this process holds, without mapped files."""
     memory = psutil.Process().memory_info()
     return (memory.rss - memory.shared) / 2**20
-
-
-def report(
-    runs: dict[str, list[dict[str, float]]],
-    seconds: dict[str, float],
-    arguments: argparse.Namespace,
-) -> None:
-    """Print the medians of all sides, and what each found of the exact answer."""
-    exact = read_run(_folder_of(EXACT, arguments).with_suffix(".trec"))
-    print(", ".join(f"{name} {getattr(arguments, name)}" for name in _SIZES))
-    print(json.dumps(describe_machine()))
-    rows = []
-    for side, measured in runs.items():
-        recall = 1.0
-        if side != FLAT:
-            run = read_run(_folder_of(side, arguments).with_suffix(".trec"))
-            recall = recall_against_exact(run, exact, depth=arguments.depth)
-        rows.append([side, *medians(measured).values(), recall, seconds.get(side, "")])
-    print_table(["", *runs[EXACT][0], "recall", "seconds to build"], rows)
 
 
 if __name__ == "__main__":
