@@ -40,7 +40,7 @@ def main() -> None:
                     name = f"{chunk}-{packed}-{turn}"
                     logs.append(train(arguments, name, cache_chunk_size=chunk, packed=packed))
             losses = [logs[0][0]["loss"] for logs in runs.values()]
-            assert abs(losses[0] - losses[1]) < 0.01 * losses[1], losses
+            assert abs(losses[0] - losses[1]) < 0.05 * losses[1], losses
             packed, padded = (
                 statistics.median(log[1]["tokens_per_second"] for log in logs)
                 for logs in runs.values()
