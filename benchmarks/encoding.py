@@ -31,7 +31,7 @@ from benchmarks.harness import (
     print_result,
     print_table,
 )
-from modeling_condenser.encoding.precision import Dtype
+from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract, Pooling

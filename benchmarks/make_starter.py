@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from benchmarks.starter_validation import STATE_FILE, Progress, read_progress
 from modeling_condenser import masked_lm_from_encoder
-from modeling_condenser.pretraining.repository import train_seconds
+from modeling_condenser.pretraining.trainer import train_seconds
 from modeling_condenser.publishing.export import save_tokenizer
 from modeling_condenser.repository.card import CARD_FILE
 from modeling_condenser.repository.card_facts import CURVES_FILE

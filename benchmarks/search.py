@@ -126,9 +126,9 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
             flat.add(np.ascontiguousarray(block))
 
         return lambda queries, names: flat.search(queries, depth)
-    index = ApproximateIndex.open(_folder_of(side, arguments), embeddings)
     parameters = side.partition(" ")[2] or None
-    return lambda queries, names: index.search(queries, names, depth=depth, parameters=parameters)
+    index = ApproximateIndex(_folder_of(side, arguments), embeddings, parameters=parameters)
+    return lambda queries, names: index.search(queries, names, depth=depth)
 
 
 def _own_memory() -> float:

@@ -92,8 +92,8 @@ def measure(retriever: Retriever, data: Path) -> list[float]:
             retriever.encode_texts([pair[side] for pair in pairs], length) for side in (0, 1)
         )
         cosines = pair_similarities(first, second, similarity="cosine")
-        figures.append(evaluate_graded_pairs(cosines, np.array([p.score for p in pairs])).spearman)
-    scores = np.array([pair.score for pair in pairs])
+        scores = np.array([score for _, _, score in pairs])
+        figures.append(evaluate_graded_pairs(cosines, scores).means["Spearman"])
     bounds = spearman_interval(cosines, scores, n_resamples=2000)
     return [100 * float(figure) for figure in (*figures, *bounds)]
 

@@ -4,10 +4,10 @@
 
 FOLDER holds `figures.json`, which names the `trec_eval` command behind each file of expected
 output, and those files with their qrels and runs. Each figure of a measure that this project has,
-per query and in the mean, is computed under the conventions of the command's options (-c, -l, -M)
-and must equal the printed one to its last decimal; otherwise the exit status is 1. The last column
-counts figures that differ under the project's own conventions (ties by id ascending, queries
-missing from the run count 0, rankings are not cut off).
+per query and in the mean, is computed with trec_eval's order of ties and the command's options
+(-c, -l, -M) and must be the printed one to its last decimal; otherwise the exit status is 1. The
+last column counts the figures that differ with the project's own rules (ties by id ascending,
+queries that the run lacks count 0, a ranking is not cut off).
 """
 
 import argparse
@@ -17,19 +17,15 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks.harness import print_table
 from modeling_condenser.collection.msmarco import read_trec_qrels
-from modeling_condenser.measures.measures import (
-    OURS,
-    TREC_EVAL,
-    Conventions,
-    Evaluation,
-    evaluate_run,
-)
+from modeling_condenser.measures.measures import Evaluation, evaluate_run, make_evaluation
 from modeling_condenser.retrieval.runs import read_run
 
 # trec_eval's name -> ours; k is a cut-off.
@@ -56,10 +52,11 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Command:
-    """A call of trec_eval: its options as conventions, and its two files."""
+    """A call of trec_eval: its options -c, -l and -M, and its two files."""
 
-    conventions: Conventions
+    counts_missing: bool
     level: int
+    depth: int | None
     qrels: Path
     run: Path
 
@@ -73,12 +70,7 @@ class Command:
         parser.add_argument("-M", type=int)
         parser.add_argument("files", nargs=2)
         options = parser.parse_args(shlex.split(words)[1:])
-        conventions = TREC_EVAL
-        if options.c:
-            conventions = replace(conventions, missing="zero")
-        if options.M is not None:
-            conventions = replace(conventions, depth=options.M)
-        return cls(conventions, options.l, *(folder / file for file in options.files))
+        return cls(options.c, options.l, options.M, *(folder / file for file in options.files))
 
     def our_name(self, name: str) -> str | None:
         """Our name of one of trec_eval's measures; None where we have none."""
@@ -88,12 +80,30 @@ class Command:
                 return ours.format(rel=rel, **match.groupdict())
         return None
 
-    def evaluate(self, names: list[str], conventions: Conventions) -> Evaluation:
-        return evaluate_run(
-            read_trec_qrels(self.qrels),
-            read_run(self.run, words_behind_tag=True),
-            measures=names,
-            conventions=conventions,
+    def evaluate(self, names: list[str]) -> Evaluation:
+        """Measure the run with the ties and the queries of this project."""
+        run = read_run(self.run, words_behind_tag=True)
+        return evaluate_run(read_trec_qrels(self.qrels), run, measures=names)
+
+    def evaluate_as_trec_eval(self, names: list[str], *, depth: int | None) -> Evaluation:
+        """Measure the run with the ties and the queries that trec_eval and its options have.
+
+        Scores are compared as float32, ties go by id, descending; without -c, queries that the run
+        lacks do not count; queries without a relevant passage count as 0.
+        """
+        run, qrels = read_run(self.run, words_behind_tag=True), read_trec_qrels(self.qrels)
+        ordered = {
+            query: sorted(scores, key=lambda p: (np.float32(scores[p]), p), reverse=True)[:depth]
+            for query, scores in run.items()
+        }
+        ranked = {q: {p: -float(i) for i, p in enumerate(ids)} for q, ids in ordered.items()}
+        counted = [query for query in qrels if self.counts_missing or query in ranked]
+        found = evaluate_run({query: qrels[query] for query in counted}, ranked, measures=names)
+        return make_evaluation(
+            {
+                name: {query: values.get(query, 0.0) for query in counted}
+                for name, values in found.per_query.items()
+            }
         )
 
 
@@ -110,13 +120,13 @@ def check(command: Command, figures: list[Figure]) -> Outcome:
     """Compute all figures of a file; print those that are not the printed ones."""
     names = {f.name: command.our_name(f.name) for f in figures}
     wanted = list(dict.fromkeys(name for name in names.values() if name))
-    found = command.evaluate(wanted, command.conventions)
-    ours = command.evaluate(wanted, OURS)
+    found = command.evaluate_as_trec_eval(wanted, depth=command.depth)
+    ours = command.evaluate(wanted)
     values = [(f, _value(found, names[f.name], f.query)) for f in figures if names[f.name]]
     n_other = sum(f"{_value(ours, names[f.name], f.query):.4f}" != f.printed for f, _ in values)
-    if depth := command.conventions.depth:  # a ranking that is cut off has cut-off measures
-        cut = {name: f"{command.our_name(name)}@{depth}" for name in ("recip_rank", "map")}
-        whole = command.evaluate(list(cut.values()), replace(command.conventions, depth=None))
+    if command.depth:  # a ranking that is cut off has cut-off measures
+        cut = {name: f"{command.our_name(name)}@{command.depth}" for name in ("recip_rank", "map")}
+        whole = command.evaluate_as_trec_eval(list(cut.values()), depth=None)
         values += [(f, _value(whole, cut[f.name], f.query)) for f in figures if f.name in cut]
     wrong = [(f, value) for f, value in values if f"{value:.4f}" != f.printed]
     for f, value in wrong:

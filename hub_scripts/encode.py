@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def run(words: list[str]) -> None:
     arguments = _parse(words)
     from modeling_condenser.collection.load import load_passages
+    from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device
-    from modeling_condenser.encoding.table import write_table
     from modeling_condenser.retrieval.systems import parse_system
 
     pooling = [f"pooling={arguments.pooling}"] if arguments.pooling else []
@@ -33,9 +33,7 @@ def run(words: list[str]) -> None:
         passages,
         arguments.out,
         shard_size=arguments.shard_size,
-        n_processes=arguments.n_processes,
         devices=devices,
-        n_threads=arguments.n_threads,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
@@ -55,13 +53,11 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("collection", help="folder or name of a collection")
     parser.add_argument("out", type=Path, help="folder for the embeddings")
     parser.add_argument("--pooling", help="cls, mean or max; required for a plain encoder")
-    parser.add_argument("--n_processes", type=int, help="that encode (default: one per device)")
-    parser.add_argument("--devices", help="such as cuda:0,cuda:1 (default: all GPUs, or the CPU)")
     parser.add_argument(
-        "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
+        "--devices", help="one worker each: cuda:0,cuda:1 (default: all GPUs, or the CPU)"
     )
     parser.add_argument(
-        "--n_threads", type=int, help="of each process on a CPU (default: processes share cores)"
+        "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
     )
     parser.add_argument("--shard_size", type=int, help="passages in a shard (default: 256 to 8192)")
     parser.add_argument("--table", type=Path, help="also write a parquet table with the texts here")

@@ -21,5 +21,5 @@ def run(words: list[str]) -> None:
     settings = read_words_and_settings(
         "evaluate", words, named, EvaluationRecipe, SearchSettings, description=__doc__
     )
-    report = evaluate(settings)
-    print(f"{report.summary}\n\nreport: {report.file}")
+    report = evaluate(**settings)
+    print(f"{report}\n\nreport: {report.file}")

@@ -27,7 +27,7 @@ def run(words: list[str]) -> None:
     settings = read_words_and_settings(
         "mine", words, named, MiningRecipe, SearchSettings, description=__doc__
     )
-    file = mine(settings)
+    file = mine(**settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())
     print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")
     print(

@@ -13,7 +13,7 @@ from modeling_condenser.hub.model_folder import CONFIG_FILE, find_model_folder
 from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
 from modeling_condenser.publishing.export import resolve_checkpoint
 from modeling_condenser.repository.contract import CONTRACT_FILE
-from modeling_condenser.runs.checkpoints import MANIFEST, find_damage
+from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, RECIPE_FILE, RUN_FILE
 
 from .subject import Subject, open_subject
@@ -88,9 +88,8 @@ def _start(run: Path) -> Iterator[Measurable]:
 def _checkpoints(run: Path) -> list[Measurable]:
     found = []
     for folder in run.glob("checkpoint-*"):
-        if not (folder / MANIFEST).is_file() or (damage := find_damage(folder)):
-            reason = damage if (folder / MANIFEST).is_file() else "not written to its end"
-            logger.warning("%s is not measured: %s.", folder, reason)
+        if not is_complete(folder):
+            logger.warning("%s is not measured: not written to its end.", folder)
             continue
         state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
         step, tokens = int(state["global_step"]), int(state.get("num_input_tokens_seen", 0))

@@ -16,7 +16,7 @@ from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.lookup import find_rows
-from modeling_condenser.pretraining.sentences import sentence_starts
+from modeling_condenser.pretraining.blocks import sentence_starts
 
 _SEARCHED = 20  # rows looked at for each text that is wanted, beyond which a stream is too poor
 HALVES, JUDGED = "halves of one text", "query and judged passage"

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.pretraining.pretrain import READINESS, pretrain
-from modeling_condenser.pretraining.recipe import PretrainingRecipe
 from modeling_condenser.runs.recipe import fill
 
 from .callback import ReadinessCallback

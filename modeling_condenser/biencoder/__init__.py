@@ -1,5 +1,4 @@
 """Fine-tuning: an encoder is trained on labelled texts and becomes a retriever.
 
-sentence-transformers trains. The result has the layout of an export, so that whatever opens an
-export opens the result.
+sentence-transformers trains. The result has the layout of an export.
 """

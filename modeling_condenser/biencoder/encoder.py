@@ -1,8 +1,8 @@
 """Open the encoder to fine-tune, with its encoding contract."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,41 +13,24 @@ from torch import nn
 from transformers import AutoModel
 
 from modeling_condenser.encoding import opening
+from modeling_condenser.encoding.opening import OpenedEncoder
 from modeling_condenser.hub.model_folder import CONFIG_FILE, find_model_folder
 from modeling_condenser.hub.quiet_loading import quiet_loading
-from modeling_condenser.repository.contract import EncodingContract, Pooling
+from modeling_condenser.repository.contract import Pooling
 
 # What a plain encoder's repository and its contract can describe.
 _SUPPORTED_MODULES = ([Transformer, PoolingModule], [Transformer, PoolingModule, Normalize])
 
 
-@dataclass(frozen=True)
-class EncoderToTrain:
-    """An encoder that is ready to be trained.
+def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
+    """Load an encoder to fine-tune, in float32.
 
-    Attributes:
-        folder: its files.
-        model: two modules, the transformer in float32 and the pooling. It does not normalise its
-            vectors; the loss does, where the similarity is cosine.
-        contract: how it encodes, with the recipe's changes.
-    """
-
-    folder: Path
-    model: SentenceTransformer
-    contract: EncodingContract
-
-
-def open_encoder(name: str, changes: Mapping[str, Any]) -> EncoderToTrain:
-    """Load an encoder to fine-tune.
+    Its model has two modules, the transformer and the pooling. It does not normalise its vectors;
+    the loss does, where the similarity is cosine.
 
     Args:
         name: folder or Hub name.
         changes: fields of `EncodingContract` that complete or override what the encoder says.
-
-    Raises:
-        FileNotFoundError: there is no such encoder.
-        ValueError: its pooling is unknown or not supported, weights are missing, or a length is
-            larger than its number of positions.
     """
     folder = find_model_folder(name)
     _refuse_condenser(folder)
@@ -66,12 +49,11 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> EncoderToTrain:
             f"{folder} pools by {pooling!r}, which is not supported: add pooling, one of "
             f"{', '.join(get_args(Pooling))}, to the recipe to train it with that one."
         )
-    # Updates of 1e-5 would be lost in half precision.
-    transformer = modules[0].float()
+    transformer = modules[0]
     _freeze_pooler(folder, transformer.model)
     pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
     model = SentenceTransformer(modules=[transformer, pooler], device=str(opened.model.device))
-    return EncoderToTrain(folder, model, opened.contract)
+    return dataclasses.replace(opened, model=model)
 
 
 def _refuse_condenser(folder: Path) -> None:

@@ -26,7 +26,7 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .encoder import EncoderToTrain, open_encoder
+from .encoder import open_encoder
 from .objectives import make_loss
 from .recipe import FinetuningRecipe
 from .trainer import LengthCollator, RetrieverTrainer, choose_batch_sampler
@@ -66,10 +66,17 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         claim_run_folder(output_folder, settings)
     facts = {"objective": recipe.objective, "seed": arguments.seed, **data.facts}
 
-    def write_current(folder: Path, state: TrainerState, name: str | None) -> None:
-        """Write the repository of the encoder in its present state, for pushes during training."""
-        so_far = {**facts, **_progress(state)}
-        _write_repository(encoder, output_folder, folder, facts=so_far, state=state, name=name)
+    def write_current(folder: Path, state: TrainerState, name: str | None = None) -> None:
+        """Write the repository of the encoder in its present state."""
+        stages = read_provenance(encoder.folder)
+        stage = read_stage(output_folder, FINETUNING)
+        if stage is not None:
+            run = {**describe_machine(), **facts, **_progress(state)}
+            stages.append(dataclasses.replace(stage, run=run, log=thin_log(state.log_history)))
+        transformer: Any = encoder.model[0]
+        # A copy, because write_repository changes the tokenizer, and training may continue.
+        tokenizer = copy.deepcopy(encoder.model.tokenizer)
+        write_repository(folder, transformer.model, tokenizer, encoder.contract, stages, name=name)
 
     trainer = RetrieverTrainer(
         repository=write_current,
@@ -78,18 +85,16 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         train_dataset=data.examples,
         loss=make_loss(recipe, encoder.model),
         data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
-        drawn=data.drawn,
+        callbacks=[data.drawn] if data.drawn else None,
     )
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
-    log = trainer.state.log_history
     if trainer.is_world_process_zero():
-        write_json(output_folder / LOG_FILE, log)
-        facts |= _progress(trainer.state)
+        write_json(output_folder / LOG_FILE, trainer.state.log_history)
         facts["session_seconds"] = round(time.perf_counter() - started, 1)
-        record_run(output_folder, facts)
+        record_run(output_folder, {**facts, **_progress(trainer.state)})
         with whole_folder(model_folder) as partial:
-            _write_repository(encoder, output_folder, partial, facts=facts, state=trainer.state)
+            write_current(partial, trainer.state)
     trainer.accelerator.wait_for_everyone()
     if arguments.push_to_hub:
         trainer.push_to_hub()
@@ -101,6 +106,8 @@ def _read(
 ) -> tuple[FinetuningRecipe, SentenceTransformerTrainingArguments]:
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
+    if "batch_sampler" in settings:
+        raise ValueError("batch_sampler follows from objective and order: remove it.")
     defaults = {
         "dataloader_pin_memory": torch.cuda.is_available(),
         "report_to": "none",
@@ -110,40 +117,16 @@ def _read(
     recipe, arguments = fill(
         {**defaults, **settings}, FinetuningRecipe, SentenceTransformerTrainingArguments
     )
-    asked = arguments.batch_sampler if "batch_sampler" in settings else None
     arguments.batch_sampler = choose_batch_sampler(
-        recipe, asked, seed=arguments.seed, n_devices=arguments.world_size
+        recipe, seed=arguments.seed, n_devices=arguments.world_size
     )
     return recipe, arguments
 
 
-def _mean_loss(log: list[dict[str, float]]) -> float | None:
-    """The mean over all sessions; the trainer's own mean is that of the last session."""
+def _progress(state: TrainerState) -> dict[str, Any]:
+    """Steps, and the mean loss over all sessions; the trainer's own is that of the last one."""
+    log = state.log_history
     losses = [entry["loss"] for entry in log if "loss" in entry]
     losses = losses or [entry["train_loss"] for entry in log if "train_loss" in entry]
-    return round(sum(losses) / len(losses), 4) if losses else None
-
-
-def _progress(state: TrainerState) -> dict[str, Any]:
-    return {"steps": state.global_step, "mean_loss": _mean_loss(state.log_history)}
-
-
-def _write_repository(
-    encoder: EncoderToTrain,
-    output_folder: Path,
-    folder: Path,
-    *,
-    facts: Mapping[str, Any],
-    state: TrainerState,
-    name: str | None = None,
-) -> None:
-    """Write the repository of the encoder in its present state."""
-    transformer: Any = encoder.model[0]
-    stages = read_provenance(encoder.folder)
-    stage = read_stage(output_folder, FINETUNING)
-    if stage is not None:
-        run = {**describe_machine(), **facts}
-        stages.append(dataclasses.replace(stage, run=run, log=thin_log(state.log_history)))
-    # A copy, because write_repository changes the tokenizer, and training may continue.
-    tokenizer = copy.deepcopy(encoder.model.tokenizer)
-    write_repository(folder, transformer.model, tokenizer, encoder.contract, stages, name=name)
+    mean = round(sum(losses) / len(losses), 4) if losses else None
+    return {"steps": state.global_step, "mean_loss": mean}

@@ -36,17 +36,21 @@ _PAIRWISE = {"dot": pairwise_dot_score, "cosine": pairwise_cos_sim}  # row by ro
 
 
 def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
-    """Make the loss of a recipe's objective.
-
-    Args:
-        recipe: checked.
-        model: gives unnormalised vectors; where the similarity is cosine, the loss normalises.
-    """
+    """Make the loss of a recipe's objective; `model` must give unnormalised vectors."""
     similarity = recipe.trained_similarity
     temperature = 1.0 if recipe.temperature is None else recipe.temperature
     match recipe.objective:
         case "contrastive":
-            return _contrastive(recipe, model, temperature)
+            arguments: dict[str, Any] = {
+                "scale": 1.0 / temperature,
+                "similarity_fct": _MATRIX[similarity],
+                "gather_across_devices": recipe.gather_across_devices,
+            }
+            size = recipe.mini_batch_size
+            if size is None:
+                return MultipleNegativesRankingLoss(model, **arguments)
+            # Gradient cache, Gao et al. 2021
+            return CachedMultipleNegativesRankingLoss(model, mini_batch_size=size, **arguments)
         case "mse_cosine":
             return CosineSimilarityLoss(model)
         case "triplet":
@@ -57,30 +61,8 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
         case "margin_mse":
             return MarginMSELoss(model, similarity_fct=_PAIRWISE[similarity])
         case "kl":
-            return DistillKLDivLoss(
-                model, similarity_fct=_PAIRWISE[similarity], temperature=temperature
-            )
-
-
-def _contrastive(
-    recipe: FinetuningRecipe, model: SentenceTransformer, temperature: float
-) -> nn.Module:
-    """In-batch contrast, with a gradient cache (Gao et al. 2021) if mini_batch_size is set.
-
-    The cache encodes all texts without gradients, computes the gradient of the loss with respect to
-    their vectors, and encodes mini-batch by mini-batch again to propagate it to the weights. Both
-    passes use the same random numbers, so dropout drops the same units.
-    """
-    arguments: dict[str, Any] = {
-        "scale": 1.0 / temperature,
-        "similarity_fct": _MATRIX[recipe.trained_similarity],
-        "gather_across_devices": recipe.gather_across_devices,
-    }
-    if recipe.mini_batch_size is None:
-        return MultipleNegativesRankingLoss(model, **arguments)
-    return CachedMultipleNegativesRankingLoss(
-        model, mini_batch_size=recipe.mini_batch_size, **arguments
-    )
+            between = _PAIRWISE[similarity]
+            return DistillKLDivLoss(model, similarity_fct=between, temperature=temperature)
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -1,69 +1,44 @@
 """The fields of a fine-tuning recipe, and which of them fit which objective and data."""
 
-import re
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from modeling_condenser.repository.contract import Pooling, Similarity
 
-Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 Format = Literal[
     "pairs", "triples", "negatives", "graded_pairs", "scored", "id_triples", "dpr", "stsb"
 ]
 
-# The first one is the default.
-_SIMILARITIES: dict[str, tuple[Similarity, ...]] = {
-    "contrastive": ("dot", "cosine"),
-    "mse_cosine": ("cosine",),
-    "triplet": ("euclidean", "cosine"),
-    "margin_mse": ("dot", "cosine"),
-    "kl": ("dot", "cosine"),
-}
-_FORMATS: dict[str, tuple[str, ...]] = {
-    "contrastive": ("pairs", "triples", "negatives", "id_triples", "dpr"),
-    "mse_cosine": ("graded_pairs", "stsb"),
-    "triplet": ("triples", "negatives", "id_triples", "dpr"),
-    "margin_mse": ("scored",),
-    "kl": ("scored",),
-}
-_ONLY_FOR: dict[str, tuple[str, ...]] = {
-    "temperature": ("contrastive", "kl"),
-    "mini_batch_size": ("contrastive",),
-    "gather_across_devices": ("contrastive",),
-    "margin": ("triplet",),
-    "score_range": ("mse_cosine",),
-}
-# The columns that a format reads; negatives may also be one column each.
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "pairs": ("query", "positive"),
-    "triples": ("query", "positive", "negative"),
-    "negatives": ("query", "positive", "negatives", "negative", "negative_1"),
-    "graded_pairs": ("sentence1", "sentence2", "score"),
-    "scored": (
-        *("query", "positive", "negatives", "negative", "negative_1"),
-        *("scores", "positive_score", "negative_scores", "negative_score", "negative_score_1"),
-        "margin",
+
+class _Allowed(NamedTuple):
+    """What an objective can be used with; the first similarity is the default."""
+
+    similarities: tuple[Similarity, ...]
+    formats: tuple[Format, ...]
+    settings: tuple[str, ...] = ()
+
+
+_OBJECTIVES = {
+    "contrastive": _Allowed(
+        ("dot", "cosine"),
+        ("pairs", "triples", "negatives", "id_triples", "dpr"),
+        ("temperature", "mini_batch_size", "gather_across_devices"),
     ),
-    "id_triples": ("query_id", "positive_id", "negative_id"),
+    "mse_cosine": _Allowed(("cosine",), ("graded_pairs", "stsb"), ("score_range",)),
+    "triplet": _Allowed(
+        ("euclidean", "cosine"), ("triples", "negatives", "id_triples", "dpr"), ("margin",)
+    ),
+    "margin_mse": _Allowed(("dot", "cosine"), ("scored",)),
+    "kl": _Allowed(("dot", "cosine"), ("scored",), ("temperature",)),
 }
-_NUMBERED = re.compile(r"(negative(?:_score)?)_[1-9]\d*")
+_OF_ONE_OBJECTIVE = sorted({name for allowed in _OBJECTIVES.values() for name in allowed.settings})
+_OF_DATA = ("data_name", "data_revision", "format", "columns", "first_rows")
 _WITH_NEGATIVES = ("negatives", "scored", "dpr")  # formats whose rows have any number of them
 _CONTRACT_FIELDS = (
     *("pooling", "query_max_length", "passage_max_length"),
     *("title_separator", "query_prompt", "passage_prompt"),
 )
-# The smallest allowed values.
-_LEAST = {
-    "train_size": 1,
-    "first_rows": 1,
-    "n_negatives": 0,
-    "mini_batch_size": 1,
-    "subset_seed": 0,
-    "margin": 0,
-    "query_max_length": 1,
-    "passage_max_length": 1,
-}
+_LEAST = {"train_size": 1, "first_rows": 1, "n_negatives": 0, "mini_batch_size": 1, "margin": 0}
 
 
 @dataclass(frozen=True)
@@ -121,7 +96,7 @@ class FinetuningRecipe:
     """
 
     encoder: str
-    objective: Objective = "contrastive"
+    objective: Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"] = "contrastive"
     collection: str | None = None
     split: str | None = None
     negatives: str | None = None
@@ -129,7 +104,7 @@ class FinetuningRecipe:
     data_name: str | None = None
     data_revision: str | None = None
     format: Format | None = None
-    columns: Any = None
+    columns: dict | list | None = None
     first_rows: int | None = None
     train_size: int | None = None
     subset_seed: int = 0
@@ -144,33 +119,28 @@ class FinetuningRecipe:
     passage_prompt: str | None = None
     temperature: float | None = None
     margin: float | None = None
-    score_range: Any = None
+    score_range: list | None = None
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings that can be checked without reading a file.
-
-        Raises:
-            ValueError: a setting does not fit the objective or the data, or has a wrong value.
-        """
+        """Check the settings that can be checked without reading a file."""
         _check_numbers(self)
         _check_objective(self)
         _check_source(self)
         _check_negatives(self)
-        _check_columns(self)
 
     @property
     def trained_similarity(self) -> Similarity:
         """What the objective compares by."""
-        return self.similarity or _SIMILARITIES[self.objective][0]
+        return self.similarity or _OBJECTIVES[self.objective].similarities[0]
 
     @property
     def contract_changes(self) -> dict[str, Any]:
         """The fields of the encoder's contract that the recipe sets."""
-        set_by_recipe = {name: getattr(self, name) for name in _CONTRACT_FIELDS}
-        changes = {name: value for name, value in set_by_recipe.items() if value is not None}
-        return {**changes, "similarity": self.trained_similarity}
+        changes = {name: getattr(self, name) for name in _CONTRACT_FIELDS}
+        changes["similarity"] = self.trained_similarity
+        return {name: value for name, value in changes.items() if value is not None}
 
     @property
     def is_distilled(self) -> bool:
@@ -186,26 +156,21 @@ def _check_numbers(recipe: FinetuningRecipe) -> None:
     if recipe.temperature is not None and not recipe.temperature > 0:
         raise ValueError(f"temperature is {recipe.temperature}, expected a number above 0.")
     bounds = recipe.score_range
-    if bounds is not None:
-        is_pair = isinstance(bounds, list | tuple) and len(bounds) == 2
-        is_pair = is_pair and all(type(bound) in (int, float) for bound in bounds)
-        if not is_pair or not bounds[0] < bounds[1]:
-            raise ValueError(
-                f"score_range is {bounds!r}, expected the lowest and the highest score, as [0, 5]."
-            )
+    if bounds is not None and not (len(bounds) == 2 and bounds[0] < bounds[1]):
+        raise ValueError(
+            f"score_range is {bounds!r}, expected the lowest and the highest score, as [0, 5]."
+        )
 
 
 def _check_objective(recipe: FinetuningRecipe) -> None:
-    for name, objectives in _ONLY_FOR.items():
-        if getattr(recipe, name) not in (None, False) and recipe.objective not in objectives:
-            raise ValueError(
-                f"{name} is for objective {' or '.join(objectives)}, but the objective is "
-                f"{recipe.objective}: remove it."
-            )
-    if recipe.trained_similarity not in _SIMILARITIES[recipe.objective]:
+    allowed = _OBJECTIVES[recipe.objective]
+    for name in _OF_ONE_OBJECTIVE:
+        if getattr(recipe, name) not in (None, False) and name not in allowed.settings:
+            raise ValueError(f"{name} is not for objective {recipe.objective}: remove it.")
+    if recipe.trained_similarity not in allowed.similarities:
         raise ValueError(
             f"similarity {recipe.similarity!r} is not supported for objective {recipe.objective}; "
-            f"supported: {', '.join(_SIMILARITIES[recipe.objective])}."
+            f"supported: {', '.join(allowed.similarities)}."
         )
     if recipe.order == "sequential" and recipe.objective == "contrastive":
         raise ValueError(
@@ -216,28 +181,24 @@ def _check_objective(recipe: FinetuningRecipe) -> None:
 
 def _check_source(recipe: FinetuningRecipe) -> None:
     """Check that there is one source of training examples, which the objective can use."""
+    formats = _OBJECTIVES[recipe.objective].formats
     if recipe.data is None:
         if recipe.collection is None:
             raise ValueError(
-                "The recipe has no training data: add collection (a collection's folder or name), "
-                "or data (files or a Hub data set) and its format."
+                "The recipe has no training data: add collection (a folder or Hub name), or data "
+                "(files or a Hub data set) and its format."
             )
-        for name in ("data_name", "data_revision", "format", "columns", "first_rows"):
+        for name in _OF_DATA:
             if getattr(recipe, name) is not None:
                 raise ValueError(f"{name} is for data, which the recipe does not have: remove it.")
         if recipe.objective == "mse_cosine":
-            raise ValueError(
-                "objective mse_cosine needs graded pairs, which a collection does not have: use "
-                "data of format graded_pairs or stsb."
-            )
-        return
-    allowed = _FORMATS[recipe.objective]
-    if recipe.format not in allowed:
+            raise ValueError(f"objective mse_cosine needs data of format {' or '.join(formats)}.")
+    elif recipe.format not in formats:
         raise ValueError(
             f"format is {recipe.format!r}, but objective {recipe.objective} trains on data of "
-            f"format {', '.join(allowed)}: set format to what the data has."
+            f"format {', '.join(formats)}: set format to what the data has."
         )
-    if (recipe.format == "id_triples") != (recipe.collection is not None):
+    elif (recipe.format == "id_triples") != (recipe.collection is not None):
         raise ValueError(
             f"format is {recipe.format} and collection is {recipe.collection!r}: format id_triples "
             "needs the collection that has the texts; with other formats, name either data or a "
@@ -246,11 +207,8 @@ def _check_source(recipe: FinetuningRecipe) -> None:
 
 
 def _check_negatives(recipe: FinetuningRecipe) -> None:
-    if recipe.negatives is not None and (recipe.collection is None or recipe.data is not None):
-        raise ValueError(
-            "negatives is for the judged pairs of a collection: name the collection, and remove "
-            "data."
-        )
+    if recipe.negatives is not None and recipe.data is not None:
+        raise ValueError("negatives is for the judged pairs of a collection: remove data.")
     needs_file = recipe.objective == "triplet" or recipe.is_distilled
     if recipe.data is None and recipe.negatives is None and needs_file:
         scores = " with a cross-encoder's scores" if recipe.is_distilled else ""
@@ -258,37 +216,13 @@ def _check_negatives(recipe: FinetuningRecipe) -> None:
             f"objective {recipe.objective} needs negatives{scores}: set negatives to a file that "
             "`condenser mine` wrote."
         )
-    if recipe.n_negatives is None:
-        return
-    if recipe.negatives is None and recipe.format not in _WITH_NEGATIVES:
+    n = recipe.n_negatives
+    if n is not None and recipe.negatives is None and recipe.format not in _WITH_NEGATIVES:
         raise ValueError(
             "n_negatives is for a file of negatives, or for data of format "
             f"{', '.join(_WITH_NEGATIVES)}: remove it."
         )
-    if recipe.objective == "triplet" and recipe.n_negatives != 1:
+    if recipe.objective == "triplet" and n not in (None, 1):
         raise ValueError("A triplet has one negative: remove n_negatives.")
-    if recipe.is_distilled and recipe.n_negatives < 1:
+    if recipe.is_distilled and n == 0:
         raise ValueError(f"n_negatives is 0, but objective {recipe.objective} needs at least 1.")
-
-
-def _check_columns(recipe: FinetuningRecipe) -> None:
-    columns, known = recipe.columns, _COLUMNS.get(recipe.format or "", ())
-    if columns is None:
-        return
-    if not known:
-        raise ValueError(f"columns is not supported for format {recipe.format}: remove it.")
-    names = columns.values() if isinstance(columns, dict) else columns
-    is_valid = isinstance(columns, dict | list | tuple) and all(isinstance(n, str) for n in names)
-    if not columns or not is_valid:
-        raise ValueError(
-            f"columns is {columns!r}, expected our names and the data's, as {{{known[0]}: ...}}, "
-            f"or all columns of a file without a header, as [{', '.join(known[:3])}]."
-        )
-    for name in columns if isinstance(columns, dict) else ():
-        numbered = _NUMBERED.fullmatch(str(name))
-        if name not in known and not (numbered and f"{numbered[1]}_1" in known):
-            nearest = get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(
-                f"columns has {name!r}, but format {recipe.format} reads {', '.join(known)}.{hint}"
-            )

@@ -1,14 +1,20 @@
 """Load what a recipe trains on, as a data set with the columns that its loss reads."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
-from datasets import Dataset
+from datasets import Dataset, Features, List, Value
+from datasets.exceptions import DatasetGenerationError
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import (
@@ -17,44 +23,27 @@ from modeling_condenser.collection.fingerprint import (
     fingerprint_rows,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.examples.collection_examples import (
-    PassageTexts,
-    judged_examples,
-    mined_examples,
-    read_mined,
-    relevant_ids,
-    triple_examples,
-)
-from modeling_condenser.examples.data_files import DataSource, find_data, read_records
-from modeling_condenser.examples.formats import RowReader, read_stsb
-from modeling_condenser.examples.stored_examples import (
-    GRADED_PAIRS,
-    PASSAGE_ROWS,
-    ROW_NUMBER,
-    TEXTS,
-    Example,
-    StoredExamples,
-    store_examples,
-    take_subset,
-)
+from modeling_condenser.mining.hard_negatives import read_hard_negatives
+from modeling_condenser.mining.passage_index import read_rows
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.repository.contract import EncodingContract
 
+from .collection_examples import CollectionExamples
 from .recipe import FinetuningRecipe
+from .rows import LEFT_OUT, Example, example_maker, file_states, make_examples, open_rows
+
+logger = logging.getLogger(__name__)
 
 LABEL = "label"
-_STSB_RANGE = (0.0, 5.0)
+ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset is taken
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a recipe trains on.
+    """What a recipe trains on; `facts` are for the record.
 
-    Attributes:
-        examples: one row an example; columns `query`, `positive`, `negative_1`, ... and, for
-            distillation, `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`.
-        drawn: draws the negatives for an epoch; None for graded pairs.
-        facts: for the record of the training.
+    The columns of `examples` are `query`, `positive`, `negative_1`, ... and, for distillation,
+    `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`, without draws.
     """
 
     examples: Dataset
@@ -62,8 +51,8 @@ class TrainingData:
     facts: dict[str, Any]
 
 
-class DrawnNegatives:
-    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`.
+class DrawnNegatives(TrainerCallback):
+    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`, and a callback.
 
     An example may have far more negatives than a batch has room for. Which ones are used depends
     only on the seed, the epoch and the example's number, so that data loader workers, batch sizes
@@ -72,38 +61,40 @@ class DrawnNegatives:
     Args:
         n_negatives: how many to draw for each example; one with fewer gives some of them again.
         seed: of the draws.
-        texts: looks up passages, for examples that name them by row.
+        read: returns the texts of passages, for examples that name them by row.
     """
 
-    def __init__(self, *, n_negatives: int, seed: int, texts: PassageTexts | None = None):
+    def __init__(
+        self, *, n_negatives: int, seed: int, read: Callable[[list[int]], list[str]] | None = None
+    ):
         self.n_negatives = n_negatives
         self.seed = seed
-        self.texts = texts
+        self.read = read
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # with worker processes
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other negatives from now on."""
         self._epoch.fill_(epoch)
 
-    def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """Return columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores.
+    def on_epoch_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.set_epoch(int(state.epoch or 0))
 
-        Args:
-            rows: B stored examples.
-        """
-        pools = [pool or [] for pool in rows["negatives"]]
+    def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
         places = [
-            self._draw(len(pool), number)
-            for pool, number in zip(pools, rows[ROW_NUMBER], strict=True)
+            self._draw(len(pool or []), number)
+            for pool, number in zip(rows["negatives"], rows[ROW_NUMBER], strict=True)
         ]
-        drawn = [[pool[i] for i in chosen] for pool, chosen in zip(pools, places, strict=True)]
-        passages = [rows["positive"], *([row[n] for row in drawn] for n in range(self.n_negatives))]
-        if self.texts is not None:
-            texts = self.texts([row for column in passages for row in column])
-            size = len(rows["query"])
-            passages = [texts[i : i + size] for i in range(0, len(texts), size)]
-        names = ["positive", *(f"negative_{n + 1}" for n in range(self.n_negatives))]
-        columns = {"query": rows["query"], **dict(zip(names, passages, strict=True))}
+        passages = {"positive": rows["positive"]}
+        for n in range(self.n_negatives):
+            drawn = zip(rows["negatives"], places, strict=True)
+            passages[f"negative_{n + 1}"] = [pool[chosen[n]] for pool, chosen in drawn]
+        if self.read is not None:
+            texts = iter(self.read([row for column in passages.values() for row in column]))
+            passages = {name: list(islice(texts, len(column))) for name, column in passages.items()}
+        columns = {"query": rows["query"], **passages}
         if any(scores is not None for scores in rows["teacher_scores"]):
             columns[LABEL] = [
                 [scores[0], *(scores[1 + i] for i in chosen)]
@@ -116,61 +107,121 @@ class DrawnNegatives:
         if self.n_negatives == 0:
             return []
         draws = uniforms(random_keys(self.seed, int(self._epoch), number), n)[0]
-        order = np.argsort(draws, kind="stable").tolist()
-        if n >= self.n_negatives:
-            return sorted(order[: self.n_negatives])
-        return [order[i % n] for i in range(self.n_negatives)]
+        return np.sort(np.resize(np.argsort(draws), self.n_negatives)).tolist()
 
 
 def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
-    """Load what a recipe trains on.
-
-    Args:
-        recipe: checked.
-        contract: gives the prompts and the title separator.
-        seed: of the draws of negatives.
+    """Load what a recipe trains on; the seed is that of the drawn negatives.
 
     Raises:
         FileNotFoundError: a file or collection does not exist.
-        ValueError: the data does not fit; the message names file and line.
+        ValueError: the data does not fit.
     """
-    collection = None
+    facts: dict[str, Any] = {}
+    collection = read = None
     if recipe.collection is not None:
         collection = load_collection(recipe.collection, split=recipe.split or "train")
-    if recipe.data is not None:
-        stored = _store_data(recipe, contract, collection)
-    else:
-        assert collection is not None
-        stored = _store_judged(recipe, contract, collection)
-    what = str(recipe.data or recipe.collection)
-    table = take_subset(stored.table, recipe.train_size, seed=recipe.subset_seed, what=what)
-    facts: dict[str, Any] = {"n_examples": len(table), "examples_sha256": fingerprint_rows(table)}
-    texts = None
-    if collection is not None:
-        texts = PassageTexts(collection.passages, contract)
         facts["passages_fingerprint"] = fingerprint_passages(collection.passages)
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
-    if stored.left_out:
-        facts["left_out"] = stored.left_out
+        read = partial(_read_passages, collection.passages, contract)
+    examples, identity = _find_examples(recipe, contract, collection)
+    what = str(recipe.data or recipe.negatives or recipe.collection)
+    features = _features(recipe, Value("int64" if collection is not None else "string"))
+    stored = _store(examples, features, identity=[*identity, *facts.values()])
+    table, left_out = _drop_left_out(stored, what)
+    n_negatives = _n_negatives(recipe, table, what)
+    table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
+    facts |= {"n_examples": len(table), "examples_sha256": fingerprint_rows(table)}
+    if left_out:
+        facts["left_out"] = left_out
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns(ROW_NUMBER), None, facts)
-    n_negatives = _n_negatives(recipe, stored.n_negatives, what)
     if n_negatives:
         facts["n_negatives"] = n_negatives
-    drawn = DrawnNegatives(n_negatives=n_negatives, seed=seed, texts=texts)
+    drawn = DrawnNegatives(n_negatives=n_negatives, seed=seed, read=read)
     return TrainingData(table.with_transform(drawn), drawn, facts)
 
 
-def _n_negatives(recipe: FinetuningRecipe, held: tuple[int, int], what: str) -> int:
+def _read_passages(passages: Dataset, contract: EncodingContract, rows: Sequence[int]) -> list[str]:
+    return [contract.passage(title, text) for title, text in read_rows(passages, rows)]
+
+
+def _find_examples(
+    recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection | None
+) -> tuple[Callable[[], Iterable[Example]], list[str]]:
+    """A function that starts to read the examples, and what they depend on."""
+    texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
+    settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
+    identity = [repr((*texts, *settings, recipe.is_distilled, recipe.n_negatives == 0))]
+    named = None if collection is None else CollectionExamples(collection, contract)
+    if recipe.data is not None:
+        make = named.triple if named else example_maker(recipe, contract)
+        rows, state = open_rows(recipe)
+        rows = islice(rows, recipe.first_rows)
+        return lambda: make_examples(rows, recipe, make), [*identity, *state]
+    assert named is not None
+    if recipe.negatives is not None:
+        lines = read_hard_negatives(Path(recipe.negatives))
+        is_distilled = recipe.is_distilled
+        state = file_states(filter(Path.is_file, [Path(recipe.negatives)]))
+        return lambda: named.mined(lines, with_scores=is_distilled), [*identity, *state]
+    return named.judged, identity
+
+
+def _features(recipe: FinetuningRecipe, passage: Value) -> dict[str, Any]:
+    """The columns of the stored examples, in which a passage is a text or the row of one."""
+    text, scores = Value("string"), List(Value("float32"))
+    if recipe.objective == "mse_cosine":
+        return {"sentence1": text, "sentence2": text, LABEL: Value("float64")}
+    columns = {"query": text, "positive": passage, "negatives": List(passage)}
+    return {**columns, "teacher_scores": scores}
+
+
+def _store(
+    examples: Callable[[], Iterable[Example]], features: dict[str, Any], *, identity: list[str]
+) -> Dataset:
+    """Store examples, memory-mapped, in the cache of `datasets`, or open those stored before."""
+    digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
+    features = {**features, LEFT_OUT: Value("string"), ROW_NUMBER: Value("int64")}
+
+    def numbered() -> Iterator[Example]:
+        for number, example in enumerate(examples()):
+            yield {name: example.get(name) for name in features} | {ROW_NUMBER: number}
+
+    try:
+        return Dataset.from_generator(
+            numbered, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise
+
+
+def _drop_left_out(table: Dataset, what: str) -> tuple[Dataset, dict[str, int]]:
+    """The rows that are examples, and reason -> number of the others."""
+    reasons = table.data.column(LEFT_OUT)
+    counted = [(entry["values"], entry["counts"]) for entry in reasons.value_counts().to_pylist()]
+    left_out = {reason: count for reason, count in counted if reason is not None}
+    if left_out:
+        table = table.select(np.flatnonzero(pc.is_null(reasons).to_numpy()))
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+        logger.warning("%s: left out %s; %d examples remain.", what, counts, len(table))
+    if not len(table):
+        raise ValueError(f"{what} contains no training example (left out: {left_out}).")
+    return table.remove_columns(LEFT_OUT), left_out
+
+
+def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     """How many negatives an example is trained with."""
-    least, most = held
-    if recipe.n_negatives is not None:
-        return recipe.n_negatives
-    if most == 0:
-        return 0
-    if recipe.format == "dpr" or recipe.objective == "triplet":
+    if recipe.n_negatives is not None or "negatives" not in table.column_names:
+        return recipe.n_negatives or 0
+    # Rows that were left out have null, which min_max skips.
+    lengths = pc.min_max(pc.list_value_length(table.data.column("negatives"))).as_py()
+    least, most = lengths["min"] or 0, lengths["max"] or 0
+    if most and (recipe.format == "dpr" or recipe.objective == "triplet"):
         return 1
     if least != most:
         raise ValueError(
@@ -180,82 +231,18 @@ def _n_negatives(recipe: FinetuningRecipe, held: tuple[int, int], what: str) -> 
     return most
 
 
-def _store_data(
-    recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection | None
-) -> StoredExamples:
-    """Examples of the recipe's own data; a collection has the texts of triples of ids."""
-    source = find_data(
-        recipe.data,
-        name=recipe.data_name,
-        revision=recipe.data_revision,
-        split=None if collection is not None else recipe.split,
-    )
-    is_list = isinstance(recipe.columns, list | tuple)
-    names = {} if is_list else dict(recipe.columns or {})
-    low, high = recipe.score_range or (_STSB_RANGE if recipe.format == "stsb" else (0.0, 1.0))
-    reader = RowReader(
-        str(recipe.format),
-        contract,
-        names,
-        (float(low), float(high)),
-        keep_without_negatives=recipe.n_negatives == 0,
-    )
+def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: str) -> Dataset:
+    """Choose training examples at random.
 
-    def examples() -> Iterator[Example]:
-        columns = recipe.columns if is_list else None
-        is_stsb = recipe.format == "stsb"
-        records = read_stsb(source) if is_stsb else read_records(source, columns=columns)
-        records = islice(records, recipe.first_rows)
-        if collection is not None:
-            return triple_examples(collection, records, names, contract)
-        return reader.read(records)
-
-    features = TEXTS if collection is None else PASSAGE_ROWS
-    features = GRADED_PAIRS if recipe.objective == "mse_cosine" else features
-    settings = (recipe.format, recipe.columns, recipe.first_rows, low, high)
-    identity = [*source.state, repr(settings), *_text_settings(contract)]
-    identity.append(repr(reader.keep_without_negatives))
-    if collection is not None:
-        identity += _collection_state(collection)
-    return store_examples(examples, features, identity=identity, what=source.name)
-
-
-def _store_judged(
-    recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection
-) -> StoredExamples:
-    """Examples of a collection's judgements, with hard negatives if the recipe names a file."""
-    file = Path(recipe.negatives) if recipe.negatives is not None else None
-    if file is None and not any(relevant_ids(collection, query) for query in collection.queries):
-        hint = ", which has answers: train on data of format dpr" if collection.answers else ""
+    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5). The
+    subsets of one seed are nested: those of 10K contain those of 1K, which contain those of 500.
+    """
+    if train_size is None:
+        return examples
+    if train_size > len(examples):
         raise ValueError(
-            f"The split of {collection.name} judges no passage relevant{hint}. Expected at least "
-            "one pair of a query and a relevant passage."
+            f"train_size is {train_size}, but {what} has {len(examples)} training examples: "
+            f"choose a number from 1 to {len(examples)}."
         )
-
-    def examples() -> Iterable[Example]:
-        if file is None:
-            return judged_examples(collection, contract)
-        lines = read_mined(file)
-        return mined_examples(collection, lines, contract, with_scores=recipe.is_distilled)
-
-    identity = [*_collection_state(collection), *_text_settings(contract)]
-    identity.append(repr(recipe.is_distilled))
-    if file is not None and file.is_file():
-        identity += DataSource((file,), None, "").state
-    what = recipe.negatives or collection.name
-    return store_examples(examples, PASSAGE_ROWS, identity=identity, what=what)
-
-
-def _text_settings(contract: EncodingContract) -> Sequence[str]:
-    """The parts of a contract that the texts of examples depend on."""
-    return (contract.title_separator, contract.query_prompt, contract.passage_prompt)
-
-
-def _collection_state(collection: Collection) -> Sequence[str]:
-    """What identifies a split, and the rows of its passages."""
-    files = [Path(file["filename"]) for file in collection.passages.cache_files]
-    return [
-        fingerprint_judgements(collection),
-        str(collection.passages._fingerprint),
-        *DataSource(tuple(files), None, "").state,
-    ]
+    chosen = np.random.default_rng(seed).permutation(len(examples))[:train_size]
+    return examples.select(np.sort(chosen))

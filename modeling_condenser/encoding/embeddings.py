@@ -2,34 +2,34 @@
 
 manifest.json       what was encoded by which retriever, and how the vectors are split
 shard-00000.npy     (rows, D) float32 vectors of consecutive passages
-passage_ids.arrow   the ids in the order of the rows, and their sorted order in id_order.npy
+passage_ids.arrow   the ids in the order of the rows
 encoding.json       time, memory and hardware of encoding
 
 Each file is written under a temporary name and then renamed, so a shard that exists is complete.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import faiss
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, Features, List, Value
+from tqdm.auto import tqdm
 
+from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
-from .passage_ids import ID_ORDER_FILE, IDS_FILE, PassageIds, write_ids
-
 VERSION = 1
-MANIFEST_FILE, RECORD_FILE = "manifest.json", "encoding.json"
+MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 _SMALLEST_SHARD, _LARGEST_SHARD, _FEWEST_SHARDS = 256, 8192, 16
-
-
-def default_shard_size(n_passages: int) -> int:
-    """Rows of a shard: enough shards to share among workers, each long enough to sort by length."""
-    return min(_LARGEST_SHARD, max(_SMALLEST_SHARD, -(-n_passages // _FEWEST_SHARDS)))
+_BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,10 @@ class Manifest:
 
     Attributes:
         retriever: fingerprint of weights, tokenizer, contract and dtype.
-        contract: of encoding, as plain values.
+        contract: the fields of its `EncodingContract`.
         passages: fingerprint of ids, titles and texts.
-        n_passages: N.
-        dimension: D.
         shard_size: rows of every shard but the last.
         computation: device type, tokens in a batch and dtype of the weights.
-        version: of this layout.
-        dtype: of the vectors.
     """
 
     retriever: str
@@ -58,42 +54,22 @@ class Manifest:
     version: int = VERSION
     dtype: str = "float32"
 
-    def __post_init__(self) -> None:
-        for name in ("n_passages", "dimension", "shard_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1.")
-
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read a folder's manifest.
-
-        Raises:
-            FileNotFoundError: there is none.
-            ValueError: the file is damaged, or its version is not supported.
-        """
+        """Read a folder's manifest."""
         file = folder / MANIFEST_FILE
         if not file.is_file():
             raise FileNotFoundError(
                 f"{folder} holds no embeddings ({MANIFEST_FILE} is missing): write them with "
                 "`condenser encode`, or correct the path."
             )
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            version = content["version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file} is not a manifest of embeddings: restore it, or remove the folder and "
-                "encode the collection again."
-            ) from error
-        if version != VERSION or set(content) != {own.name for own in fields(cls)}:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if (version := content.get("version")) != VERSION:
             raise ValueError(
                 f"{file} has version {version}, expected {VERSION}: encode the collection again "
                 "into another folder."
             )
         return cls(**content)
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / MANIFEST_FILE, asdict(self))
 
     @property
     def n_shards(self) -> int:
@@ -104,74 +80,74 @@ class Manifest:
         first = shard * self.shard_size
         return range(first, min(first + self.shard_size, self.n_passages))
 
+    def missing_shards(self, folder: Path) -> list[int]:
+        """The shards that are not yet in the folder."""
+        names = {entry.name for entry in folder.iterdir()}
+        return [shard for shard in range(self.n_shards) if shard_name(shard) not in names]
+
+
+def default_shard_size(n_passages: int) -> int:
+    """Enough shards to share among workers, each long enough to sort texts by length."""
+    return min(_LARGEST_SHARD, max(_SMALLEST_SHARD, -(-n_passages // _FEWEST_SHARDS)))
+
 
 def shard_name(shard: int) -> str:
     return f"shard-{shard:05d}.npy"
 
 
-def write_shard(folder: Path, manifest: Manifest, shard: int, vectors: np.ndarray) -> None:
-    """Write the vectors of a shard, (rows, D) float32.
-
-    Raises:
-        ValueError: shape or type do not match the manifest, or a vector is not finite.
-        OSError: the file cannot be written; it is then absent.
-    """
-    rows = manifest.rows(shard)
-    expected = (len(rows), manifest.dimension)
-    if vectors.shape != expected or vectors.dtype != np.float32:
-        raise ValueError(
-            f"The vectors of shard {shard} have shape {vectors.shape} and type {vectors.dtype}; "
-            f"expected {expected} and float32."
-        )
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        raise ValueError(
-            f"{np.count_nonzero(~finite)} of {len(rows)} vectors of shard {shard} hold NaN or "
-            f"infinity, the first in row {rows[int(np.argmin(finite))]}: training may have "
-            "diverged, or half precision overflowed."
-        )
+def write_shard(folder: Path, shard: int, vectors: np.ndarray) -> None:
     with whole_file(folder / shard_name(shard)) as file:
         np.save(file, np.ascontiguousarray(vectors))
 
 
+def write_ids(folder: Path, ids: pa.Array) -> None:
+    """Write ids, checked; sorting them takes about 40 bytes of memory per id."""
+    if ids.null_count:
+        raise ValueError(f"{ids.null_count} passages have no id: give each one an id.")
+    ordered = ids.take(pc.sort_indices(ids))
+    is_double = pc.equal(ordered[1:], ordered[:-1])
+    if pc.any(is_double).as_py():
+        double = ordered[pc.index(is_double, True).as_py()]
+        raise ValueError(f"Several passages have the id {str(double)!r}: give each its own id.")
+    batch = pa.record_batch([ids], names=["_id"])
+    with whole_file(folder / IDS_FILE) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def id_column(passages: Dataset) -> pa.Array:
+    """The column `_id` in one piece, about 16 bytes of memory per id."""
+    column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
+    return column.cast(pa.large_string()).combine_chunks()
+
+
 @dataclass(frozen=True)
 class Embeddings:
-    """The vectors of N passages in a folder, complete.
-
-    Attributes:
-        folder: that holds them.
-        manifest: what they are.
-    """
+    """The vectors of N passages, D numbers each, in a folder."""
 
     folder: Path
     manifest: Manifest = field(repr=False)
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Open a folder of embeddings.
+        """Open a complete folder of embeddings.
 
         Raises:
-            FileNotFoundError: there are no embeddings, or some shards are missing.
-            ValueError: the manifest or a shard is damaged.
+            FileNotFoundError: there are none, or some shards are missing.
+            ValueError: another version wrote them.
         """
         folder = Path(folder)
         manifest = Manifest.load(folder)
-        names = {entry.name for entry in folder.iterdir()}
-        missing = [i for i in range(manifest.n_shards) if shard_name(i) not in names]
-        if missing or not {IDS_FILE, ID_ORDER_FILE} <= names:
+        missing = manifest.missing_shards(folder)
+        if missing or not (folder / IDS_FILE).is_file():
             raise FileNotFoundError(
-                f"{folder} is not complete: {manifest.n_shards - len(missing)} of "
-                f"{manifest.n_shards} shards are finished. Run the same `condenser encode` again, "
-                "which continues with the others."
+                f"{folder} is not complete: {len(missing)} of {manifest.n_shards} shards are "
+                "missing. Run the same `condenser encode` again, which encodes only these."
             )
-        embeddings = cls(folder, manifest)
-        for shard in range(manifest.n_shards):
-            embeddings._check_shard(shard)
-        return embeddings
+        return cls(folder, manifest)
 
     @property
     def record(self) -> dict[str, Any]:
-        """The content of `encoding.json`; empty for vectors written from an array."""
+        """The time, memory and hardware of encoding; empty for vectors written from an array."""
         file = self.folder / RECORD_FILE
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -183,31 +159,25 @@ class Embeddings:
     def dimension(self) -> int:
         return self.manifest.dimension
 
+    @cached_property
+    def passage_ids(self) -> pa.Array:
+        """The ids in the order of the rows, mapped into memory."""
+        with pa.memory_map(str(self.folder / IDS_FILE)) as source:
+            column = pa.ipc.open_file(source).read_all()["_id"]
+        # Earlier versions wrote several batches.
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+    def ids(self, rows: np.ndarray) -> list[str]:
+        """The ids of (k,) rows, in their order."""
+        return self.passage_ids.take(pa.array(rows)).to_pylist()
+
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """The shards in order: first row, and (rows, D) float32 mapped into memory."""
         for shard in range(self.manifest.n_shards):
             yield self.manifest.rows(shard).start, self._map(shard)
 
-    @cached_property
-    def passage_ids(self) -> PassageIds:
-        """The ids, in the order of the rows."""
-        return PassageIds(self.folder / IDS_FILE)
-
-    @cached_property
-    def id_order(self) -> np.ndarray:
-        """The rank of each id among the sorted ids: (N,) int64, mapped into memory."""
-        return np.load(self.folder / ID_ORDER_FILE, mmap_mode="r")
-
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Copy the vectors of (k,) rows, in their order: (k, D) float32.
-
-        Raises:
-            IndexError: a row is outside 0 to N - 1.
-        """
-        rows = np.asarray(rows, dtype=np.int64)
-        outside = (rows < 0) | (rows >= self.n_passages)
-        if outside.any():
-            raise IndexError(f"row {rows[outside][0]}: expected 0 to {self.n_passages - 1}")
+        """Copy the vectors of (k,) rows, in their order: (k, D) float32."""
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)  # (k, D)
         shards = rows // self.manifest.shard_size
         for shard in np.unique(shards):
@@ -215,21 +185,37 @@ class Embeddings:
             vectors[here] = self._map(int(shard))[rows[here] % self.manifest.shard_size]
         return vectors
 
+    def search(
+        self, queries: np.ndarray, *, depth: int, progress: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Search exactly by inner product; see `find_best`."""
+        shards = tqdm(self.blocks(), "search", self.manifest.n_shards, disable=not progress)
+        return find_best(queries, shards, depth=min(depth, self.n_passages))
+
     def _map(self, shard: int) -> np.ndarray:
         return np.load(self.folder / shard_name(shard), mmap_mode="r")
 
-    def _check_shard(self, shard: int) -> None:
-        file = self.folder / shard_name(shard)
-        expected = (len(self.manifest.rows(shard)), self.dimension)
-        try:
-            found: object = self._map(shard).shape
-        except ValueError as error:
-            found = error
-        if found != expected:
-            raise ValueError(
-                f"{file} is damaged: expected vectors of shape {expected}, got {found}. Remove it, "
-                "and run the same `condenser encode` again."
-            )
+
+def find_best(
+    queries: np.ndarray, blocks: Iterable[tuple[int, np.ndarray]], *, depth: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the rows with the greatest inner products for each query.
+
+    Args:
+        queries: (Q, D) float32.
+        blocks: first row, and (rows, D) float32.
+        depth: at most the number of rows in all blocks.
+
+    Returns:
+        Scores (Q, depth) float32 and rows (Q, depth) int64, best first.
+    """
+    best = faiss.ResultHeap(len(queries), depth, keep_max=True)
+    for first, block in blocks:
+        k = min(depth, len(block))
+        scores, rows = faiss.knn(queries, block, k, metric=faiss.METRIC_INNER_PRODUCT)
+        best.add_result(scores, first + rows)
+    best.finalize()
+    return best.D, best.I
 
 
 def write_embeddings(
@@ -249,34 +235,101 @@ def write_embeddings(
         vectors: (N, D) float32, finite.
         passage_ids: N unique ids.
         shard_size: rows of a shard; by default it depends on N.
-        retriever_fingerprint: of the encoder, if it is known.
-        contract: the encoder's, if it is known.
-        passages_fingerprint: of the passages, if they are known.
-
-    Raises:
-        FileExistsError: the folder is not empty.
-        ValueError: shapes, types or ids do not fit.
+        retriever_fingerprint: see `Manifest`.
+        contract: see `Manifest`.
+        passages_fingerprint: see `Manifest`.
     """
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    if vectors.ndim != 2 or len(vectors) != len(passage_ids):
-        raise ValueError(
-            f"Got vectors of shape {vectors.shape} and {len(passage_ids)} ids; expected (N, D) and "
-            "N ids."
-        )
+    check_vectors(vectors, len(passage_ids))
     manifest = Manifest(
         retriever=retriever_fingerprint,
         contract=contract or {},
         passages=passages_fingerprint,
         n_passages=len(vectors),
         dimension=vectors.shape[1],
-        shard_size=default_shard_size(len(vectors)) if shard_size is None else shard_size,
+        shard_size=shard_size or default_shard_size(len(vectors)),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    manifest.save(folder)
-    write_ids(folder, [pa.array(passage_ids, type=pa.large_string())])
+    write_ids(folder, pa.array(passage_ids, type=pa.large_string()))
     for shard in range(manifest.n_shards):
         rows = manifest.rows(shard)
-        write_shard(folder, manifest, shard, vectors[rows.start : rows.stop])
+        write_shard(folder, shard, vectors[rows.start : rows.stop])
+    write_json(folder / MANIFEST_FILE, asdict(manifest))
     return Embeddings.open(folder)
+
+
+def check_vectors(vectors: np.ndarray, n_ids: int) -> None:
+    """Raise a ValueError unless vectors are finite (N, D) float32 with N ids."""
+    if vectors.ndim != 2 or vectors.dtype != np.float32 or not 0 < len(vectors) == n_ids:
+        raise ValueError(
+            f"Got {n_ids} ids for vectors of shape {vectors.shape} and type {vectors.dtype}; "
+            "expected at least one id, and (ids, dimension) float32."
+        )
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        raise ValueError(
+            f"{np.count_nonzero(~is_finite)} of {n_ids} vectors hold NaN or infinity, the first in "
+            f"row {int(is_finite.argmin())}: training may have diverged."
+        )
+
+
+def write_table(
+    embeddings: Embeddings,
+    folder: str | Path,
+    *,
+    passages: Dataset | None = None,
+    progress: bool = False,
+) -> list[Path]:
+    """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
+
+    Args:
+        embeddings: of N passages.
+        folder: new or empty; it is written completely or not at all.
+        passages: the encoded passages, to add the columns `title` and `text`.
+        progress: show a bar.
+
+    Returns:
+        The files, `data-00000-of-00003.parquet` and so on, in the order of the passages, with the
+        columns `id` (string) and `embedding` (list of D float32).
+    """
+    folder, manifest = Path(folder), embeddings.manifest
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name a new folder for the table.")
+    features = {"id": Value("string"), "embedding": List(Value("float32"), manifest.dimension)}
+    if passages is not None:
+        features |= {"title": Value("string"), "text": Value("string")}
+    schema = Features(features).arrow_schema
+    n_shards = manifest.n_shards
+    per_file = max(1, _BYTES_A_TABLE // (4 * manifest.dimension * manifest.shard_size))
+    n_files = -(-n_shards // per_file)
+    names = [f"data-{i:05d}-of-{n_files:05d}.parquet" for i in range(n_files)]
+    bar = tqdm(total=n_shards, desc="table", unit="shard", disable=not progress)
+    with whole_folder(folder) as partial, bar:
+        for first, name in zip(range(0, n_shards, per_file), names, strict=True):
+            # Vectors rarely repeat, so a dictionary would only cost time.
+            with pq.ParquetWriter(partial / name, schema, use_dictionary=False) as writer:
+                for shard in range(first, min(first + per_file, n_shards)):
+                    writer.write_table(_as_table(embeddings, passages, shard, schema))
+                    bar.update()
+    return [folder / name for name in names]
+
+
+def _as_table(
+    embeddings: Embeddings, passages: Dataset | None, shard: int, schema: pa.Schema
+) -> pa.Table:
+    rows = embeddings.manifest.rows(shard)
+    ids = embeddings.passage_ids[rows.start : rows.stop]
+    numbers = pa.array(embeddings.vectors(np.array(rows)).ravel())
+    vectors = pa.FixedSizeListArray.from_arrays(numbers, embeddings.dimension)
+    columns = {"id": ids.cast(pa.string()), "embedding": vectors}
+    if passages is not None:
+        texts = passages[rows.start : rows.stop]
+        if len(passages) != embeddings.n_passages or list(texts["_id"]) != ids.to_pylist():
+            raise ValueError(
+                f"The passages in rows {rows.start} to {rows.stop - 1} have other ids than the "
+                "embeddings: pass the encoded passages, in their order."
+            )
+        columns |= {"title": texts["title"], "text": texts["text"]}
+    return pa.table(columns, schema=schema)

@@ -1,7 +1,7 @@
-"""Fingerprints of model files, so that stored vectors and runs are only reused for the same model.
+"""Fingerprints of models, so that stored vectors and runs are only reused for the same model.
 
-The same model has the same fingerprint in another folder, with another card, or saved by another
-version of the libraries.
+A model keeps its fingerprint in another folder, with another card, and after other versions of the
+libraries saved it again.
 """
 
 import hashlib
@@ -9,28 +9,18 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, module_paths
+from modeling_condenser.hub.model_folder import MODULES_FILE, module_paths
 from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract
 
-from .precision import FLOAT32, Dtype
+Dtype = Literal["float32", "bfloat16"]
+"""Of an encoder's weights. Vectors of the two agree to about three digits."""
 
 MODULES_CONFIG_FILE = "config_sentence_transformers.json"
-
-# What transformers and sentence-transformers read for an encoder and its tokenizer.
-_ENCODER_FILES = (
-    CONFIG_FILE,
-    "sentence_*_config.json",
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "adapter_*",
-    "model*.safetensors",
-    "pytorch_model*.bin",
+_ENCODER_FILES = tuple(
+    "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
+    "vocab.* merges.txt *.model adapter_* model*.safetensors pytorch_model*.bin".split()
 )
 _MODULE_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 # Fields that do not change a vector.
@@ -38,25 +28,16 @@ _VERSION_FIELDS = {"__version__", "transformers_version", "_name_or_path", "name
 
 
 def fingerprint_files(files: Iterable[Path]) -> str:
-    """SHA-256 over the contents of files, in their order; their paths do not count."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(_digest(file))
-    return digest.hexdigest()
+    """SHA-256 over the contents of files, in their order."""
+    return hashlib.sha256(b"".join(map(_digest, files))).hexdigest()
 
 
 def fingerprint_retriever(
-    folder: Path, contract: EncodingContract, *, dtype: Dtype = FLOAT32
+    folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32"
 ) -> str:
-    """SHA-256 over everything that a retriever's vectors depend on.
-
-    Args:
-        folder: of the model: weights, tokenizer and modules.
-        contract: as it is used, with stated fields.
-        dtype: of the weights.
-    """
+    """SHA-256 over everything that a retriever's vectors depend on."""
     digest = hashlib.sha256(json.dumps(asdict(contract), sort_keys=True).encode())
-    if dtype != FLOAT32:  # float32 fingerprints are older than this argument
+    if dtype != "float32":  # float32 fingerprints are older than this argument
         digest.update(dtype.encode())
     files = encoding_files(folder)
     if (folder / CONTRACT_FILE).is_file():  # the contract replaces the description of modules
@@ -68,10 +49,7 @@ def fingerprint_retriever(
 
 
 def encoding_files(folder: Path) -> list[Path]:
-    """The files of a model that its vectors depend on, without its contract.
-
-    Model cards, training records and old copies of the weights are left out.
-    """
+    """The files of a model that its vectors depend on, without cards, records and old weights."""
     found = {folder / MODULES_FILE, folder / MODULES_CONFIG_FILE}
     for path in module_paths(folder):
         # Other modules have a folder of their own; the encoder shares one with cards and records.

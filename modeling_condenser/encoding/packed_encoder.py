@@ -1,10 +1,8 @@
 """Let an encoder take packed batches: all texts of a batch in one row, without padding.
 
-Attention stays within each text (`packing.py`), and sentence-transformers' pooling reads
-packed batches by itself. If only CLS is pooled, the other tokens' outputs of the last layer are
-never read, so that layer computes queries, output projection and feed-forward for CLS alone, which
-saves about a sixth of the time of a four-layer BERT. The vectors equal those of padded batches,
-which the encoder still accepts.
+Attention stays within each text (`packing.py`). If only CLS is pooled, the last layer
+computes queries, output projection and feed-forward for CLS alone, which saves about a sixth of
+the time of a four-layer BERT. The vectors equal those of padded batches, which still work.
 """
 
 from functools import partial
@@ -24,27 +22,11 @@ from modeling_condenser.packing import (
 )
 
 # Tests show for each of these that packed vectors equal padded ones.
-_MODEL_TYPES = (
-    "albert",
-    "bert",
-    "camembert",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "roberta",
-    "xlm-roberta",
-)
+_MODEL_TYPES = "albert bert camembert distilbert electra modernbert roberta xlm-roberta".split()
 
 
 def use_packing(model: SentenceTransformer) -> bool:
-    """Make a model accept the batches of `packed_batches`, if its modules allow it.
-
-    Args:
-        model: a `Transformer` and the modules that follow it.
-
-    Returns:
-        Whether it does; if not, the model is unchanged.
-    """
+    """Make a model accept `packed_batches`; return False, without a change, if it cannot."""
     transformer: Any = model[0]
     encoder: Any = transformer.model
     if not _can_pack(transformer) or not _modules_read_packed(model):

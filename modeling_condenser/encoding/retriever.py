@@ -1,14 +1,12 @@
 """`Retriever`: encode queries and passages with any bi-encoder, as its contract says.
 
-A retriever tokenizes a window of texts at a time, sorts the window by length, and runs batches of
-about equally many tokens: padded, or without padding in bfloat16. The next window is read and
-tokenized while the current one is encoded. Only the output grows with the number of texts.
+A window of texts at a time is tokenized, sorted by length, and run in batches of about equally many
+tokens: padded, or without padding in bfloat16. The next window is read and tokenized meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +19,17 @@ from tqdm.auto import tqdm
 
 from modeling_condenser.repository.contract import Pooling, Similarity
 
-from .fingerprints import fingerprint_retriever
+from .embeddings import Embeddings, find_best
+from .fingerprints import Dtype, fingerprint_retriever
 from .opening import check_length, open_encoder
 from .packed_encoder import use_packing
-from .precision import FLOAT32, Dtype
-from .token_batches import (
-    LENGTH_MULTIPLE,
-    TokenizedTexts,
-    packed_batches,
-    padded_batches,
-    tokenize_texts,
-)
+from .token_batches import TokenizedTexts, packed_batches, padded_batches, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
+_LENGTH_MULTIPLE = 8  # with bfloat16 on a CPU, where every new batch shape costs time and memory
 
-_Read = Callable[[int, int], list[str]]  # reads the texts of rows first to last
+_Read = Callable[[slice], list[str]]  # reads the texts of some rows
 
 
 class Retriever:
@@ -45,6 +38,12 @@ class Retriever:
     Stated arguments take precedence over the model's files. A plain encoder must be given a
     pooling; by default it uses the dot product, a space between title and text, no prompts, and the
     longest texts that its tokenizer and positions allow.
+
+    Example:
+        >>> retriever = Retriever("my-encoder")
+        >>> queries = retriever.encode_queries(["where do rivers begin?"])  # (1, D)
+        >>> passages = retriever.encode_passages(["At a spring.", "In May."])  # (2, D)
+        >>> [[(text, score)]] = retriever.search(["rivers"], ["At a spring.", "In May."], depth=1)
 
     Args:
         model: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
@@ -62,13 +61,10 @@ class Retriever:
 
     Attributes:
         folder: the model's files.
-        settings: the stated arguments but the device; `Retriever(folder, **settings)` opens the
-            same retriever again.
-        contract: how it encodes; see `OpenedEncoder`.
+        settings: `Retriever(folder, **settings)` opens the same retriever again.
+        contract: how it encodes; see `EncodingContract`.
         model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
-        token_budget: tokens in a batch.
-        dtype: of the weights.
 
     Raises:
         FileNotFoundError: there is no such model.
@@ -88,29 +84,26 @@ class Retriever:
         passage_prompt: str | None = None,
         device: str | torch.device | None = None,
         token_budget: int | None = None,
-        dtype: Dtype = FLOAT32,
+        dtype: Dtype = "float32",
     ) -> None:
-        opened = open_encoder(
-            model,
-            device=device,
-            dtype=dtype,
-            pooling=pooling,
-            similarity=similarity,
-            query_max_length=query_max_length,
-            passage_max_length=passage_max_length,
-            title_separator=title_separator,
-            query_prompt=query_prompt,
-            passage_prompt=passage_prompt,
-        )
+        stated = {
+            "pooling": pooling,
+            "similarity": similarity,
+            "query_max_length": query_max_length,
+            "passage_max_length": passage_max_length,
+            "title_separator": title_separator,
+            "query_prompt": query_prompt,
+            "passage_prompt": passage_prompt,
+        }
+        if token_budget is not None and token_budget < 1:
+            raise ValueError(f"token_budget is {token_budget}, expected at least 1, e.g. 4096.")
+        opened = open_encoder(model, device=device, dtype=dtype, **stated)
         self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
+        stated |= {"token_budget": token_budget, "dtype": dtype if dtype != "float32" else None}
+        self.settings = {name: value for name, value in stated.items() if value is not None}
         self.dtype = dtype
-        self.settings = dict(opened.stated)
-        if dtype != FLOAT32:
-            self.settings["dtype"] = dtype
-        if token_budget is not None:
-            self.settings["token_budget"] = token_budget
         # Float32 is padded, so that it has the bits of an export's evaluation script.
-        self._is_packed = dtype != FLOAT32 and use_packing(self.model)
+        self._is_packed = dtype != "float32" and use_packing(self.model)
         dimension: Any = self.model.get_embedding_dimension()
         self.dimension: int = dimension
         is_cpu = self.model.device.type == "cpu"
@@ -123,231 +116,174 @@ class Retriever:
         return fingerprint_retriever(self.folder, self.contract, dtype=self.dtype)
 
     def encode_queries(self, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
-        """Encode N queries with the query prompt.
+        """Encode N queries with the query prompt: (N, D) float32."""
+        contract = self.contract
+        queries = [contract.query(text) for text in _checked(texts)]
+        length, prompt = contract.query_max_length, contract.query_prompt
+        return self._encode(queries.__getitem__, len(queries), length, prompt, progress)
 
-        Returns:
-            (N, D) float32 vectors, of length 1 for cosine similarity.
-
-        Raises:
-            ValueError: an element is not a text, or its vector is not finite.
-        """
-        contract, listed = self.contract, _list_texts(texts)
-        return self._encode(
-            lambda first, last: [contract.query(text) for text in listed[first:last]],
-            len(listed),
-            max_length=contract.query_max_length,
-            prompt=contract.query_prompt,
-            progress=progress,
-        )
-
-    def encode_passages(self, passages: Dataset, *, progress: bool = False) -> np.ndarray:
-        """Encode N passages with the passage prompt and their titles.
+    def encode_passages(
+        self, passages: Dataset | Sequence[str], *, progress: bool = False
+    ) -> np.ndarray:
+        """Encode N passages with the passage prompt and their titles: (N, D) float32.
 
         Args:
-            passages: columns `title` and `text`, read window by window.
+            passages: texts; or a data set with columns `title` and `text`, read window by window.
             progress: show a bar.
-
-        Returns:
-            (N, D) float32 vectors, of length 1 for cosine similarity.
-
-        Raises:
-            ValueError: a column is missing, an element is not a text, or a vector is not finite.
         """
-        missing = {"title", "text"} - set(passages.column_names)
-        if missing:
+        contract = self.contract
+        length, prompt = contract.passage_max_length, contract.passage_prompt
+        if not isinstance(passages, Dataset):
+            texts = [contract.passage("", text) for text in _checked(passages)]
+            return self._encode(texts.__getitem__, len(texts), length, prompt, progress)
+        if not {"title", "text"} <= set(passages.column_names):
             raise ValueError(
-                f"The passages have the columns {', '.join(passages.column_names)}, but not "
-                f"{', '.join(sorted(missing))}: expected title and text; rename the columns."
+                f"The passages have the columns {', '.join(passages.column_names)}; expected title "
+                "and text: rename the columns."
             )
         columns = passages.select_columns(["title", "text"])
-        contract = self.contract
 
-        def read(first: int, last: int) -> list[str]:
-            rows = columns[first:last]
-            _check_strings(rows["text"], first)
-            pairs = zip(rows["title"], rows["text"], strict=True)
+        def read(rows: slice) -> list[str]:
+            found = columns[rows]
+            pairs = zip(found["title"], _checked(found["text"], rows.start), strict=True)
             return [contract.passage(title, text) for title, text in pairs]
 
-        return self._encode(
-            read,
-            len(passages),
-            max_length=contract.passage_max_length,
-            prompt=contract.passage_prompt,
-            progress=progress,
-        )
+        return self._encode(read, len(passages), length, prompt, progress)
 
     def encode_texts(
         self, texts: Sequence[str], max_length: int, *, progress: bool = False
     ) -> np.ndarray:
-        """Encode N texts without prompts, such as the two sides of graded pairs.
+        """Encode N texts of up to `max_length` tokens without prompts: (N, D) float32."""
+        check_length(self.folder, self.model, max_length=max_length)
+        listed = _checked(texts)
+        return self._encode(listed.__getitem__, len(listed), max_length, "", progress)
+
+    def search(
+        self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
+    ) -> list[list[tuple[str, float]]]:
+        """Find the best passages for each query by exact search.
 
         Args:
-            texts: N texts.
-            max_length: longest text in tokens, including special tokens; longer texts are cut.
-            progress: show a bar.
+            queries: Q texts.
+            passages: texts; or the `Embeddings` of passages, made with this retriever.
+            depth: passages per query.
 
         Returns:
-            (N, D) float32 vectors, of length 1 for cosine similarity.
+            For each query, (text, score) of the best passages, best first; with embeddings,
+            (passage id, score).
         """
-        check_length(self.folder, self.model, max_length=max_length)
-        listed = _list_texts(texts)
-        return self._encode(
-            lambda first, last: listed[first:last],
-            len(listed),
-            max_length=max_length,
-            prompt="",
-            progress=progress,
-        )
+        self.check_inner_product()
+        vectors = self.encode_queries(queries)
+        if isinstance(passages, Embeddings):
+            scores, rows = passages.search(vectors, depth=depth)
+            found = [passages.ids(own) for own in rows]
+        else:
+            texts = _checked(passages)
+            blocks = [(0, self.encode_passages(texts))]
+            scores, rows = find_best(vectors, blocks, depth=min(depth, len(texts)))
+            found = [[texts[row] for row in own] for own in rows.tolist()]
+        return [list(zip(*pair, strict=True)) for pair in zip(found, scores.tolist(), strict=True)]
+
+    def check_inner_product(self) -> None:
+        """Raise a ValueError if inner products do not rank passages."""
+        if self.contract.similarity == "euclidean":
+            raise ValueError(
+                f"{self.folder} compares by Euclidean distance, but search uses the inner product: "
+                "state similarity=dot or similarity=cosine."
+            )
 
     def _encode(
-        self, read: _Read, n_texts: int, *, max_length: int, prompt: str, progress: bool
+        self, read: _Read, n_texts: int, max_length: int, prompt: str, progress: bool
     ) -> np.ndarray:
         self.model.eval()
         vectors = np.empty((n_texts, self.dimension), dtype=np.float32)
         features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
         # A pooling that excludes the prompt needs its length.
         extra = {name: features[name] for name in ("prompt_length",) if name in features}
-        with tqdm(total=n_texts, desc="encode", unit="text", disable=not progress) as bar:
-            for first, window in self._windows(read, n_texts, max_length):
-                found = self._encode_window(window, extra, bar, max_length)
-                finite = np.isfinite(found).all(axis=1)
-                if not finite.all():
-                    row = first + int(finite.argmin())
-                    raise ValueError(
-                        f"The vector of row {row} holds NaN or infinity; its text begins "
-                        f"{read(row, row + 1)[0][:80]!r}. Check the weights in {self.folder}: "
-                        "training may have diverged."
-                    )
-                vectors[first : first + len(window)] = found
-        return vectors
-
-    def _windows(
-        self, read: _Read, n_texts: int, max_length: int
-    ) -> Iterator[tuple[int, TokenizedTexts]]:
-        """Yield each window's first row and its tokens; the next one is prepared in a thread."""
 
         def tokenize(first: int) -> TokenizedTexts:
-            return self._tokenize(read(first, min(first + WINDOW, n_texts)), first, max_length)
-
-        firsts = range(0, n_texts, WINDOW)
-        with ThreadPoolExecutor(max_workers=1) as reader:
-            coming = [reader.submit(tokenize, first) for first in firsts[:1]]
-            for first, following in zip_longest(firsts, firsts[1:]):
-                window = coming.pop().result()
-                if following is not None:
-                    coming.append(reader.submit(tokenize, following))
-                yield first, window
-
-    def _tokenize(self, texts: list[str], first: int, max_length: int) -> TokenizedTexts:
-        """Tokenize and check a window that begins with row `first`."""
-        try:
             window = tokenize_texts(
                 self.model.tokenizer,
-                texts,
+                read(slice(first, first + WINDOW)),
                 max_length=max_length,
                 token_type_ids=self.contract.token_type_ids,
             )
-        except TypeError as error:
-            _explain_surrogates(texts, first, error)
-            raise
-        empty = np.flatnonzero(window.lengths == 0)
-        if len(empty):
-            raise ValueError(
-                f"Row {first + empty[0]} has no tokens: its text is empty, and the tokenizer of "
-                f"{self.folder} adds no special tokens. Leave the row out."
-            )
-        transformer: Any = self.model[0]
-        n_embeddings = transformer.model.get_input_embeddings().num_embeddings
-        if len(window.ids) and (largest := int(window.ids.max())) >= n_embeddings:
-            raise ValueError(
-                f"A text has the token {largest}, but the encoder has only {n_embeddings} token "
-                f"embeddings: tokenizer and encoder in {self.folder} do not belong together."
-            )
-        return window
+            if (window.lengths == 0).any():
+                raise ValueError(f"Row {first + int(window.lengths.argmin())} has no tokens.")
+            return window
+
+        bar = tqdm(total=n_texts, desc="encode", unit="text", disable=not progress)
+        with bar, ThreadPoolExecutor(max_workers=1) as reader:
+            coming = reader.submit(tokenize, 0)
+            for first in range(0, n_texts, WINDOW):
+                window = coming.result()
+                coming = reader.submit(tokenize, first + WINDOW)
+                found = vectors[first : first + len(window)]
+                for rows, part in self._encode_window(window, max_length, extra):
+                    found[rows] = part.numpy()
+                bar.update(len(window))
+                is_finite = np.isfinite(found).all(axis=1)
+                if not is_finite.all():
+                    row = first + int(is_finite.argmin())
+                    [text] = read(slice(row, row + 1))
+                    raise ValueError(
+                        f"The vector of row {row} holds NaN or infinity; its text begins "
+                        f"{text[:80]!r}. Check the weights in {self.folder}: training may have "
+                        "diverged."
+                    )
+        return vectors
 
     @torch.inference_mode()
     def _encode_window(
-        self, window: TokenizedTexts, extra: Mapping[str, int], bar: tqdm, max_length: int
-    ) -> np.ndarray:
+        self, window: TokenizedTexts, max_length: int, extra: Mapping[str, int]
+    ) -> list[tuple[np.ndarray, torch.Tensor]]:
+        """The rows of each batch of a window, and their vectors, (B, D) float32 on the CPU."""
         is_cuda = self.model.device.type == "cuda"
+        shared: Any = {"tokenizer": self.model.tokenizer, "token_budget": self.token_budget}
+        batches: Iterable[tuple[np.ndarray, Mapping[str, Any]]]
+        if self._is_packed:
+            batches = packed_batches(window, **shared)
+        else:
+            multiple = _LENGTH_MULTIPLE if self.dtype == "bfloat16" and not is_cuda else 1
+            batches = padded_batches(window, max_length=max_length, multiple=multiple, **shared)
+        # Normalize is exact in float32 only, and not after truncation.
+        is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
+        is_normal &= self.dtype == "float32"
         parts = []
-        for rows, batch in self._batches(window, max_length):
-            part = self._run(batch, extra)[: len(rows)]
-            # The copy does not block, so that the next batch is prepared meanwhile.
+        for rows, batch in batches:
+            # Copies do not block, so that the next batch is prepared meanwhile.
+            features = {name: self._move(column) for name, column in batch.items()}
+            try:
+                part = self.model({**extra, **features})["sentence_embedding"].float()
+            except torch.OutOfMemoryError as error:
+                raise MemoryError(
+                    f"A batch of {features['input_ids'].numel()} tokens does not fit into the "
+                    f"memory of {self.model.device}: open the retriever with a token_budget below "
+                    f"{self.token_budget}."
+                ) from error
+            part = part[: len(rows), : self.dimension]  # without the filler
+            if self.contract.similarity == "cosine" and not is_normal:
+                part = F.normalize(part, dim=1)
             parts.append((rows, part.to("cpu", non_blocking=is_cuda)))
-            bar.update(len(rows))
         if is_cuda:
             torch.cuda.synchronize(self.model.device)
-        vectors = np.empty((len(window), self.dimension), dtype=np.float32)
-        for rows, part in parts:
-            vectors[rows] = part.numpy()
-        return vectors
+        return parts
 
-    def _batches(
-        self, window: TokenizedTexts, max_length: int
-    ) -> Iterator[tuple[np.ndarray, Mapping[str, Any]]]:
-        """The rows of each batch and its model inputs, which can hold more rows at the end."""
-        tokenizer, token_budget = self.model.tokenizer, self.token_budget
-        if self._is_packed:
-            return packed_batches(window, tokenizer=tokenizer, token_budget=token_budget)
-        # With bfloat16 on a CPU every new shape costs time and memory.
-        few_shapes = self.dtype == "bfloat16" and self.model.device.type == "cpu"
-        return padded_batches(
-            window,
-            tokenizer=tokenizer,
-            token_budget=token_budget,
-            max_length=max_length,
-            multiple=LENGTH_MULTIPLE if few_shapes else 1,
-        )
-
-    def _run(self, batch: Mapping[str, Any], extra: Mapping[str, int]) -> torch.Tensor:
-        """Vectors of one batch, (B, D) float32."""
-        device = self.model.device
-        is_cuda = device.type == "cuda"
-
-        def move(column: Any) -> Any:
-            if not isinstance(column, torch.Tensor):
-                return column
-            return (column.pin_memory() if is_cuda else column).to(device, non_blocking=is_cuda)
-
-        features = {**extra, **{name: move(column) for name, column in batch.items()}}
-        try:
-            vectors = self.model(features)["sentence_embedding"].float()  # (B, D)
-        except torch.OutOfMemoryError as error:
-            raise MemoryError(
-                f"A batch of {batch['input_ids'].numel()} tokens does not fit into the memory of "
-                f"{device}: open the retriever with a token_budget below {self.token_budget}."
-            ) from error
-        vectors = vectors[:, : self.dimension]
-        # A final Normalize is exact in float32 only, and not after truncation.
-        is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
-        if self.contract.similarity == "cosine" and not (is_normal and self.dtype == FLOAT32):
-            vectors = F.normalize(vectors, dim=1)
-        return vectors
+    def _move(self, column: Any) -> Any:
+        """A column of a batch on the model's device."""
+        if not isinstance(column, torch.Tensor):
+            return column
+        is_cuda = self.model.device.type == "cuda"
+        column = column.pin_memory() if is_cuda else column
+        return column.to(self.model.device, non_blocking=is_cuda)
 
 
-def _list_texts(texts: Sequence[str]) -> list[str]:
+def _checked(texts: Sequence[str], first: int = 0) -> list[str]:
+    """The texts of rows `first` and following as a list."""
     if isinstance(texts, str):
         raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
     listed = list(texts)
-    _check_strings(listed, 0)
-    return listed
-
-
-def _check_strings(texts: Sequence[object], first: int) -> None:
-    for row, text in enumerate(texts, start=first):
+    for row, text in enumerate(listed, start=first):
         if not isinstance(text, str):
             raise ValueError(f"Row {row} is {text!r}, expected a text: use an empty one for none.")
-
-
-def _explain_surrogates(texts: Sequence[str], first: int, cause: TypeError) -> None:
-    """Name the text with a lone surrogate, for which tokenizers raises an unspecific TypeError."""
-    for row, text in enumerate(texts, start=first):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"Row {row} holds the lone surrogate {text[error.start]!r} at position "
-                f"{error.start}: remove it with "
-                'text.encode(errors="ignore").decode().'
-            ) from cause
+    return listed

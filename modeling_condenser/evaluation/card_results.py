@@ -37,13 +37,13 @@ def report_on_card(
 ) -> None:
     """Put a retriever's results, beside each baseline's, into its repository and on its card.
 
-    Results on other collections, splits, depths or by another search are kept.
+    Results on other collections, splits, depths or by another search are kept. The p-values are
+    corrected (Holm) over all measures and baselines.
 
     Args:
         model: the retriever's folder.
         result: its measures and run file.
-        baselines: other systems on the same queries. The p-values are corrected (Holm) over all
-            measures and baselines.
+        baselines: other systems on the same queries.
         collection: the collection that was searched.
         source: of the collection, as in the recipe; published if it is a name on the Hub.
         depth: passages retrieved for a query.
@@ -51,38 +51,8 @@ def report_on_card(
         search: search settings; exact search by default.
         seed: of tests and intervals.
     """
-    search = search or SearchSettings()
-    intervals = {
-        measure: mean_interval(values, seed=seed)
-        for measure, values in result.evaluation.per_query.items()
-    }
-    add_result(
-        Path(model),
-        EvaluationResult(
-            collection=result.collection,
-            split=result.split,
-            depth=depth,
-            n_queries=len(next(iter(result.evaluation.per_query.values()))),
-            values=dict(result.evaluation.means),
-            **_place_on_hub(source),
-            search=changed_settings(search),
-            intervals={m: bounds for m, bounds in intervals.items() if math.isfinite(bounds[0])},
-            comparisons=compare_with_baselines(result, baselines, seed=seed),
-            qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,
-            fingerprint_passages=result.record.get("identity", {}).get("passages"),
-            command=command,
-            date=datetime.now(UTC).date().isoformat(),
-            versions=describe_machine()["versions"],
-        ),
-        run_file=result.run_file,
-    )
-    write_card(Path(model))
-
-
-def compare_with_baselines(
-    result: SystemResult, baselines: Sequence[SystemResult], *, seed: int = 0
-) -> list[BaselineComparison]:
-    """Compare a system with others in every measure, p-values corrected together."""
+    per_query = result.evaluation.per_query
+    intervals = {measure: mean_interval(values, seed=seed) for measure, values in per_query.items()}
     compared = correct(
         {
             (baseline.system, measure): comparison
@@ -90,26 +60,34 @@ def compare_with_baselines(
             for measure, comparison in result.compare_with(baseline, seed=seed).items()
         }
     )
-    return [
-        BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
-        for (name, measure), c in compared.items()
-    ]
+    search, default = search or SearchSettings(), SearchSettings()
+    settings = {} if search.is_exact else {n: getattr(search, n) for n in INDEX_SETTINGS}
+    changed = {n: value for n, value in settings.items() if value != getattr(default, n)}
+    own = EvaluationResult(
+        collection=result.collection,
+        split=result.split,
+        depth=depth,
+        n_queries=len(next(iter(per_query.values()))),
+        values=dict(result.evaluation.means),
+        **place_on_hub(source),
+        search=changed,
+        intervals={m: bounds for m, bounds in intervals.items() if math.isfinite(bounds[0])},
+        comparisons=[
+            BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
+            for (name, measure), c in compared.items()
+        ],
+        qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,
+        fingerprint_passages=result.record.get("identity", {}).get("passages"),
+        command=command,
+        date=datetime.now(UTC).date().isoformat(),
+        versions=describe_machine()["versions"],
+    )
+    add_result(Path(model), own, run_file=result.run_file)
+    write_card(Path(model))
 
 
-def changed_settings(search: SearchSettings) -> dict[str, Any]:
-    """Settings of an approximate search that differ from the defaults; empty for an exact one."""
-    default = SearchSettings()
-    changed = [n for n in INDEX_SETTINGS if getattr(search, n) != getattr(default, n)]
-    return {} if search.is_exact else {name: getattr(search, name) for name in changed}
-
-
-def name_in_commands(source: str | Path, collection: Collection) -> str:
-    """The collection's name in a published command: its name on the Hub, or its folder's."""
-    return str(source) if _place_on_hub(source) else collection.name
-
-
-def _place_on_hub(source: str | Path) -> dict[str, Any]:
-    """Fields of a result that say where the collection is on the Hub; empty for a folder."""
+def place_on_hub(source: str | Path) -> dict[str, Any]:
+    """Name and revision of a collection on the Hub; empty for a local folder."""
     if Path(source).exists() or hub_name(str(source)) is None:
         return {}
     return dict(zip(("source", "revision"), HubName.parse(str(source)), strict=True))

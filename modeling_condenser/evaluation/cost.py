@@ -6,18 +6,18 @@ A step is a forward pass over 8 texts of 64 random tokens, as in the thesis (sec
 
 import multiprocessing
 import threading
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-
-Device = Literal["cpu", "cuda"]
+import psutil
 
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
+_STEPS = 30
 _MEMORY_STEPS = 5
 
 
@@ -25,25 +25,13 @@ _MEMORY_STEPS = 5
 class EncodingCost:
     """Time and memory of one step.
 
-    Attributes:
-        device: "cpu" or "cuda".
-        hardware: name of the CPU or GPU.
-        seconds_per_step: median over the steps.
-        quartiles: lower and upper quartile of the seconds.
-        peak_memory_bytes: of weights and step together. On a GPU, what torch had allocated, without
-            the CUDA context. On a CPU, the highest resident memory of the process during a step,
-            sampled every millisecond, minus that before the model was loaded.
-        n_parameters: of the encoder.
-        dtype: of its weights.
-        batch_size: texts in a step.
-        length: tokens in a text, special tokens included.
-        n_steps: steps that were timed.
-        n_threads: of torch, on a CPU.
+    The peak memory is that of weights and step together: on a GPU, what torch had allocated; on a
+    CPU, the highest resident memory during a step minus that before the model was loaded.
     """
 
-    device: Device
+    device: str
     hardware: str
-    seconds_per_step: float
+    seconds_per_step: float  # median
     quartiles: tuple[float, float]
     peak_memory_bytes: int
     n_parameters: int
@@ -53,11 +41,6 @@ class EncodingCost:
     n_steps: int
     n_threads: int
 
-    @property
-    def texts_per_second(self) -> float:
-        """Texts of `length` tokens that the median step encodes in a second."""
-        return self.batch_size / self.seconds_per_step
-
 
 def measure_cost(
     model: str | Path,
@@ -65,53 +48,34 @@ def measure_cost(
     settings: Mapping[str, Any] | None = None,
     batch_size: int = 8,
     length: int = 64,
-    n_steps: int = 30,
-    device: Device | None = None,
 ) -> EncodingCost:
     """Measure time and memory of encoding, in a new process that takes some seconds to start.
 
     Args:
         model: folder or Hub name of a retriever.
-        settings: other keyword arguments of `Retriever`, such as the pooling.
+        settings: other keyword arguments of `Retriever`, such as pooling and device.
         batch_size: texts in a step.
-        length: tokens in a text; at most as many as the encoder allows.
-        n_steps: steps to time, after some warm-up steps.
-        device: where to encode; by default a GPU if there is one.
-
-    Raises:
-        ValueError: a size is below 1, or a text is longer than the encoder allows.
-        FileNotFoundError: there is no such model.
+        length: tokens in a text.
     """
-    for name, value in (("batch_size", batch_size), ("length", length), ("n_steps", n_steps)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}, expected at least 1")
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(
-            _measure, str(model), dict(settings or {}), batch_size, length, n_steps, device
-        ).result()
+        return pool.submit(_measure, str(model), dict(settings or {}), batch_size, length).result()
 
 
-def _measure(
-    model: str,
-    settings: dict[str, Any],
-    batch_size: int,
-    length: int,
-    n_steps: int,
-    device: Device | None,
-) -> EncodingCost:
+def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int) -> EncodingCost:
     import torch
 
-    from modeling_condenser.encoding.opening import check_length
     from modeling_condenser.encoding.retriever import Retriever
     from modeling_condenser.runs.run_folder import describe_machine
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    before = _resident_bytes()  # the libraries are imported, no model is loaded
-    retriever = Retriever(model, device=device, **settings)
-    encoder = retriever.model
-    check_length(retriever.folder, encoder, length=length)
-    batch = _random_batch(encoder, batch_size=batch_size, length=length)
+    before = psutil.Process().memory_info().rss  # the libraries are imported, no model is loaded
+    encoder = Retriever(model, **settings).model
+    device = encoder.device.type
     parameters = list(encoder.parameters())
+    special = set(encoder.tokenizer.all_special_ids)  # RoBERTa gives padding tokens no position
+    ordinary = [i for i in range(len(encoder.tokenizer)) if i not in special]
+    drawn = np.random.default_rng(0).choice(ordinary, size=(batch_size, length))
+    ids = torch.from_numpy(drawn).to(encoder.device)  # (batch_size, length)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def step() -> None:
         encoder(dict(batch))  # the modules add their outputs to the dict
@@ -123,7 +87,7 @@ def _measure(
             parameter.sum()  # weights are mapped from their file, and resident after a read
         for _ in range(_WARM_UP_STEPS):
             step()
-        seconds = [_seconds(step) for _ in range(n_steps)]
+        seconds = timeit.repeat(step, number=1, repeat=_STEPS)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             step()
@@ -131,10 +95,10 @@ def _measure(
         else:
             memory = _peak_resident_bytes(step) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
-    is_gpu = device == "cuda"
+    machine = describe_machine()["hardware"]
     return EncodingCost(
         device=device,
-        hardware=torch.cuda.get_device_name() if is_gpu else describe_machine()["hardware"]["cpu"],
+        hardware=machine["cpu"] if device == "cpu" else torch.cuda.get_device_name(),
         seconds_per_step=median,
         quartiles=(low, high),
         peak_memory_bytes=memory,
@@ -142,50 +106,24 @@ def _measure(
         dtype=str(parameters[0].dtype).removeprefix("torch."),
         batch_size=batch_size,
         length=length,
-        n_steps=n_steps,
+        n_steps=_STEPS,
         n_threads=torch.get_num_threads(),
     )
 
 
-def _random_batch(encoder: Any, *, batch_size: int, length: int) -> dict[str, Any]:
-    """Token ids without padding and special tokens, (batch_size, length), and a mask of ones."""
-    import torch
-
-    tokenizer = encoder.tokenizer
-    special = set(tokenizer.all_special_ids)  # RoBERTa gives padding tokens no position
-    ordinary = [i for i in range(len(tokenizer)) if i not in special]
-    drawn = np.random.default_rng(0).choice(ordinary, size=(batch_size, length))
-    ids = torch.from_numpy(drawn).to(encoder.device)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def _seconds(step: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
-
-def _resident_bytes() -> int:
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)
-
-
 def _peak_resident_bytes(step: Callable[[], None]) -> int:
     """The highest resident memory during some steps, sampled by a thread."""
-    samples = [_resident_bytes()]
-    finished = threading.Event()
+    process, finished = psutil.Process(), threading.Event()
+    samples = [process.memory_info().rss]
 
     def sample() -> None:
         while not finished.wait(0.001):
-            samples.append(_resident_bytes())
+            samples.append(process.memory_info().rss)
 
-    sampler = threading.Thread(target=sample)
+    sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
-    try:
-        for _ in range(_MEMORY_STEPS):
-            step()
-    finally:
-        finished.set()
-        sampler.join()
+    for _ in range(_MEMORY_STEPS):
+        step()
+    finished.set()
+    sampler.join()
     return max(samples)

@@ -1,21 +1,22 @@
-"""Run an evaluation recipe: search or compare, measure, test, and write a report.
+"""Evaluate systems: search or compare texts, measure, test, and write a report.
 
 <output_dir>/<collection>/embeddings/<system>/     vectors, shared by all splits
 <output_dir>/<collection>/<split>/<system>/        run and measures
 <output_dir>/<collection>/<split>/report.md        the report, beside its other files
 """
 
+import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.measures.measures import Evaluation
 from modeling_condenser.measures.significance import Comparison
 from modeling_condenser.measures.similarity import (
     compare_spearman,
@@ -31,14 +32,8 @@ from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.runs.recipe import fill
 
 from .cost import EncodingCost, measure_cost
-from .report import MARKDOWN_FILE, write_report
-from .report_text import summarise
-from .system_comparison import Report
+from .report import Report, write_report
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
-
-if TYPE_CHECKING:
-    from modeling_condenser.collection.collection import Collection
-    from modeling_condenser.encoding.retriever import Retriever
 
 
 @dataclass(frozen=True)
@@ -72,44 +67,63 @@ class EvaluationRecipe:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class EvaluationReport:
-    """The result of an evaluation.
+def evaluate(
+    systems: str | Path | Sequence[str | Path],
+    collection: str | Path,
+    *,
+    measures: Sequence[str] | None = None,
+    split: str = "test",
+    baseline: str | Path | None = None,
+    output_dir: str | Path = "runs/evaluation",
+    progress: bool = True,
+    **settings: Any,
+) -> Report:
+    """Search a collection with one or more systems, measure them, and test the differences.
 
-    Attributes:
-        report: all figures.
-        file: the report as Markdown; its folder contains the other files.
-    """
-
-    report: Report
-    file: Path
-
-    @property
-    def summary(self) -> str:
-        """Measures and differences as a table for the screen."""
-        return summarise(self.report)
-
-
-def evaluate(settings: Mapping[str, Any], *, progress: bool = True) -> EvaluationReport:
-    """Run an evaluation recipe.
+    Runs, measures and a report are written to `output_dir`; a search whose run is there is not
+    repeated. The results also go on the model cards of local exports.
 
     Args:
-        settings: fields of `EvaluationRecipe` and of `SearchSettings`.
+        systems: what to evaluate: folders or Hub names of encoders, TREC run files, or "bm25".
+            Settings follow commas, as in "google-bert/bert-base-uncased,pooling=mean".
+        collection: a folder (BEIR, MS MARCO or DPR), or a data set on the Hub.
+        measures: such as "MRR@10"; the first is the main one. By default MRR@10, nDCG@10 and R@100,
+            or Hit@20 and Hit@100 for a collection that has only answers.
+        split: whose queries to search and judge.
+        baseline: a further system that the others are compared with; by default the first.
+        output_dir: folder for the results.
         progress: whether to show progress bars.
+        **settings: further fields of `EvaluationRecipe` and `SearchSettings`.
 
-    Raises:
-        ValueError: a setting does not fit, or the output folder contains other runs.
-        FileNotFoundError: a system or the collection is missing.
+    Returns:
+        The report. `print` shows it as text; `means[system][measure]` and
+        `comparisons[system, measure]` are its figures, and `file` is the report as Markdown.
+
+    Example:
+        >>> report = evaluate("my-retriever", "my-collection", baseline="bm25")
+        >>> print(report)
+        >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
-    systems = _parse_systems(recipe, search)
+    listed = [systems] if isinstance(systems, str | Path) else systems
+    stated = {
+        "systems": [str(system) for system in listed],
+        "collection": str(collection),
+        "measures": measures,
+        "split": split,
+        "baseline": str(baseline) if baseline else None,
+        "output_dir": str(output_dir),
+    }
+    recipe, search = fill({**stated, **settings}, EvaluationRecipe, SearchSettings)
+    parsed = _parse_systems(recipe, search)
     if recipe.task == "retrieval":
-        return _evaluate_retrieval(recipe, search, systems, progress=progress)
-    return _evaluate_similarity(recipe, systems, progress=progress)
+        return _evaluate_retrieval(recipe, search, parsed, progress=progress)
+    return _evaluate_similarity(recipe, parsed, progress=progress)
 
 
 def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[System]:
     """The systems in the order of the tables, the baseline first."""
+    if not recipe.systems:
+        raise ValueError("the recipe names no systems: add at least one, such as bm25")
     words = [*([recipe.baseline] if recipe.baseline else []), *recipe.systems]
     systems: dict[str, System] = {}
     for system in (parse_system(word).in_dtype(search.dtype) for word in words):
@@ -118,25 +132,14 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
                 f"{systems[system.name].model} and {system.model} have the same name"
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
-    if not recipe.systems:
-        raise ValueError("the recipe names no systems: add at least one, such as bm25")
-    if recipe.task != "retrieval":
-        for system in systems.values():
-            if not system.is_dense:
-                raise ValueError(
-                    f"{system.model} has no vectors to compare: the task {recipe.task} needs"
-                    " encoders"
-                )
+        if recipe.task != "retrieval" and not system.is_dense:
+            raise ValueError(f"{system.model} has no vectors: {recipe.task} needs encoders")
     return list(systems.values())
 
 
 def _evaluate_retrieval(
-    recipe: EvaluationRecipe,
-    search: SearchSettings,
-    systems: Sequence[System],
-    *,
-    progress: bool,
-) -> EvaluationReport:
+    recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System], *, progress: bool
+) -> Report:
     collection = load_collection(recipe.collection, split=recipe.split)
     root = Path(recipe.output_dir) / _as_path(collection.name)
     folder = root / _as_path(recipe.split)
@@ -157,101 +160,61 @@ def _evaluate_retrieval(
     report = write_report(
         folder,
         results,
-        baseline=systems[0].name,
         collection=collection,
         costs=_costs(recipe, systems),
         command=_command(recipe, search, systems, collection.name),
         seed=recipe.seed,
     )
     _report_on_cards(recipe, search, systems, results, collection)
-    return EvaluationReport(report, folder / MARKDOWN_FILE)
+    return report
 
 
 def _evaluate_similarity(
     recipe: EvaluationRecipe, systems: Sequence[System], *, progress: bool
-) -> EvaluationReport:
-    file = Path(recipe.collection)
+) -> Report:
+    file, is_graded = Path(recipe.collection), recipe.task == "graded_pairs"
+    rows = (read_graded_pairs if is_graded else read_triplets)(file, columns=recipe.columns)
+    columns = list(zip(*rows, strict=True))
+    scores = np.array(columns.pop()) if is_graded else np.empty(0)
+    results: list[SystemResult] = []
+    similarities: list[np.ndarray] = []
     comparisons: dict[tuple[str, str], Comparison] = {}
-    if recipe.task == "graded_pairs":
-        first, second, scores = zip(*read_graded_pairs(file, columns=recipe.columns), strict=True)
-        n_items = len(scores)
-        evaluations, comparisons = _on_graded_pairs(
-            systems, first, second, np.array(scores), seed=recipe.seed, progress=progress
-        )
-    else:
-        triplets = read_triplets(file, columns=recipe.columns)
-        n_items = len(triplets)
-        evaluations = {s.name: _on_triplets(s, triplets, progress=progress) for s in systems}
-    folder = Path(recipe.output_dir) / _as_path(file.stem)
-    task = recipe.task.replace("_", " ")
-    report = write_report(
-        folder,
-        [
-            SystemResult(s.name, file.stem, task, evaluations[s.name], settings=dict(s.settings))
-            for s in systems
-        ],
-        baseline=systems[0].name,
-        n_items=n_items,
+    for system in systems:
+        retriever = system.open()
+        contract = retriever.contract
+        vectors = [  # (N, D) float32 each
+            retriever.encode_texts(
+                [contract.passage("", text) for text in texts],
+                contract.passage_max_length,
+                progress=progress,
+            )
+            for texts in columns
+        ]
+        if is_graded:
+            own = pair_similarities(*vectors, similarity=contract.similarity)
+            evaluation = evaluate_graded_pairs(own, scores)
+            if similarities:
+                comparison = compare_spearman(own, similarities[0], scores, seed=recipe.seed)
+                comparisons[system.name, "Spearman"] = comparison
+            similarities.append(own)
+        else:
+            evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
+        task, settings = recipe.task.replace("_", " "), dict(system.settings)
+        results.append(SystemResult(system.name, file.stem, task, evaluation, settings=settings))
+    return write_report(
+        Path(recipe.output_dir) / _as_path(file.stem),
+        results,
+        n_items=len(rows),
         comparisons=comparisons,
         costs=_costs(recipe, systems),
         command=_command(recipe, SearchSettings(), systems, file.name),
         seed=recipe.seed,
     )
-    return EvaluationReport(report, folder / MARKDOWN_FILE)
-
-
-def _on_graded_pairs(
-    systems: Sequence[System],
-    first: Sequence[str],
-    second: Sequence[str],
-    scores: np.ndarray,
-    *,
-    seed: int,
-    progress: bool,
-) -> tuple[dict[str, Evaluation], dict[tuple[str, str], Comparison]]:
-    """Correlations of each system, and comparisons of Spearman's with the first system's."""
-    similarities: dict[str, np.ndarray] = {}
-    for system in systems:
-        retriever = system.open()
-        similarities[system.name] = pair_similarities(
-            _encode(retriever, first, progress=progress),
-            _encode(retriever, second, progress=progress),
-            similarity=retriever.contract.similarity,
-        )
-    evaluations, comparisons = {}, {}
-    base = similarities[systems[0].name]
-    for name, own in similarities.items():
-        found = evaluate_graded_pairs(own, scores)
-        evaluations[name] = Evaluation({"Spearman": found.spearman, "Pearson": found.pearson}, {})
-        if own is not base:
-            comparisons[name, "Spearman"] = compare_spearman(own, base, scores, seed=seed)
-    return evaluations, comparisons
-
-
-def _on_triplets(
-    system: System, triplets: Sequence[tuple[str, str, str]], *, progress: bool
-) -> Evaluation:
-    retriever = system.open()
-    anchors, positives, negatives = (
-        _encode(retriever, side, progress=progress) for side in zip(*triplets, strict=True)
-    )
-    similarity = retriever.contract.similarity
-    found = evaluate_triplets(anchors, positives, negatives, similarity=similarity)
-    name = "triplet accuracy"
-    return Evaluation({name: found.accuracy}, {name: found.per_triplet})
-
-
-def _encode(retriever: "Retriever", texts: Sequence[str], *, progress: bool) -> np.ndarray:
-    """Vectors, (N, D) float32, of texts as passages without a title."""
-    passages = [retriever.contract.passage("", text) for text in texts]
-    length = retriever.contract.passage_max_length
-    return retriever.encode_texts(passages, length, progress=progress)
 
 
 def _costs(recipe: EvaluationRecipe, systems: Sequence[System]) -> dict[str, EncodingCost]:
-    if not recipe.cost:
-        return {}
-    return {s.name: measure_cost(s.model, settings=s.settings) for s in systems if s.is_dense}
+    dense = [system for system in systems if system.is_dense and recipe.cost]
+    return {system.name: measure_cost(system.model, settings=system.settings) for system in dense}
 
 
 def _report_on_cards(
@@ -259,23 +222,23 @@ def _report_on_cards(
     search: SearchSettings,
     systems: Sequence[System],
     results: Sequence[SystemResult],
-    collection: "Collection",
+    collection: Collection,
 ) -> None:
     """Write results on the cards of local exports that were evaluated by their own contract."""
-    baselines = list(results[:1]) if recipe.baseline else []
-    for system, result in zip(systems, results, strict=True):
+    from modeling_condenser.repository.card import PLACEHOLDER
+
+    from .card_results import place_on_hub, report_on_card
+
+    n_baselines = 1 if recipe.baseline else 0
+    name = recipe.collection if place_on_hub(recipe.collection) else collection.name
+    named = [*systems[:n_baselines], parse_system(PLACEHOLDER)]
+    for system, result in list(zip(systems, results, strict=True))[n_baselines:]:
         is_export = system.is_dense and (Path(system.model) / CONTRACT_FILE).is_file()
-        if is_export and not system.settings and result not in baselines:
-            from modeling_condenser.repository.card import PLACEHOLDER
-
-            from .card_results import name_in_commands, report_on_card
-
-            named = [*systems[: len(baselines)], parse_system(PLACEHOLDER)]
-            name = name_in_commands(recipe.collection, collection)
+        if is_export and not system.settings:
             report_on_card(
                 system.model,
                 result,
-                baselines,
+                results[:n_baselines],
                 collection=collection,
                 source=recipe.collection,
                 depth=recipe.depth,
@@ -289,27 +252,15 @@ def _command(
     recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System], collection: str
 ) -> str:
     """The command that makes a report again. Local paths are reduced to their last parts."""
-    first = 1 if recipe.baseline else 0
-    words = ["condenser", "evaluate", *(system.word for system in systems[first:]), collection]
+    words = [*(system.word for system in systems), collection]
     if recipe.baseline:
-        words += ["--baseline", systems[0].word]
-    defaults = EvaluationRecipe(systems=[], collection="")
-    for name in ("task", "split", "measures", "depth", "columns", "cost", "seed"):
-        value = getattr(recipe, name)
-        if value != getattr(defaults, name) or name == "split":
-            words += [f"--{name}", _as_word(value)]
-    for name in INDEX_SETTINGS:
-        if getattr(search, name) != getattr(SearchSettings(), name):
-            words += [f"--{name}", _as_word(getattr(search, name))]
-    return shlex.join(words)
-
-
-def _as_word(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(str, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        words += ["--baseline", words.pop(0)]
+    defaults = {**vars(EvaluationRecipe([], "")), **vars(SearchSettings()), "split": ""}
+    for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
+        value = getattr(search if name in INDEX_SETTINGS else recipe, name)
+        if value != defaults[name]:
+            words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
+    return shlex.join(["condenser", "evaluate", *words])
 
 
 def _as_path(name: str) -> str:

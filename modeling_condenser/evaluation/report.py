@@ -1,4 +1,4 @@
-"""Write the report of an evaluation.
+"""Compare systems on one task, and write a report.
 
 report.json      all figures, and what they were made from
 report.md        the same as text, tables and pictures
@@ -8,38 +8,83 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import pandas as pd
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels, fingerprint_judgements
-from modeling_condenser.measures.measures import parse_measure
-from modeling_condenser.measures.significance import ALPHA, N_RESAMPLES, Comparison
+from modeling_condenser.measures.answer_types import group_by_length, group_by_type
+from modeling_condenser.measures.significance import (
+    Comparison,
+    Values,
+    compare,
+    compare_in_groups,
+    correct,
+    holm,
+    mean_interval,
+)
+from modeling_condenser.repository.markdown import counted, p_in_words
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 
 from .cost import EncodingCost
 from .report_text import render_report
-from .system_comparison import GroupKey, Report, compare_systems
 from .system_results import SystemResult
 
-JSON_FILE, MARKDOWN_FILE, PER_QUERY_FILE = "report.json", "report.md", "per_query.tsv"
-_PICTURES = {
-    "means": "means.png",
-    "answer type": "answer_types.png",
-    "query length": "query_lengths.png",
-    "recall": "recall.png",
-    "costs": "costs.png",
-}
-_MEASURES_IN_PICTURE = 6
+_EXTREMES = 10  # queries that are listed for each system
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of an evaluation; `print(report)` shows measures and differences.
+
+    Attributes:
+        folder: of the report's files.
+        results: one for each system, the baseline first.
+        comparisons: (system, measure) -> comparison with the baseline, corrected together (Holm).
+        content: all figures, as in report.json.
+    """
+
+    folder: Path
+    results: Sequence[SystemResult]
+    comparisons: Mapping[tuple[str, str], Comparison]
+    content: Mapping[str, Any]
+
+    @property
+    def file(self) -> Path:
+        """The report as Markdown."""
+        return self.folder / "report.md"
+
+    @property
+    def means(self) -> dict[str, dict[str, float]]:
+        """System -> measure -> mean."""
+        return {result.system: result.evaluation.means for result in self.results}
+
+    def __str__(self) -> str:
+        lines, baseline = [self.content["title"]], self.content["baseline"]
+        for system, means in self.means.items():
+            lines.append(f"{system}:")
+            for measure, mean in means.items():
+                lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
+                if c := self.comparisons.get((system, measure)):
+                    p = p_in_words(c.p_adjusted)
+                    lines[-1] += f"   {c.difference:+.4f} from {baseline}, {p}"
+        if self.comparisons:
+            n_tests = counted(len(self.comparisons), "comparison")
+            lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
+        return "\n".join(lines)
 
 
 def write_report(
     folder: str | Path,
     results: Sequence[SystemResult],
     *,
-    baseline: str | None = None,
     collection: Collection | None = None,
     n_items: int | None = None,
     comparisons: Mapping[tuple[str, str], Comparison] | None = None,
@@ -50,188 +95,178 @@ def write_report(
     """Compare systems, and write the report's files.
 
     Args:
-        folder: created if missing; replaces the files of an earlier report and keeps others.
-        results: one for each system, with the same measures and queries. The first measure is the
-            main one, which pairs, wins, losses and groups of queries are about.
-        baseline: the system that the others are compared with; by default the first.
+        folder: created if missing.
+        results: one for each system, with the same measures and queries; the others are compared
+            with the first. The first measure is the main one, which groups of queries are about.
         collection: that was searched; None for graded pairs and triplets.
-        n_items: number of pairs or triplets; by default the number of queries.
+        n_items: number of pairs or triplets.
         comparisons: (system, measure) -> comparison with the baseline, for measures that are not
             means over items.
         costs: system -> cost of encoding.
         command: that makes the report again.
         seed: of all tests and intervals.
-
-    Raises:
-        ValueError: there are no results, the baseline is unknown, or the systems have different
-            measures or queries.
     """
-    folder = Path(folder)
-    report = compare_systems(
-        results,
-        baseline=baseline,
-        queries=collection.queries if collection else {},
-        n_items=n_items,
-        comparisons=comparisons or {},
-        costs=costs or {},
-        run_files={r.system: _describe_file(r.run_file, folder) for r in results if r.run_file},
-        judgements=_checksums(collection) if collection else {},
-        command=command,
-        seed=seed,
-    )
+    from .plots import draw_report
+
+    folder, first = Path(folder), results[0]
+    measures = list(first.evaluation.means)
+    values = {r.system: r.evaluation.per_query.get(measures[0], {}) for r in results}
+    queries = {q: collection.queries[q] for q in values[first.system]} if collection else {}
+    qrels = collection.qrels if collection else None
+    pairs = {
+        (later.system, earlier.system, measure): compare(
+            later.evaluation.per_query[measure], by_query, seed=seed
+        )
+        for earlier, later in combinations(results, 2)
+        for measure, by_query in earlier.evaluation.per_query.items()
+    }
+    with_first = {(s, m): c for (s, other, m), c in pairs.items() if other == first.system}
+    against_baseline = correct({**with_first, **(comparisons or {})})
+    items = counted(len(queries), "query", "queries") if queries else counted(n_items or 0, "item")
+    content = {
+        "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on {items}",
+        "collection": first.collection,
+        "split": first.split,
+        "unanswerable": first.evaluation.unanswerable,
+        "baseline": first.system,
+        "systems": {
+            r.system: {
+                "settings": dict(r.settings),
+                "record": dict(r.record),
+                "run_file": f"{r.run_file.parent.name}/{r.run_file.name}" if r.run_file else None,
+                "run_sha256": checksum_file(r.run_file) if r.run_file else None,
+                "cost": asdict(costs[r.system]) if costs and r.system in costs else None,
+            }
+            for r in results
+        },
+        "results": {
+            measure: {
+                r.system: _figures(
+                    r.evaluation.means[measure],
+                    r.evaluation.per_query.get(measure),
+                    against_baseline.get((r.system, measure)),
+                    seed=seed,
+                )
+                for r in results
+            }
+            for measure in measures
+        },
+        "pairs": _describe_pairs(correct(pairs), values, seed=seed),
+        "extremes": {s: _extremes(values, s, queries) for s in values if s != first.system},
+        "breakdowns": {
+            by: _break_down(values, groups, seed=seed)
+            for by, groups in (
+                ("answer type", group_by_type(queries)),
+                ("query length", group_by_length(queries)),
+            )
+            if groups
+        },
+        "judgements_sha256": fingerprint_judgements(collection) if collection else None,
+        "qrels_sha256": checksum_qrels(qrels) if qrels else None,
+        "command": command,
+        "seed": seed,
+        **describe_machine(),
+    }
+    content = json.loads(json.dumps(content, default=str))
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (JSON_FILE, MARKDOWN_FILE, PER_QUERY_FILE, *_PICTURES.values()):
-        (folder / name).unlink(missing_ok=True)
-    _draw(report, folder)
-    (folder / MARKDOWN_FILE).write_text(render_report(report), encoding="utf-8")
-    if report.queries:
-        (folder / PER_QUERY_FILE).write_text(_per_query_table(report), encoding="utf-8")
-    write_json(folder / JSON_FILE, as_json(report))
+    content["pictures"] = draw_report(content, folder)
+    report = Report(folder, results, against_baseline, content)
+    report.file.write_text(render_report(content), encoding="utf-8")
+    if queries:
+        columns = {
+            f"{r.system} {m}": by_query
+            for r in results
+            for m, by_query in r.evaluation.per_query.items()
+        }
+        texts = {query: " ".join(text.split()) for query, text in queries.items()}
+        table = pd.DataFrame({"text": texts, **columns})
+        table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
+    write_json(folder / "report.json", content)
     return report
 
 
-def _describe_file(file: Path, folder: Path) -> tuple[str, str]:
-    """Where a run file is, as seen from the report (its bare name elsewhere), and its SHA-256."""
-    place, root = file.resolve(), folder.resolve()
-    inside = place.is_relative_to(root)
-    return place.relative_to(root).as_posix() if inside else file.name, checksum_file(file)
-
-
-def _checksums(collection: Collection) -> dict[str, str]:
-    sums = {"queries, judgements and answers": fingerprint_judgements(collection)}
-    if collection.qrels:
-        sums["judgements, as sorted TREC lines"] = checksum_qrels(collection.qrels)
-    return sums
-
-
-def _draw(report: Report, folder: Path) -> None:
-    """Draw all pictures that the report has figures for, and name them in it."""
-    from .plots import Estimate, plot_bars, plot_points
-
-    def draw(name: str, plot: Callable[..., Path], panels: Any, **settings: Any) -> None:
-        plot(panels, folder / _PICTURES[name], baseline=report.baseline, **settings)
-        report.pictures[name] = _PICTURES[name]
-
-    means = {result.system: result.evaluation.means for result in report.results}
-    estimates = {
-        measure: {s: Estimate(means[s][measure], report.intervals.get((s, measure))) for s in means}
-        for measure in report.measures[:_MEASURES_IN_PICTURE]
-    }
-    if report.queries and report.n_items > 1:
-        draw("means", plot_bars, estimates)
-    for breakdown in report.breakdowns:
-        panels = {
-            f"{group} ({size:,})": {
-                s: Estimate(breakdown.means[GroupKey(group, s)]) for s in report.systems
-            }
-            for group, size in breakdown.sizes.items()
-        }
-        draw(breakdown.by, plot_bars, panels)
-    for family in ("R", "Hit") if report.queries else ():
-        parsed = {measure: parse_measure(measure) for measure in report.measures}
-        cutoffs = {
-            m: p.cutoff for m, p in parsed.items() if p.family == family and p.threshold == 1
-        }
-        if len(cutoffs) > 1:
-            points = {s: [(k, means[s][m]) for m, k in cutoffs.items()] for s in means}
-            settings = {"y_label": f"{family}@k", "is_logarithmic": True}
-            draw("recall", plot_points, {"k, passages": points}, **settings)
-    if report.costs:
-        quality = {system: means[system][report.main_measure] for system in report.costs}
-        costs = {
-            "milliseconds for a step": {
-                s: [(c.seconds_per_step * 1e3, quality[s])] for s, c in report.costs.items()
-            },
-            "peak memory of a step (MB)": {
-                s: [(c.peak_memory_bytes / 1e6, quality[s])] for s, c in report.costs.items()
-            },
-        }
-        draw("costs", plot_points, costs, y_label=report.main_measure)
-
-
-def _per_query_table(report: Report) -> str:
-    """All values as tab-separated lines; white space within a text becomes one blank."""
-    columns = [(s, m) for s in report.systems for m in report.measures]
-    lines = ["\t".join(["query_id", "text", *(" ".join(f"{s} {m}".split()) for s, m in columns)])]
-    values = {m: report.values(m) for m in report.measures}
-    for query_id, text in report.queries.items():
-        numbers = [repr(values[m][s][query_id]) for s, m in columns]
-        lines.append("\t".join([query_id, " ".join(text.split()), *numbers]))
-    return "\n".join(lines) + "\n"
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """The content of report.json."""
-    first = report.results[0]
+def _figures(
+    mean: float, values: Values | None, comparison: Comparison | None, *, seed: int
+) -> dict[str, Any]:
+    """A mean, its interval if it is one over queries, and its comparison with the baseline."""
     return {
-        "command": report.command,
-        "seed": report.seed,
-        **report.machine,
-        "tests": {
-            "randomisation": f"two-sided, paired, over queries; {N_RESAMPLES} resamples",
-            "interval": f"95 % percentile bootstrap over queries; {N_RESAMPLES} resamples",
-            "groups": "paired t-test over the means of ten random groups of queries",
-            "correction": "Holm, over each list of comparisons",
-            "significant_below": ALPHA,
-        },
-        "collection": first.collection,
-        "split": first.split,
-        "n_items": report.n_items,
-        "unanswerable": list(first.evaluation.unanswerable),
-        "measures": report.measures,
-        "baseline": report.baseline,
-        "judgements_sha256": dict(report.judgements),
-        "pictures": report.pictures,
-        "costs": {system: asdict(cost) for system, cost in report.costs.items()},
-        "systems": [_system_json(report, result) for result in report.results],
-        "against_baseline": [
-            _comparison_json(c, system=s, baseline=report.baseline, measure=m)
-            for (s, m), c in report.comparisons.items()
-        ],
-        "pairs": [
-            _comparison_json(c, system=s, baseline=other, measure=m)
-            for (s, other, m), c in report.pairs.items()
-        ],
-        "group_tests": [
-            {"system": s, "baseline": other, "measure": report.main_measure, "p_adjusted": p}
-            for (s, other), p in report.group_p_values.items()
-        ],
-        "wins": report.wins,
-        "losses": report.losses,
-        "breakdowns": [
-            {
-                "by": breakdown.by,
-                "n_left_out": breakdown.n_left_out,
-                "n_queries": breakdown.sizes,
-                "means": [{**key._asdict(), "mean": m} for key, m in breakdown.means.items()],
-                "against_baseline": [
-                    _comparison_json(c, **key._asdict()) for key, c in breakdown.comparisons.items()
-                ],
-            }
-            for breakdown in report.breakdowns
-        ],
+        "mean": mean,
+        "interval": _bounds(mean_interval(values, seed=seed)) if values else None,
+        "against_baseline": _compared(comparison) if comparison else None,
     }
 
 
-def _system_json(report: Report, result: SystemResult) -> dict[str, Any]:
-    name = result.system
-    run_file, checksum = report.run_files.get(name, (None, None))
-    return {
-        "name": name,
-        "means": result.evaluation.means,
-        "intervals": {m: _bounds(i) for (s, m), i in report.intervals.items() if s == name},
-        "run_file": run_file,
-        "run_sha256": checksum,
-        "settings": json.loads(json.dumps(dict(result.settings), default=str)),
-        "record": json.loads(json.dumps(dict(result.record), default=str)),
-    }
-
-
-def _comparison_json(comparison: Comparison, **names: str | None) -> dict[str, Any]:
-    figures = {**comparison._asdict(), "interval": _bounds(comparison.interval)}
-    return {**names, **figures, "is_significant": comparison.is_significant}
+def _compared(c: Comparison) -> dict[str, Any]:
+    return {**c._asdict(), "interval": _bounds(c.interval), "is_significant": c.is_significant}
 
 
 def _bounds(interval: tuple[float, float]) -> list[float] | None:
     """An interval in JSON, which has no infinity."""
     return list(interval) if all(map(math.isfinite, interval)) else None
+
+
+def _describe_pairs(
+    pairs: Mapping[tuple[str, str, str], Comparison], values: Mapping[str, Values], *, seed: int
+) -> list[dict[str, Any]]:
+    names = list(dict.fromkeys((system, other) for system, other, _ in pairs))
+    t_tests = [compare_in_groups(values[a], values[b], seed=seed) for a, b in names]
+    adjusted = holm([p for p in t_tests if p is not None]) or t_tests  # all are None, or none is
+    return [
+        {
+            "system": a,
+            "other": b,
+            "measures": {m: _compared(c) for (*pair, m), c in pairs.items() if pair == [a, b]},
+            "t_test": p,
+        }
+        for (a, b), p in zip(names, adjusted, strict=True)
+    ]
+
+
+def _extremes(
+    values: Mapping[str, Values], system: str, queries: Mapping[str, str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The queries with the greatest gains and losses; equal ones by id."""
+    own, base = values[system], next(iter(values.values()))
+    found = {}
+    for name, sign in (("gains", 1), ("losses", -1)):
+        changes = [(sign * (base[q] - own[q]), q) for q in queries]
+        found[name] = [
+            {"id": q, "query": queries[q], "value": own[q], "difference": -sign * change}
+            for change, q in sorted(changes)[:_EXTREMES]
+            if change < -1e-9
+        ]
+    return found
+
+
+def _break_down(
+    values: Mapping[str, Values], groups: Mapping[str, Sequence[str]], *, seed: int
+) -> dict[str, Any]:
+    """Compare systems with the first one within disjoint groups of queries."""
+    baseline, *others = values
+    parts = {
+        (group, system): {query: by_query[query] for query in ids}
+        for group, ids in groups.items()
+        for system, by_query in values.items()
+    }
+    compared = correct(
+        {
+            (group, system): compare(parts[group, system], parts[group, baseline], seed=seed)
+            for group in groups
+            for system in others
+        }
+    )
+    return {
+        group: {
+            "n_queries": len(ids),
+            "systems": {
+                system: _figures(
+                    fmean(parts[group, system].values()),
+                    parts[group, system],
+                    compared.get((group, system)),
+                    seed=seed,
+                )
+                for system in values
+            },
+        }
+        for group, ids in groups.items()
+    }

@@ -12,11 +12,12 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_passages
@@ -26,25 +27,20 @@ from modeling_condenser.measures.measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,
     Evaluation,
+    Hit,
     check_measures,
     evaluate_answers,
     evaluate_run,
     make_evaluation,
 )
 from modeling_condenser.measures.significance import Comparison, compare
-from modeling_condenser.retrieval.fusion import DEPTH, Fusion
+from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
 from modeling_condenser.runs.whole_files import write_json
 
-if TYPE_CHECKING:
-    from modeling_condenser.retrieval.dense import SearchSettings
-
-METRICS_FILE = "metrics.json"
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
 """Fields of `SearchSettings` that an approximate search's result depends on."""
-
-_FUSIONS = (Fusion("rrf"), *(Fusion("weighted", tenths / 10) for tenths in range(1, 10)))
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +83,14 @@ def evaluate_system(
     split: str = "test",
     depth: int = 100,
     measures: Sequence[str] | None = None,
-    search: "SearchSettings | None" = None,
+    search: SearchSettings | None = None,
     work_folder: Path | None = None,
     name: str | None = None,
     progress: bool = True,
 ) -> SystemResult:
     """Search a collection with a system, and measure its run.
+
+    If `out` contains the run of the same search, it is read and measured again.
 
     Args:
         system: "bm25", a run file, or an encoder's folder or Hub name; see `parse_system`.
@@ -100,37 +98,48 @@ def evaluate_system(
         out: folder for the run, the measures and, without `work_folder`, embeddings and index.
         split: whose queries to search and judge.
         depth: passages to retrieve for each query.
-        measures: such as "MRR@10"; by default MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for
-            a collection that has answers only.
+        measures: such as "MRR@10"; see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index.
         name: of the system in files and tables; by default made from the folder's name.
         progress: whether to show progress bars.
 
-    Returns:
-        The measures. If `out` contains the run of the same search, it is read and measured again.
-
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
-        FileNotFoundError: the collection, or the retriever's contract, is missing.
     """
-    out = Path(out)
+    if depth < 1:
+        raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
+    out, search = Path(out), search or SearchSettings()
     if not isinstance(system, System):
         system = parse_system(system)
-    if search is not None:
-        system = system.in_dtype(search.dtype)
+    system = system.in_dtype(search.dtype)
     if name:
         system = dataclasses.replace(system, name=name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
-    if depth < 1:
-        raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
-    run, run_file, record = _search_once(
-        system, collection, out, depth, search, work_folder or out, progress
-    )
+    run_file = out / f"{_run_name(system, depth, search)}.trec"
+    identity = _identity(system, collection, depth, search)
+    if run_file.is_file() and run_file.with_suffix(".json").is_file():
+        record = json.loads(run_file.with_suffix(".json").read_text())
+        changed = [key for key in identity if record["identity"].get(key) != identity[key]]
+        if changed:
+            raise ValueError(
+                f"{out} contains another run, with a different {', '.join(changed)}: choose"
+                " another output_dir, or remove this one"
+            )
+        run = read_run(run_file)
+    else:
+        searcher = open_searcher(
+            system, collection.passages, work_folder or out, settings=search, progress=progress
+        )
+        run, record = _search(searcher, collection, depth)
+        record["identity"] = identity
+        out.mkdir(parents=True, exist_ok=True)
+        write_run(run, run_file, tag="_".join(system.name.split()))
+        write_json(run_file.with_suffix(".json"), record)
     evaluation = measure_run(collection, run, measures=measures)
     facts = {"system": system.name, "collection": collection.name, "split": split}
-    write_json(out / METRICS_FILE, {**facts, "depth": depth, "evaluation": asdict(evaluation)})
+    write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
         **facts,
         evaluation=evaluation,
@@ -140,63 +149,17 @@ def evaluate_system(
     )
 
 
-def _search_once(
-    system: System,
-    collection: Collection,
-    folder: Path,
-    depth: int,
-    search: "SearchSettings | None",
-    work_folder: Path,
-    progress: bool,
-) -> tuple[Run, Path, dict[str, Any]]:
-    """The run, its file and its record, read if the folder already contains them."""
-    is_approximate = system.is_dense and search is not None and not search.is_exact
-    index = [search.index, search.search_parameters] if search and is_approximate else []
-    stem = "-".join(["run", str(depth), *filter(None, index)])
-    stem = "".join(c if c.isalnum() or c in "=-" else "_" for c in stem)
-    file, record_file = folder / f"{stem}.trec", folder / f"{stem}.json"
-    identity = _identity(system, collection, depth, search)
-    if file.is_file() and record_file.is_file():
-        record = json.loads(record_file.read_text())
-        changed = [key for key in identity if record["identity"].get(key) != identity[key]]
-        if changed:
-            raise ValueError(
-                f"{folder} contains another run, with a different {', '.join(changed)}: choose"
-                " another output_dir, or remove this one"
-            )
-        return read_run(file), file, record
-    logger.info("Searching %s with %s", collection.name, system.name)
-    searcher = open_searcher(
-        system, collection.passages, work_folder, settings=search, progress=progress
-    )
-    started = time.perf_counter()
-    run = searcher.search(collection.queries, depth=depth)
-    seconds = time.perf_counter() - started
-    record = {
-        "identity": identity,
-        "search_seconds": round(seconds, 3),
-        "queries_per_second": round(len(collection.queries) / seconds, 1),
-    }
-    if system.is_dense:
-        from modeling_condenser.retrieval.dense import DenseSearcher
-
-        assert isinstance(searcher, DenseSearcher)
-        record |= searcher.measure_recall(collection.queries, run, depth=depth)
-        record["encoding"] = searcher.embeddings.record
-    folder.mkdir(parents=True, exist_ok=True)
-    write_run(run, file, tag="_".join(system.name.split()))
-    write_json(record_file, record)
-    return run, file, record
+def _run_name(system: System, depth: int, search: SearchSettings) -> str:
+    words = ["run", str(depth)]
+    if system.is_dense and not search.is_exact:
+        words += [word for word in (search.index, search.search_parameters) if word]
+    return re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
 
 
 def _identity(
-    system: System, collection: Collection, depth: int, search: "SearchSettings | None"
+    system: System, collection: Collection, depth: int, search: SearchSettings
 ) -> dict[str, Any]:
     """Everything that the run depends on."""
-    if system.is_dense and search is None:
-        from modeling_condenser.retrieval.dense import SearchSettings
-
-        search = SearchSettings()
     queries = json.dumps(list(collection.queries.items())).encode()
     return {
         "system": system.fingerprint,
@@ -207,37 +170,45 @@ def _identity(
     }
 
 
+def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run, dict[str, Any]]:
+    """The run, and its record: time, and of a dense system recall and encoding."""
+    started = time.perf_counter()
+    run = searcher.search(collection.queries, depth=depth)
+    seconds = time.perf_counter() - started
+    record: dict[str, Any] = {
+        "search_seconds": round(seconds, 3),
+        "queries_per_second": round(len(collection.queries) / seconds, 1),
+    }
+    if isinstance(searcher, DenseSearcher):
+        record |= searcher.measure_recall(collection.queries, run, depth=depth)
+        record["encoding"] = searcher.embeddings.record
+    return run, record
+
+
 def measure_run(
     collection: Collection, run: Run, *, measures: Sequence[str] | None = None
 ) -> Evaluation:
     """Measure a run by a collection's judgements, its answers, or both.
 
-    Raises:
-        ValueError: a measure needs judgements or answers that the collection does not have.
+    By default the measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection
+    that has answers only.
     """
     if measures is None:
         measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
     parsed = check_measures(measures)
-    by_answer = [name for name, measure in parsed.items() if measure.is_by_answer]
-    judged = [name for name, measure in parsed.items() if not measure.is_by_answer]
-    for names, given, what in (
-        (by_answer, collection.answers, "answers"),
-        (judged, collection.qrels, "judgements"),
-    ):
-        if names and not given:
+    by_answer = [name for name, measure in parsed.items() if isinstance(measure, Hit)]
+    judged = [name for name in parsed if name not in by_answer]
+    needs = {"answers": by_answer, "qrels": judged}
+    for what, names in needs.items():
+        if names and not getattr(collection, what):
             raise ValueError(
                 f"{', '.join(names)} cannot be measured: {collection.name} has no {what}. Choose"
-                f" other measures, or add {what} to the collection"
+                " other measures"
             )
     depth = max((len(found) for found in run.values()), default=0)
-    deeper = [name for name, measure in parsed.items() if (measure.cutoff or 0) > depth]
+    deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
     if deeper:
-        logger.warning(
-            "%s: no query of the run has more than %d passages. Deeper measures need a greater "
-            "depth.",
-            ", ".join(deeper),
-            depth,
-        )
+        logger.warning("%s: no query has more than %d passages", ", ".join(deeper), depth)
 
     def texts(ids: list[str]) -> list[str]:
         found = find_texts(collection.passages, ids)
@@ -253,34 +224,3 @@ def measure_run(
     shared = [q for q in others.per_query[judged[0]] if q in hits.per_query[by_answer[0]]]
     per_query = {name: {q: values[name][q] for q in shared} for name in parsed}
     return make_evaluation(per_query, unanswerable=others.unanswerable)
-
-
-def choose_fusion(
-    bm25_run: Run,
-    dense_run: Run,
-    qrels: Mapping[str, Mapping[str, int]],
-    *,
-    measure: str = "MRR@10",
-    depth: int = DEPTH,
-) -> Fusion:
-    """Choose how to fuse BM25 with a dense run, on development queries.
-
-    The candidates are reciprocal rank fusion, and weighted sums with a weight of 0.1 to 0.9 for the
-    dense run. The first of equally good candidates is chosen.
-
-    Args:
-        bm25_run: of the development queries.
-        dense_run: of the same queries.
-        qrels: their judgements. Other queries of the runs are ignored.
-        measure: to compare the candidates in.
-        depth: of the fused runs.
-    """
-    means = {
-        fusion: evaluate_run(
-            qrels, fusion.fuse(bm25_run, dense_run, depth=depth), measures=[measure]
-        ).means[measure]
-        for fusion in _FUSIONS
-    }
-    best = max(means, key=means.__getitem__)
-    logger.info("Fusing by %s: %s %.4f on %d queries", best, measure, means[best], len(qrels))
-    return best

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers.trainer import TRAINER_STATE_NAME
 
-from modeling_condenser.runs.checkpoints import MANIFEST, find_damage, last_whole_checkpoint
+from modeling_condenser.runs.checkpoints import is_complete, last_whole_checkpoint
 from modeling_condenser.runs.run_folder import whole_folder
 
 from .errors import HubError
@@ -26,19 +26,13 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
         `run_folder/checkpoint-N`; or a later one that the run folder has already.
 
     Raises:
-        HubError: the repository is not there, holds no checkpoint, or a damaged one.
+        HubError: the repository is not there or holds no checkpoint.
     """
     fetched = fetch(name, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
-    if not (fetched / MANIFEST).is_file():
+    if not is_complete(fetched):
         raise HubError(
             f"{name} holds no {LAST_CHECKPOINT}/ that this package made: push with "
             'push_to_hub=True and hub_strategy="checkpoint" to be able to go on from the Hub.'
-        )
-    damage = find_damage(fetched)
-    if damage:
-        raise HubError(
-            f"The checkpoint in {name} cannot be resumed from: {damage}. Name an older commit, as "
-            f"in {name.partition('@')[0]}@COMMIT, or start anew."
         )
     step = _step(fetched)
     local = last_whole_checkpoint(run_folder)

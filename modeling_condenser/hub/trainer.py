@@ -5,7 +5,6 @@ out code and card and send a pickle of the arguments, and its two commits can pa
 is one commit of a whole repository.
 """
 
-import json
 import logging
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,7 @@ from modeling_condenser.runs.checkpoints import (
     last_whole_checkpoint,
     seal_checkpoint,
 )
-from modeling_condenser.runs.whole_files import link_or_copy, write_json
+from modeling_condenser.runs.whole_files import link_or_copy
 
 from .checkpoint_fetching import LAST_CHECKPOINT, fetch_checkpoint
 from .commits import Committed, Target, commit
@@ -229,11 +228,9 @@ class WholeTrainer(Trainer):
 
 
 def _add_training_state(checkpoint: Path, folder: Path) -> None:
-    """Put a sealed checkpoint into a folder, still sealed, without the pickle of the arguments."""
-    folder.mkdir()
-    manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    manifest.pop(TRAINING_ARGS_NAME, None)
-    for name in manifest:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(checkpoint / name, folder / name)
-    write_json(folder / MANIFEST, manifest)
+    """Put a complete checkpoint into a folder, without the pickle of the arguments."""
+    for file in checkpoint.rglob("*"):
+        if file.is_file() and file.name != TRAINING_ARGS_NAME:
+            target = folder / file.relative_to(checkpoint)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, target)

@@ -1,259 +1,251 @@
-"""Mine the hard negatives of some queries.
+"""Mine the hard negatives of some queries: search, filter by rank and score, draw, filter by text.
 
-The steps are: search, filter by rank and score and draw (`candidates.py`), filter by text
-(`judging.py`).
+Reading a passage, and above all scoring it with a cross-encoder, costs far more than finding it. So
+candidates are judged only until a query has enough negatives: for 30 negatives from the first 200
+passages, some 30 are scored and not 200.
 """
 
-import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import compress, islice
+from typing import NamedTuple
+
+import numpy as np
 
 from modeling_condenser.collection.answers import AnswerMatcher
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.lookup import find_rows
-from modeling_condenser.retrieval.runs import Run
 from modeling_condenser.retrieval.systems import Searcher
 
-from .candidates import Candidate, draw_order, to_candidates
+from .candidates import Candidate, draw_order, filter_candidates, to_candidates
 from .cross_encoder import RelevanceScorer
-from .judging import (
-    ANSWER,
-    Key,
-    PassageReader,
-    Selection,
-    TextJudge,
-    Verdict,
-    join_title,
-    select,
-)
-from .positives import Positives
+from .hard_negatives import HardNegatives, json_line, judged_positives
+from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
-_EXAMPLE_QUERIES = 64  # whose texts are in memory at once, with all their passages
+ANSWER, CROSS_ENCODER, RELABELLED = "answer", "cross_encoder", "relabelled_as_positive"
+TEXT_FILTERS = (ANSWER, CROSS_ENCODER, RELABELLED)
+_BATCH_PAIRS = 10_000  # query-passage pairs whose texts are in memory at once
+_BATCH_EXAMPLES = 64  # queries whose examples are in memory at once
+
+Key = tuple[str, str]
+"""Query id and passage id."""
 
 
-@dataclass(frozen=True)
-class HardNegatives:
-    """What was mined for one query; a line of negatives.jsonl.
+class Verdict(NamedTuple):
+    """Why a candidate is not a negative (None if it is one), and the cross-encoder's score."""
 
-    Attributes:
-        query_id: the query.
-        positive_ids: passages judged relevant, and those that the cross-encoder considers relevant.
-        negative_ids: best first; empty if no candidate remained.
-        negative_scores: the searcher's scores of the negatives.
-        positive_teacher_scores: the cross-encoder's scores (log-odds); None without one.
-        negative_teacher_scores: the same of the negatives.
-    """
-
-    query_id: str
-    positive_ids: tuple[str, ...]
-    negative_ids: tuple[str, ...]
-    negative_scores: tuple[float, ...]
-    positive_teacher_scores: tuple[float, ...] | None = None
-    negative_teacher_scores: tuple[float, ...] | None = None
-
-    @property
-    def passage_ids(self) -> tuple[str, ...]:
-        """Positives and negatives."""
-        return self.positive_ids + self.negative_ids
-
-    def line(self) -> str:
-        """The line of negatives.jsonl."""
-        return _json_line({name: value for name, value in vars(self).items() if value is not None})
-
-    def example_lines(self, query: str, texts: Mapping[str, str]) -> Iterator[str]:
-        """The lines of examples.jsonl, one for each positive; none without a negative.
-
-        Args:
-            query: its text.
-            texts: passage id -> title and text as one.
-        """
-        if not self.negative_ids:
-            return
-        negatives = [texts[passage_id] for passage_id in self.negative_ids]
-        for place, passage_id in enumerate(self.positive_ids):
-            example = {"query": query, "positive": texts[passage_id], "negatives": negatives}
-            if self.positive_teacher_scores is not None:
-                example["positive_score"] = self.positive_teacher_scores[place]  # type: ignore[assignment]
-                example["negative_scores"] = self.negative_teacher_scores  # type: ignore[assignment]
-            yield _json_line(example)
+    reason: str | None = None
+    score: float = math.nan
 
 
-def _json_line(record: Mapping[str, object]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+class Selection(NamedTuple):
+    """A query's negatives, and candidates that the cross-encoder considers positives, by rank."""
+
+    negatives: list[Candidate]
+    relabelled: list[Candidate]
 
 
-@dataclass(frozen=True)
 class Miner:
-    """Mines queries of one collection.
+    """Mines queries of one collection; `index` is of its passages."""
 
-    Attributes:
-        recipe: which passages are negatives.
-        collection: passages, queries, judgements, answers.
-        searcher: finds candidates.
-        positives: of the queries, by judgements; None to find them by answers.
-        copies: positive -> other passages with its text; see `find_copies`.
-        scorer: the cross-encoder, if the recipe names one.
-        checks_ids: whether the searcher may name passages that the collection does not have.
-    """
-
-    recipe: MiningRecipe
-    collection: Collection
-    searcher: Searcher
-    positives: Positives | None
-    copies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    scorer: RelevanceScorer | None = None
-    checks_ids: bool = False
+    def __init__(
+        self,
+        recipe: MiningRecipe,
+        collection: Collection,
+        searcher: Searcher,
+        index: PassageIndex,
+        *,
+        scorer: RelevanceScorer | None = None,
+    ):
+        self.recipe, self.collection = recipe, collection
+        self.searcher, self.index, self.scorer = searcher, index, scorer
+        self._judged = judged_positives(collection) if recipe.positives == "judgements" else {}
+        self._matchers = {
+            query_id: AnswerMatcher(answers, match=recipe.answer_match)
+            for query_id, answers in collection.answers.items()
+            if recipe.needs_answers and answers
+        }
 
     def mine(self, query_ids: Iterable[str]) -> tuple[list[HardNegatives], Counter[str]]:
-        """Mine the hard negatives of some queries.
-
-        Args:
-            query_ids: of queries that have a positive, or answers.
+        """Mine the hard negatives of queries that have a positive, or answers.
 
         Returns:
             One entry for each query with a positive, in their order; and counts for the record.
-
-        Raises:
-            ValueError: the searcher names a passage that the collection does not have, or a score
-                is not finite.
         """
+        recipe, counts = self.recipe, Counter[str]()
         queries = {query_id: self.collection.queries[query_id] for query_id in query_ids}
-        run = self.searcher.search(queries, depth=self.recipe.last_rank)
-        matchers = self._matchers(queries)
-        if self.positives is None:
-            positives = self._answered(run, matchers)
-        else:
-            positives = {query_id: self.positives[query_id] for query_id in queries}
-        counts: Counter[str] = Counter()
-        orders = self._orders(run, positives, counts)
-        mined = self._judge(positives, orders, matchers, counts)
-        if self.checks_ids:
-            find_rows(self.collection.passages, (i for m in mined for i in m.negative_ids))
-        n = self.recipe.n_negatives or 0
-        for entry in mined:
-            n_found = len(entry.negative_ids)
+        run = self.searcher.search(queries, depth=recipe.last_rank)
+        orders, positives = {}, {}
+        for query_id in queries:
+            found = run.get(query_id, {})
+            positives[query_id] = self._judged.get(query_id) or self._answered(query_id, found)
+            if positives[query_id]:
+                orders[query_id] = self._order(query_id, found, positives[query_id], counts)
+        selections = select(orders, self._judge, n=recipe.n_negatives, dropped=counts)
+        scores = self._score_positives({query_id: positives[query_id] for query_id in selections})
+        mined = []
+        for query_id, selection in selections.items():
+            own = positives[query_id]
+            mined.append(_record(query_id, own, list(islice(scores, len(own))), selection))
+            n_found = len(selection.negatives)
             counts["queries"] += 1
             counts["negatives"] += n_found
             counts["queries_without_negatives"] += n_found == 0
-            counts["queries_with_fewer"] += 0 < n_found < n
+            counts["queries_with_fewer"] += 0 < n_found < (recipe.n_negatives or 0)
         return mined, counts
 
-    def example_lines(self, mined: Sequence[HardNegatives]) -> Iterator[str]:
-        """The lines of examples.jsonl for queries that were mined."""
-        complete = [entry for entry in mined if entry.negative_ids]
-        ids = (passage_id for entry in complete for passage_id in entry.passage_ids)
-        reader = PassageReader(self.collection.passages, ids)
-        for first in range(0, len(complete), _EXAMPLE_QUERIES):
-            batch = complete[first : first + _EXAMPLE_QUERIES]
-            found = reader.read(passage_id for entry in batch for passage_id in entry.passage_ids)
-            separator = self.recipe.title_separator
-            texts = {i: join_title(*passage, separator) for i, passage in found.items()}
-            for entry in batch:
-                yield from entry.example_lines(self.collection.queries[entry.query_id], texts)
+    def _answered(self, query_id: str, found: Mapping[str, float]) -> tuple[str, ...]:
+        """The first passage found with an answer (Karpukhin et al. 2020, section 4.2), if any."""
+        ids = [candidate.passage_id for candidate in to_candidates(found)]
+        texts = self.index.read(ids)
+        with_answer = (i for i in ids if self._matchers[query_id].is_in(texts[i][1]))
+        return tuple(islice(with_answer, 1))
 
-    def _matchers(self, query_ids: Iterable[str]) -> dict[str, AnswerMatcher]:
-        if not self.recipe.needs_answers:
-            return {}
-        answers = self.collection.answers
-        return {
-            query_id: AnswerMatcher(answers[query_id], match=self.recipe.answer_match)
-            for query_id in query_ids
-            if answers.get(query_id)
-        }
-
-    def _answered(
-        self, run: Run, matchers: Mapping[str, AnswerMatcher]
-    ) -> dict[str, tuple[str, ...]]:
-        """The first passage found with an answer (Karpukhin et al. 2020, section 4.2).
-
-        As in DPR, queries that have no such passage are left out.
-        """
-        orders = {query_id: to_candidates(run.get(query_id, {})) for query_id in matchers}
-        ids = {candidate.passage_id for order in orders.values() for candidate in order}
-        reader = PassageReader(self.collection.passages, ids)
-        judge = TextJudge(self.collection.queries, reader, matchers)
-
-        def has_answer(keys: Sequence[Key]) -> list[Verdict]:
-            reasons = [verdict.reason for verdict in judge.judge(keys)]
-            return [Verdict(None if reason == ANSWER else "no answer") for reason in reasons]
-
-        selections = select(orders, has_answer, n=1, dropped=Counter())
-        return {
-            query_id: (selection.negatives[0].passage_id,)
-            for query_id, selection in selections.items()
-            if selection.negatives
-        }
-
-    def _orders(
-        self, run: Run, positives: Positives, counts: Counter[str]
-    ) -> dict[str, list[Candidate]]:
-        """Each query's candidates, in the order in which they become negatives."""
-        recipe = self.recipe
-        orders = {}
-        for query_id, own in positives.items():
-            scores = run.get(query_id, {})
-            n_candidates = max(min(len(scores), recipe.last_rank) - recipe.first_rank + 1, 0)
-            counts["candidates"] += n_candidates
-            counts["queries_without_candidates"] += n_candidates == 0
-            copies = {copy for passage_id in own for copy in self.copies.get(passage_id, ())}
-            orders[query_id] = draw_order(
-                recipe.candidates.apply(scores, own, copies=copies, dropped=counts),
-                query_id=query_id,
-                seed=recipe.seed,
-                sampling=recipe.sampling,
-            )
-        return orders
-
-    def _judge(
+    def _order(
         self,
-        positives: Positives,
-        orders: Mapping[str, list[Candidate]],
-        matchers: Mapping[str, AnswerMatcher],
+        query_id: str,
+        found: Mapping[str, float],
+        positives: Sequence[str],
         counts: Counter[str],
-    ) -> list[HardNegatives]:
-        """Select negatives among the candidates, and score the positives with the cross-encoder."""
-        judge: Callable[[Sequence[Key]], list[Verdict]] = _accept_all
-        scores: dict[str, list[float]] = {query_id: [] for query_id in positives}
-        if matchers or self.scorer is not None:
-            keys = [(query_id, i) for query_id, own in positives.items() for i in own]
-            ids = {candidate.passage_id for order in orders.values() for candidate in order}
-            text_judge = TextJudge(
-                self.collection.queries,
-                PassageReader(self.collection.passages, ids | {i for _, i in keys}),
-                matchers,
-                scorer=self.scorer,
-                negative_below=self.recipe.negative_below,
-                positive_above=self.recipe.positive_above,
-                title_separator=self.recipe.title_separator,
-            )
-            judge = text_judge.judge
-            for (query_id, _), score in zip(keys, text_judge.score(keys), strict=True):
-                scores[query_id].append(score)
-        selections = select(orders, judge, n=self.recipe.n_negatives, dropped=counts)
-        return [
-            self._record(query_id, positives[query_id], scores[query_id], selection)
-            for query_id, selection in selections.items()
-        ]
+    ) -> list[Candidate]:
+        """A query's candidates, in the order in which they become negatives."""
+        recipe = self.recipe
+        n_candidates = max(min(len(found), recipe.last_rank) - recipe.first_rank + 1, 0)
+        counts["candidates"] += n_candidates
+        counts["queries_without_candidates"] += n_candidates == 0
+        index = self.index
+        texts = index.content[index.rows(positives)]
+        is_copy = np.isin(index.content[index.rows(list(found))], texts)
+        copies = set(compress(found, is_copy))
+        kept = filter_candidates(recipe, found, positives, copies=copies, dropped=counts)
+        return draw_order(recipe, query_id, kept)
 
-    def _record(
-        self, query_id: str, positives: Sequence[str], scores: Sequence[float], chosen: Selection
-    ) -> HardNegatives:
-        negatives, relabelled = chosen.negatives, chosen.relabelled
-        is_scored = self.scorer is not None
-        teacher_scores = (*scores, *(candidate.teacher_score for candidate in relabelled))
-        return HardNegatives(
-            query_id,
-            positive_ids=(*positives, *(candidate.passage_id for candidate in relabelled)),
-            negative_ids=tuple(candidate.passage_id for candidate in negatives),
-            negative_scores=tuple(candidate.score for candidate in negatives),
-            positive_teacher_scores=teacher_scores if is_scored else None,
-            negative_teacher_scores=tuple(c.teacher_score for c in negatives)
-            if is_scored
-            else None,
-        )
+    def _judge(self, keys: Sequence[Key]) -> list[Verdict]:
+        """One verdict for each query and passage, by its text."""
+        if self.scorer is None and not self._matchers:
+            return [Verdict()] * len(keys)
+        verdicts: dict[Key, Verdict] = {}
+        for first in range(0, len(keys), _BATCH_PAIRS):
+            batch = keys[first : first + _BATCH_PAIRS]
+            texts = self.index.read(passage_id for _, passage_id in batch)
+            rest = []
+            for query_id, passage_id in batch:
+                matcher = self._matchers.get(query_id)
+                if matcher is not None and matcher.is_in(texts[passage_id][1]):
+                    verdicts[query_id, passage_id] = Verdict(ANSWER)
+                else:
+                    rest.append((query_id, passage_id))
+            scores = self._score(rest, texts)
+            verdicts |= {key: self._verdict(s) for key, s in zip(rest, scores, strict=True)}
+        return [verdicts[key] for key in keys]
+
+    def _verdict(self, score: float) -> Verdict:
+        if self.scorer is None:
+            return Verdict()
+        relevance, recipe = self.scorer.probability(score), self.recipe
+        if recipe.positive_above is not None and relevance > recipe.positive_above:
+            return Verdict(RELABELLED, score)
+        if recipe.negative_below is not None and relevance >= recipe.negative_below:
+            return Verdict(CROSS_ENCODER, score)
+        return Verdict(None, score)
+
+    def _score(self, keys: Sequence[Key], texts: Mapping[str, tuple[str, str]]) -> list[float]:
+        """The cross-encoder's scores of queries and passages; NaN without one."""
+        if self.scorer is None:
+            return [math.nan] * len(keys)
+        queries = self.collection.queries
+        return self.scorer.score([(queries[q], self._join(texts[p])) for q, p in keys]).tolist()
+
+    def _score_positives(self, positives: Mapping[str, Sequence[str]]) -> Iterator[float]:
+        keys = [(query_id, i) for query_id, own in positives.items() for i in own]
+        if self.scorer is None:
+            return iter(())
+        return iter(self._score(keys, self.index.read(passage_id for _, passage_id in keys)))
+
+    def _join(self, passage: tuple[str, str]) -> str:
+        title, text = passage
+        return f"{title}{self.recipe.title_separator}{text}" if title else text
+
+    def examples(self, mined: Iterable[HardNegatives]) -> Iterator[str]:
+        """The lines of examples.jsonl: one for each query and positive, if it has a negative."""
+        entries = (entry for entry in mined if entry.negative_ids)
+        while batch := list(islice(entries, _BATCH_EXAMPLES)):
+            found = self.index.read(i for e in batch for i in (*e.positive_ids, *e.negative_ids))
+            texts = {passage_id: self._join(passage) for passage_id, passage in found.items()}
+            for entry, place in ((e, n) for e in batch for n in range(len(e.positive_ids))):
+                example: dict[str, object] = {
+                    "query": self.collection.queries[entry.query_id],
+                    "positive": texts[entry.positive_ids[place]],
+                    "negatives": [texts[negative_id] for negative_id in entry.negative_ids],
+                }
+                if entry.positive_teacher_scores is not None:
+                    example["positive_score"] = entry.positive_teacher_scores[place]
+                    example["negative_scores"] = entry.negative_teacher_scores
+                yield json_line(example)
 
 
-def _accept_all(keys: Sequence[Key]) -> list[Verdict]:
-    return [Verdict()] * len(keys)
+def _record(
+    query_id: str, positives: Sequence[str], scores: Sequence[float], chosen: Selection
+) -> HardNegatives:
+    """What was mined for a query; `scores` are the cross-encoder's of the positives, if any."""
+    negatives, relabelled = chosen
+    teacher_scores: dict[str, tuple[float, ...]] = {}
+    if scores:
+        teacher_scores = {
+            "positive_teacher_scores": (*scores, *(c.teacher_score for c in relabelled)),
+            "negative_teacher_scores": tuple(c.teacher_score for c in negatives),
+        }
+    return HardNegatives(
+        query_id,
+        positive_ids=(*positives, *(candidate.passage_id for candidate in relabelled)),
+        negative_ids=tuple(candidate.passage_id for candidate in negatives),
+        negative_scores=tuple(candidate.score for candidate in negatives),
+        **teacher_scores,
+    )
+
+
+def select(
+    orders: Mapping[str, Sequence[Candidate]],
+    judge: Callable[[Sequence[Key]], list[Verdict]],
+    *,
+    n: int | None,
+    dropped: Counter[str],
+) -> dict[str, Selection]:
+    """Select each query's first n candidates (all, if n is None) that `judge` accepts.
+
+    Args:
+        orders: query id -> candidates in the order in which they become negatives.
+        judge: gives one verdict for each query and passage.
+        n: number of negatives of a query.
+        dropped: gets the number of candidates that were dropped for each reason.
+    """
+    selections = {query_id: Selection([], []) for query_id in orders}
+    done = dict.fromkeys(orders, 0)
+
+    def next_candidates(query_id: str) -> Sequence[Candidate]:
+        """Those to judge in this round; none when the query has all that it can get."""
+        start, n_found = done[query_id], len(selections[query_id].negatives)
+        if n_found == n:
+            return []
+        # At least as many as before, so that there are few rounds and little waste.
+        size = len(orders[query_id]) if n is None else max(n - n_found, start)
+        return orders[query_id][start : start + size]
+
+    while batch := [(query_id, c) for query_id in orders for c in next_candidates(query_id)]:
+        verdicts = judge([(query_id, candidate.passage_id) for query_id, candidate in batch])
+        for (query_id, candidate), verdict in zip(batch, verdicts, strict=True):
+            selection = selections[query_id]
+            done[query_id] += 1
+            if len(selection.negatives) == n:
+                continue
+            candidate = candidate._replace(teacher_score=verdict.score)
+            if verdict.reason is None:
+                selection.negatives.append(candidate)
+                continue
+            dropped[verdict.reason] += 1
+            if verdict.reason == RELABELLED:
+                selection.relabelled.append(candidate)
+    for chosen in (part for selection in selections.values() for part in selection):
+        chosen.sort()
+    return selections

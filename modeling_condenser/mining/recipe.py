@@ -5,7 +5,16 @@ from typing import Literal
 
 from modeling_condenser.collection.answers import Match
 
-from .candidates import CandidateFilter, Sampling
+_LEAST = {
+    "first_rank": 1,
+    "n_negatives": 1,
+    "seed": 0,
+    "absolute_margin": 0,
+    "relative_margin": 0,
+    "cross_encoder_max_length": 3,
+    "cross_encoder_batch_size": 1,
+    "queries_per_window": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class MiningRecipe:
     first_rank: int = 1
     last_rank: int = 200
     n_negatives: int | None = 30
-    sampling: Sampling = "random"
+    sampling: Literal["random", "top"] = "random"
     seed: int = 0
     positives: Literal["judgements", "answers"] = "judgements"
     min_score: float | None = None
@@ -77,67 +86,24 @@ class MiningRecipe:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is {value}, expected at least {least}.")
-        self._check_ranks()
-        self._check_scores()
-        self._check_cross_encoder()
-
-    def _check_ranks(self) -> None:
         n_ranks = self.last_rank - self.first_rank + 1
         if n_ranks < (self.n_negatives or 1):
             raise ValueError(
-                f"first_rank {self.first_rank} and last_rank {self.last_rank} leave "
-                f"{max(n_ranks, 0)} candidates, expected at least {self.n_negatives or 1}: raise "
-                "last_rank, or lower first_rank or n_negatives."
+                f"first_rank {self.first_rank} and last_rank {self.last_rank} leave {n_ranks} "
+                f"candidates, expected at least {self.n_negatives or 1}: raise last_rank, or lower "
+                "first_rank or n_negatives."
             )
-
-    def _check_scores(self) -> None:
-        low, high = self.min_score, self.max_score
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"min_score {low} is larger than max_score {high}: swap them.")
-        if self.positives == "answers" and self.answer_filter:
-            raise ValueError(
-                "positives: answers implies answer_filter, because every passage with an answer is "
-                "a positive: remove answer_filter."
-            )
-
-    def _check_cross_encoder(self) -> None:
-        low, high = self.negative_below, self.positive_above
-        for name, value in (("negative_below", low), ("positive_above", high)):
-            if value is None:
-                continue
-            if self.cross_encoder is None:
+        for low, high in (("min_score", "max_score"), ("negative_below", "positive_above")):
+            values = getattr(self, low), getattr(self, high)
+            if None not in values and values[0] > values[1]:
+                raise ValueError(f"{low} {values[0]} is larger than {high} {values[1]}: swap them.")
+        for name in ("negative_below", "positive_above"):
+            value = getattr(self, name)
+            if value is not None and self.cross_encoder is None:
                 raise ValueError(f"{name} is {value}, but there is no cross_encoder: name one.")
-            if not 0 < value <= 1:
+            if value is not None and not 0 < value <= 1:
                 raise ValueError(f"{name} is {value}, expected a probability above 0, up to 1.")
-        if low is not None and high is not None and low > high:
-            raise ValueError(
-                f"negative_below {low} is larger than positive_above {high}: swap them."
-            )
-
-    @property
-    def candidates(self) -> CandidateFilter:
-        """The filters by rank and score."""
-        return CandidateFilter(
-            self.first_rank,
-            self.last_rank,
-            min_score=self.min_score,
-            max_score=self.max_score,
-            absolute_margin=self.absolute_margin,
-            relative_margin=self.relative_margin,
-        )
 
     @property
     def needs_answers(self) -> bool:
         return self.answer_filter or self.positives == "answers"
-
-
-_LEAST = {
-    "first_rank": 1,
-    "n_negatives": 1,
-    "seed": 0,
-    "absolute_margin": 0,
-    "relative_margin": 0,
-    "cross_encoder_max_length": 3,
-    "cross_encoder_batch_size": 1,
-    "queries_per_window": 1,
-}

@@ -5,11 +5,8 @@ lines are kept in memory; they are read when the query is searched.
 """
 
 import math
-from array import array
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-
-from tqdm.auto import tqdm
 
 from modeling_condenser.retrieval.runs import RUN_COLUMNS, Run, rank_passages
 
@@ -19,63 +16,48 @@ class RunFile:
 
     Args:
         path: six columns a line, separated by blanks; the lines of a query are consecutive.
-        progress: whether to show a bar.
+        expected: queries, of which the run must have one.
 
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a query's lines are not consecutive.
+    Attributes:
+        places: query id -> first byte and number of bytes of its lines.
     """
 
-    def __init__(self, path: str | Path, *, progress: bool = False) -> None:
+    def __init__(self, path: str | Path, expected: Collection[str]) -> None:
         self._path = Path(path)
-        if not self._path.is_file():
-            raise FileNotFoundError(f"There is no run file {path}: correct the path.")
-        self.query_numbers: dict[str, int] = {}  # in the order of the file
-        self._starts = array("q")  # byte of each query's first line, and of the end
-        self._index(progress)
-
-    def _index(self, progress: bool) -> None:
+        self.places: dict[str, tuple[int, int]] = {}
         last, byte = None, 0
-        size = self._path.stat().st_size
-        bar = tqdm(total=size, desc="indexing the run", unit="B", delay=2, disable=not progress)
-        with bar, self._path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with self._path.open("rb") as file:
+            for line in file:
                 query_id = line.split(maxsplit=1)[0].decode() if line.strip() else last
-                if query_id is not None and query_id != last:
-                    if query_id in self.query_numbers:
+                if query_id is not None:
+                    start, length = self.places.get(query_id, (byte, 0))
+                    if start + length != byte:
                         raise ValueError(
-                            f"{self._path}:{number}: the lines of query {query_id!r} are not "
-                            "consecutive: sort the file, for example with `sort -s -k1,1`."
+                            f"{path}: the lines of query {query_id!r} are not consecutive: sort "
+                            "the file, for example with `sort -s -k1,1`."
                         )
-                    self.query_numbers[query_id] = len(self._starts)
-                    self._starts.append(byte)
-                    last = query_id
+                    self.places[query_id] = (start, length + len(line))
+                last = query_id
                 byte += len(line)
-                bar.update(len(line))
-        self._starts.append(byte)
+        if self.places.keys().isdisjoint(expected):
+            raise ValueError(
+                f"{path} has none of the {len(expected)} queries: use a run of the same split."
+            )
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The first `depth` passages that the run has for each query.
-
-        Raises:
-            ValueError: a line of a query is malformed.
-        """
+        """The first `depth` passages that the run has for each query."""
         run: Run = {}
         with self._path.open("rb") as file:
-            for query_id in queries:
-                if query_id not in self.query_numbers:
-                    continue
-                number = self.query_numbers[query_id]
-                file.seek(self._starts[number])
-                block = file.read(self._starts[number + 1] - self._starts[number])
-                run[query_id] = dict(rank_passages(self._scores(block.decode()))[:depth])
+            for query_id in filter(self.places.__contains__, queries):
+                start, length = self.places[query_id]
+                file.seek(start)
+                scores = self._scores(file.read(length).decode())
+                run[query_id] = dict(rank_passages(scores)[:depth])
         return run
 
     def _scores(self, block: str) -> dict[str, float]:
         scores: dict[str, float] = {}
-        for line in block.split("\n"):
-            if not line.strip():
-                continue
+        for line in filter(str.strip, block.split("\n")):
             try:
                 _, _, passage_id, _, score, _ = line.split()
                 is_valid = passage_id not in scores and math.isfinite(float(score))

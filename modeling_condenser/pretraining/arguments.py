@@ -1,19 +1,21 @@
-"""The settings of pre-training, checked as far as they can be without opening anything."""
+"""The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import torch
 from transformers import TrainingArguments
 
-from .contrast import DEFAULT_TEMPERATURE, Contrast, Similarity
-from .ict import QUERY_LENGTH, REMOVAL_PROBABILITY
-from .spans import SpanKind
-from .token_budget import check_budget
-from .tsdae import DELETION_PROBABILITY
+from modeling_condenser.runs.recipe import fill
+
+from .contrast import Contrast, Similarity
+from .corpus import Source
+from .pairs import SpanKind
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
-CONTRASTIVE = ("cocondenser", "ict")  # objectives whose batch is the unit of contrast
-_SINGLE = ("condenser", "mlm", "tsdae")  # objectives whose batch is only a number of tokens
+CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
+_MASKED = ("condenser", "mlm", "cocondenser", "ict")
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "similarity": CONTRASTIVE,
     "temperature": CONTRASTIVE,
@@ -23,19 +25,14 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "span_length": ("cocondenser",),
     "query_length": ("ict",),
     "removal_probability": ("ict",),
-    "head_mlm_probability": ("condenser", "cocondenser"),
-    "tokens_per_batch": _SINGLE,
     "deletion_probability": ("tsdae",),
+    "head_mlm_probability": ("condenser", "cocondenser"),
+    "tokens_per_batch": ("condenser", "mlm", "tsdae"),
+    "streaming": ("condenser", "mlm", "tsdae"),
+    "mlm_probability": _MASKED,
+    "bow_weight": _MASKED,
+    "packed": _MASKED,
 }
-_NOT_FOR_TSDAE = (
-    "n_head_layers",
-    "skip_from",
-    "late_mlm",
-    "new_head",
-    "mlm_probability",
-    "bow_weight",
-    "packed",
-)
 
 
 @dataclass(kw_only=True)
@@ -43,65 +40,62 @@ class PretrainingSettings:
     """What is trained, on which blocks and batches.
 
     Attributes:
-        objective: "condenser"; "mlm" for plain masked language modelling, its control;
-            "cocondenser" for the Condenser's losses on two spans of each document and a contrast
-            of their vectors; "ict" for the Inverse Cloze Task, without any MLM. In these two,
-            `per_device_train_batch_size` counts documents (passages), of two texts each. "tsdae"
-            for a decoder that reconstructs blocks from the vectors of noisy copies.
-        streaming: read the corpus as needed instead of preparing it on disk; needs `max_steps`. Of
-            several processes each reads and tokenizes all of it, and takes its own batches.
+        objective: "condenser"; "mlm", plain masked language modelling, the control; "cocondenser",
+            the Condenser's losses on two spans of each document and a contrast of their vectors;
+            "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
+            vectors of noisy copies. With "cocondenser" and "ict", `per_device_train_batch_size`
+            counts documents (passages), of two texts each.
+        streaming: read the corpus during training instead of preparing it on disk; needs
+            `max_steps`. Each process reads and tokenizes all of it, and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
-        mlm_probability: share of a block's tokens to mask; 0.15 by default.
-        bow_weight: of bag-of-words prediction from the late CLS beside the objective's own loss
-            (Ma et al. 2024); 0 leaves it out.
+        mlm_probability: share of a block's tokens to mask.
+        bow_weight: weight of bag-of-words prediction from the late CLS (Ma et al. 2024); 0 for
+            none.
         bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
             The paper's are 1.0 and 0.1.
-        blocks_seed: decides which blocks are short; apart from the run's seed, so that runs of
-            other seeds read the same prepared blocks.
+        blocks_seed: decides which blocks are short; runs of other seeds read the same blocks.
         preprocessing_workers: processes that build blocks.
-        packed: whether batches are without padding (`modeling_condenser.packing`): losses and
-            gradients are the same, and padding costs nothing. By default, wherever the encoder can
-            and no `attn_implementation` is stated.
-        tokens_per_batch: of a device, at most, special ones included; batches hold as many blocks
-            as fit, and `per_device_train_batch_size` is unused. By default that rules, a number of
-            blocks.
-        similarity: what vectors are contrasted by; "dot" by default, as published.
-        temperature: what similarities are divided by; 1 for dot and 0.05 for cosine by default.
-        cache_chunk_size: texts whose activations are held at once (`gradient_cache`); by default
+        packed: whether batches are without padding (`modeling_condenser.packing`); losses and
+            gradients are the same. By default, wherever the encoder supports it and no
+            `attn_implementation` is set.
+        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
+            library's choice by default.
+        tokens_per_batch: most tokens in a batch of one device, with special tokens; batches then
+            hold as many blocks as fit, and `per_device_train_batch_size` is unused.
+        similarity: "dot" as published, or "cosine".
+        temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
+        cache_chunk_size: texts whose activations are held at once (gradient cache); by default
             the whole batch's.
-        contrastive_weight: of the contrastive loss beside the MLM losses; 1 by default.
-        spans: "sentences" (by default) for spans of whole sentences, "windows" for equal windows.
+        contrastive_weight: weight of the contrastive loss, added to the MLM losses.
+        spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
         span_length: longest span in tokens, with special tokens; `max_length` by default.
-        query_length: longest pseudo-query in tokens, with special tokens; by default 64, or
-            `max_length` if that is shorter.
-        removal_probability: share of contexts without their pseudo-query; 0.9 by default.
-        deletion_probability: of each word in the copies that TSDAE's encoder reads; 0.6 by default.
-
-    Raises:
-        ValueError: a setting does not fit the objective.
+        query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
+        removal_probability: share of contexts that their pseudo-query is removed from.
+        deletion_probability: of each word in the copies that TSDAE's encoder reads.
     """
 
     objective: Objective = "condenser"
     streaming: bool = False
     max_length: int = 512
     short_block_probability: float = 0.1
-    mlm_probability: float | None = None
+    mlm_probability: float = 0.15
     bow_weight: float = 0.0
     bow_weight_end: float | None = None
     blocks_seed: int = 0
     preprocessing_workers: int | None = None
     packed: bool | None = None
+    attn_implementation: str | None = None
     tokens_per_batch: int | None = None
-    similarity: Similarity | None = None
+    similarity: Similarity = "dot"
     temperature: float | None = None
     cache_chunk_size: int | None = None
-    contrastive_weight: float | None = None
-    spans: SpanKind | None = None
+    contrastive_weight: float = 1.0
+    spans: SpanKind = "sentences"
     span_length: int | None = None
-    query_length: int | None = None
-    removal_probability: float | None = None
-    deletion_probability: float | None = None
+    query_length: int = 64
+    removal_probability: float = 0.9
+    deletion_probability: float = 0.6
 
     def check_settings(self) -> None:
         """Check that the settings fit each other.
@@ -110,96 +104,49 @@ class PretrainingSettings:
             ValueError: they do not; the message says which and what to do.
         """
         for name, objectives in _ONLY_FOR.items():
-            if getattr(self, name, None) is not None and self.objective not in objectives:
+            default = getattr(type(self), name, None)
+            if getattr(self, name, default) != default and self.objective not in objectives:
                 raise ValueError(
-                    f"{name} is only for objective {' and '.join(objectives)}, but it is "
+                    f"{name} is only for objective {', '.join(objectives)}, but it is "
                     f"{self.objective}: leave {name} out."
                 )
-        self._check_bag_of_words()
-        for name in _NOT_FOR_TSDAE if self.objective == "tsdae" else ():
-            if getattr(self, name, None) != getattr(type(self), name, None):  # not the default
-                raise ValueError(f"{name} has no effect on objective tsdae: leave it out.")
-        if not 0.0 <= self.deleted_share <= 1.0:
+        for name in ("removal_probability", "deletion_probability", "short_block_probability"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 to 1.")
+        for name in ("bow_weight", "bow_weight_end"):
+            if (getattr(self, name) or 0.0) < 0.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more.")
+        if self.bow_weight_end is not None and not self.bow_weight:
+            raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
+        if self.streaming and self.tokens_per_batch is not None:
             raise ValueError(
-                f"deletion_probability is {self.deletion_probability}, but must lie between 0 and "
-                "1."
+                "tokens_per_batch is not for a streamed corpus, whose blocks' lengths are not "
+                "known beforehand: set per_device_train_batch_size instead."
             )
-        if self.tokens_per_batch is not None:
-            if self.streaming:
-                raise ValueError(
-                    "tokens_per_batch is not for a streamed corpus, whose blocks' lengths are not "
-                    "known beforehand: set per_device_train_batch_size instead."
-                )
-            check_budget(self.tokens_per_batch, self.max_length)
-        if self.objective not in CONTRASTIVE:
-            return
-        if self.streaming:
+        if self.packed and self.attn_implementation is not None:
             raise ValueError(
-                f"streaming is not for objective {self.objective}, which draws from documents that "
-                "are cut and kept on disk: leave it out."
+                f"attn_implementation is {self.attn_implementation}, but packed batches have an "
+                "attention back-end of their own: leave one of the two out."
             )
         if self.span_length is not None and self.span_length > self.max_length:
             raise ValueError(
                 f"span_length is {self.span_length}, but max_length is {self.max_length}: choose "
                 "at most that."
             )
-        if self.contrastive_weight is not None and not self.contrastive_weight > 0:
+        if not self.contrastive_weight > 0:
             raise ValueError(
-                f"contrastive_weight is {self.contrastive_weight}, but must be above 0; without "
-                "the contrast it is objective condenser."
-            )
-        if not 0.0 <= self.removed_share <= 1.0:
-            raise ValueError(
-                f"removal_probability is {self.removal_probability}, but must lie between 0 and 1."
+                f"contrastive_weight is {self.contrastive_weight}, expected above 0; for no "
+                "contrast, set objective: condenser."
             )
         _ = self.contrast  # checks the temperature
-
-    def _check_bag_of_words(self) -> None:
-        for name in ("bow_weight", "bow_weight_end"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} is {value}, but must not be negative; 0 leaves it out.")
-        if self.bow_weight_end is not None and not self.predicts_bag:
-            raise ValueError(
-                "bow_weight_end is stated, but bow_weight is 0, so there is no bag-of-words "
-                "prediction: set bow_weight, too (the paper's are 1.0 and 0.1)."
-            )
-
-    @property
-    def predicts_bag(self) -> bool:
-        """Whether the late CLS predicts the bag of words of its block."""
-        return self.bow_weight > 0
 
     @property
     def contrast(self) -> Contrast:
         """How the vectors of a batch are contrasted."""
-        similarity: Similarity = self.similarity or "dot"
-        usual = DEFAULT_TEMPERATURE[similarity]
+        # Published: the plain dot product. A first trial at small size found cosine at 0.05 strong.
+        usual = 1.0 if self.similarity == "dot" else 0.05
         temperature = usual if self.temperature is None else self.temperature
-        return Contrast(similarity, temperature, one_way=self.objective == "ict")
-
-    @property
-    def contrast_weight(self) -> float:
-        return 1.0 if self.contrastive_weight is None else self.contrastive_weight
-
-    @property
-    def pseudo_query_length(self) -> int:
-        usual = min(QUERY_LENGTH, self.max_length)
-        return usual if self.query_length is None else self.query_length
-
-    @property
-    def removed_share(self) -> float:
-        usual = REMOVAL_PROBABILITY
-        return usual if self.removal_probability is None else self.removal_probability
-
-    @property
-    def masked_share(self) -> float:
-        return 0.15 if self.mlm_probability is None else self.mlm_probability
-
-    @property
-    def deleted_share(self) -> float:
-        usual = DELETION_PROBABILITY
-        return usual if self.deletion_probability is None else self.deletion_probability
+        return Contrast(self.similarity, temperature, one_way=self.objective == "ict")
 
 
 @dataclass
@@ -210,7 +157,7 @@ class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
     counted without padding, nothing is reported, and no column of the data is removed by default.
 
     Raises:
-        ValueError: a setting does not fit the objective.
+        ValueError: the settings do not fit each other.
 
     Example:
         >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
@@ -221,9 +168,60 @@ class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
     include_num_input_tokens_seen: str | bool = "non_padding"
     remove_unused_columns: bool = False
     report_to: str | list[str] | None = "none"
+    dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
 
     def __post_init__(self) -> None:
         super().__post_init__()  # of TrainingArguments
         self.check_settings()
         if self.objective in CONTRASTIVE:
             self.dataloader_drop_last = True  # a smaller batch would be another loss
+
+
+@dataclass
+class PretrainingRecipe(PretrainingSettings):
+    """A pre-training recipe: `PretrainingSettings`, the model to start from, and the text.
+
+    Attributes:
+        encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
+            continue, whose head and split are then kept; "starter" for the encoder that comes with
+            this package.
+        corpus: what to train on: Hub data set name or local path, or a mapping of `Source`'s
+            fields, or a list of these.
+        tokenizer: Hub name or folder; the encoder's own by default.
+        n_head_layers: layers of the Condenser head; 2 by default.
+        skip_from: backbone layer whose tokens the head reads; half of the layers by default.
+        late_mlm: whether the late output is trained with MLM too; true by default.
+        head_mlm_probability: makes the head a decoder in the style of RetroMAE, which reads the
+            block masked a second time at this rate instead of the early layer (`CondenserConfig`).
+        new_head: accept a Condenser checkpoint without a head, and start a new one.
+        encoder_changes: attributes of the encoder's configuration to change, such as dropout.
+
+    Raises:
+        ValueError: the settings do not fit each other.
+    """
+
+    encoder: str
+    corpus: Any
+    tokenizer: str | None = None
+    n_head_layers: int | None = None
+    skip_from: int | None = None
+    late_mlm: bool | None = None
+    head_mlm_probability: float | None = None
+    new_head: bool = False
+    encoder_changes: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.check_settings()
+
+    @property
+    def sources(self) -> list[Source]:
+        """The parts of the corpus.
+
+        Raises:
+            ValueError: a part has an unknown field.
+        """
+        parts = self.corpus if isinstance(self.corpus, list) else [self.corpus]
+        return [
+            fill(part, Source)[0] if isinstance(part, Mapping) else Source(str(part))
+            for part in parts
+        ]

@@ -1,40 +1,60 @@
-"""Documents in, blocks out: runs of whole sentences of at most `max_length` tokens.
+"""Documents become blocks: runs of whole sentences of at most `max_length` tokens.
 
-Built as the reference builds them: sentences of one document are added until the next would not
-fit; one block in ten has a random shorter length, so that short texts are seen too; a block never
-crosses documents. A sentence longer than a block stays whole and the collator cuts it to a random
-window. One deviation: a document is tokenized in one piece and cut at its sentences, so that a
-byte-level vocabulary sees the blank before a sentence; for WordPiece the tokens are the same.
+As in the reference, sentences of one document are added until the next would not fit, one block in
+ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). Unlike
+there, a document is tokenized in one piece, so that byte-level vocabularies see the blank before a
+sentence.
 """
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from transformers import PreTrainedTokenizerBase
 
 from .collator import special_frame
 from .counter_random import random_keys, uniforms
-from .sentences import sentence_starts
 
-SHORT_BLOCK_PROBABILITY = 0.1
 _CHUNK = 256  # documents that are tokenized together
 _SHUFFLE_BUFFER = 10_000  # blocks that a stream is shuffled within
 _FINGERPRINTED = 4096  # blocks at once; part of the definition
-_RECIPE_VERSION = 1  # changes when the same documents give other blocks
+_VERSION = 1  # changes when the same documents give other blocks
+_ABBREVIATIONS = frozenset(
+    "a.m al approx apr aug bros ca cf cm co corp dec dept dr e.g ed eds eq eqs etc feb fig figs "
+    "gen i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof ref rev sec "
+    "sen sept sr st u.k u.n u.s univ viz vol vols vs".split()
+)
+
+
+@cache
+def _splitter() -> PunktSentenceTokenizer:
+    """Punkt (Kiss & Strunk 2006) with common abbreviations instead of NLTK's downloaded model."""
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(_ABBREVIATIONS)
+    return PunktSentenceTokenizer(parameters)
+
+
+def sentence_starts(text: str) -> list[int]:
+    """Character offsets at which the sentences of a text begin; empty for a blank text.
+
+    Example:
+        >>> sentence_starts("Dr. Smith left. It rained.")
+        [0, 16]
+    """
+    return [start for start, _ in _splitter().span_tokenize(text)]
 
 
 class BlockBuilder:
-    """Turns documents into blocks; one seed gives one result, however the work is divided.
+    """Turns documents into blocks; the result depends on the seed and the documents only.
 
     Args:
         tokenizer: a fast tokenizer.
@@ -43,8 +63,7 @@ class BlockBuilder:
         seed: decides which blocks are short.
 
     Raises:
-        ValueError: the tokenizer cannot say where its tokens stand in the text, or `max_length`
-            leaves no room for text.
+        ValueError: `max_length` leaves no room for text.
     """
 
     def __init__(
@@ -52,31 +71,22 @@ class BlockBuilder:
         tokenizer: PreTrainedTokenizerBase,
         *,
         max_length: int,
-        short_block_probability: float = SHORT_BLOCK_PROBABILITY,
+        short_block_probability: float = 0.1,
         seed: int = 0,
     ):
-        if not tokenizer.is_fast:
-            raise ValueError(
-                f"{type(tokenizer).__name__} is a slow tokenizer, which cannot say where its "
-                "tokens stand in the text: load it with AutoTokenizer (use_fast=True)."
-            )
-        prefix, suffix = special_frame(tokenizer)
         self.tokenizer = tokenizer
-        self.room = max_length - len(prefix) - len(suffix)
+        self.room = max_length - sum(map(len, special_frame(tokenizer)))
         if self.room < 1:
             raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
         self.short_block_probability = short_block_probability
         self.seed = seed
 
     def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
-        """Build the blocks of some documents.
+        """The blocks of documents, int32 ids without special tokens.
 
         Args:
             texts: the documents.
             numbers: their places in the corpus, which seed their short blocks.
-
-        Returns:
-            Token ids of each block, int32, without special tokens, in the order of the documents.
         """
         blocks: list[np.ndarray] = []
         for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
@@ -84,12 +94,11 @@ class BlockBuilder:
                 blocks.extend(np.split(ids, self.cut(lengths, number)))
         return blocks
 
-    def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Tokenize documents whole.
+    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
+        return {"input_ids": self.build(texts, numbers)}
 
-        Yields:
-            Token ids of each, int32, and how many tokens each of its sentences has.
-        """
+    def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The token ids of each document, int32, and how many tokens each of its sentences has."""
         present = [text or "" for text in texts]
         encoded = self.tokenizer(
             present,
@@ -106,71 +115,51 @@ class BlockBuilder:
             yield np.array(ids, dtype=np.int32), lengths
 
     def cut(self, lengths: np.ndarray, number: int) -> list[int]:
-        """Where a document's blocks but the first begin.
-
-        Args:
-            lengths: tokens of each of its sentences.
-            number: its place in the corpus, which seeds its short blocks.
-        """
-        draws = self._drawn_lengths(number, len(lengths))
+        """Where later blocks of a document begin, in tokens, by its sentences' lengths."""
+        targets = self._target_lengths(number, len(lengths))
         cuts: list[int] = []
         total = start = 0
-        target = next(draws)
+        target = next(targets)
         for length in lengths.tolist():
             if total > start and total + length - start > target:
                 cuts.append(total)
-                start, target = total, next(draws)
+                start, target = total, next(targets)
             total += length
         return cuts
 
-    def _drawn_lengths(self, number: int, n_sentences: int) -> Iterator[int]:
-        """The lengths that a document's blocks are filled up to, in turn."""
-        key = random_keys(self.seed, number)
-        draws = uniforms(key, 2 * (n_sentences + 1))[0].tolist()
+    def _target_lengths(self, number: int, n_sentences: int) -> Iterator[int]:
+        draws = uniforms(random_keys(self.seed, number), 2 * (n_sentences + 1))[0].tolist()
         for is_short, length in zip(draws[::2], draws[1::2], strict=True):
             short = is_short < self.short_block_probability
             yield 1 + int(length * self.room) if short else self.room
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the blocks that a corpus gives: the cache is kept under it."""
-        parts = [
-            self.tokenizer.backend_tokenizer.to_str(),
-            str((self.room, self.short_block_probability, self.seed, _RECIPE_VERSION)),
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+        """Identifies what a corpus is built into: the cache is kept under it."""
+        settings = str((self.room, self.short_block_probability, self.seed, _VERSION))
+        text = f"{self.tokenizer.backend_tokenizer.to_str()}\n{settings}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
+    """Tokens in each sentence that has any; (S,) int64."""
+    spans = np.array(offsets)
+    # A marker piece may begin at the blank before its word, so a token is where it ends.
+    token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
+    sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
+    lengths = np.bincount(np.maximum.accumulate(sentence))
+    return lengths[lengths > 0]
 
 
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a whole corpus, in parallel, cached by the fingerprint of its content.
-
-    Args:
-        documents: with a column `text`.
-        builder: how to build.
-        num_proc: processes to build with.
-
-    Returns:
-        A data set with the one column `input_ids`, a block a row.
+    """Build the blocks of a whole corpus, cached by its content: `input_ids`, a block a row.
 
     Raises:
         ValueError: no document has any text.
     """
-    fingerprint = hashlib.sha256(
-        f"{documents._fingerprint} {builder.fingerprint}".encode()
-    ).hexdigest()[:16]
-    blocks = documents.map(
-        partial(_map_batch, builder=builder),
-        batched=True,
-        batch_size=_CHUNK,
-        with_indices=True,
-        remove_columns=documents.column_names,
-        features=Features({"input_ids": List(Value("int32"))}),
-        num_proc=num_proc if num_proc and num_proc > 1 else None,
-        new_fingerprint=fingerprint,
-        desc="Building blocks",
-    )
+    blocks = map_documents(documents, builder, {"input_ids": List(Value("int32"))}, num_proc)
     if len(blocks) == 0:
         raise ValueError(
             f"None of the {len(documents)} documents has any text: the corpus is empty."
@@ -178,103 +167,42 @@ def build_blocks(
     return blocks
 
 
-def stream_blocks(
-    documents: IterableDataset | Iterable[dict[str, Any]],
-    builder: BlockBuilder,
-    *,
-    num_proc: int = 0,
-) -> Iterator[np.ndarray]:
-    """Build blocks as they are needed, holding a few hundred documents.
-
-    Args:
-        documents: each with a `text`.
-        builder: how to build.
-        num_proc: processes to tokenize with, beside this one; the order does not depend on it.
-
-    Yields:
-        The blocks that `build_blocks` gives for the same documents, in its order.
-    """
-    chunks = _numbered_chunks(documents)
-    if num_proc < 1:
-        for chunk in chunks:
-            yield from builder.build(*chunk)
-        return
-    with ProcessPoolExecutor(num_proc, initializer=_adopt, initargs=(builder,)) as pool:
-        ahead: deque[Future] = deque()
-        for chunk in chunks:
-            ahead.append(pool.submit(_build_adopted, *chunk))
-            if len(ahead) > 2 * num_proc:
-                yield from ahead.popleft().result()
-        while ahead:
-            yield from ahead.popleft().result()
-
-
-def _numbered_chunks(documents: Iterable[dict[str, Any]]) -> Iterator[tuple[list[str], list[int]]]:
-    texts = (document["text"] for document in documents)
-    first = 0
-    while chunk := list(islice(texts, _CHUNK)):
-        yield chunk, list(range(first, first + len(chunk)))
-        first += len(chunk)
-
-
-_adopted: BlockBuilder | None = None  # the builder of a worker process, sent to it once
-
-
-def _adopt(builder: BlockBuilder) -> None:
-    global _adopted
-    _adopted = builder
-
-
-def _build_adopted(texts: list[str], numbers: list[int]) -> list[np.ndarray]:
-    assert _adopted is not None
-    return _adopted.build(texts, numbers)
+def map_documents(
+    documents: Dataset, builder: Any, features: dict[str, Any], num_proc: int | None
+) -> Dataset:
+    """Apply `builder.rows` to a corpus; the cache depends on `builder.fingerprint`."""
+    key = f"{documents._fingerprint} {builder.fingerprint}"
+    return documents.map(
+        partial(_map_batch, make_rows=builder.rows),
+        batched=True,
+        batch_size=_CHUNK,
+        with_indices=True,
+        remove_columns=documents.column_names,
+        features=Features(features),
+        num_proc=num_proc if num_proc and num_proc > 1 else None,
+        new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:16],
+        desc="Cutting documents",
+    )
 
 
 def _map_batch(
-    batch: dict[str, list[Any]], numbers: list[int], *, builder: BlockBuilder
-) -> dict[str, list[np.ndarray]]:
-    return {"input_ids": builder.build(batch["text"], numbers)}
-
-
-def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
-    """Tokens in each sentence that has any; (S,) int64."""
-    token_starts = np.array([start for start, _ in offsets])
-    # A marker piece may begin at the blank before its word, so a token is where it ends.
-    token_ends = np.maximum(np.array([end for _, end in offsets]) - 1, token_starts)
-    sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
-    lengths = np.bincount(np.maximum.accumulate(sentence))
-    return lengths[lengths > 0]
+    batch: dict[str, list[Any]], numbers: list[int], *, make_rows: Callable[..., dict[str, list]]
+) -> dict[str, list]:
+    return make_rows(batch["text"], numbers)
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
-    """Identify what is trained on: SHA-256 over each block's length and tokens (int32), in order.
-
-    Args:
-        blocks: with a column `input_ids`.
-    """
+    """Identify what is trained on: SHA-256 over each block's length and tokens (int32)."""
     digest = hashlib.sha256(b"condenser blocks 1")
     for batch in blocks.with_format("arrow").iter(batch_size=_FINGERPRINTED):
-        for part in list_bytes(batch["input_ids"]):
-            digest.update(part)
+        column = batch["input_ids"].combine_chunks()
+        for values in (pc.list_value_length(column), column.flatten()):
+            digest.update(values.to_numpy(zero_copy_only=False).astype("<i4").tobytes())
     return digest.hexdigest()
 
 
-def list_bytes(column: pa.ChunkedArray | pa.Array) -> tuple[bytes, bytes]:
-    """Lengths and values of a column of lists of integers, as int32, however it is stored."""
-    # Data that several processes built comes in several chunks.
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    lengths = pc.list_value_length(whole).to_numpy(zero_copy_only=False)
-    values = whole.flatten().to_numpy(zero_copy_only=False)
-    return lengths.astype("<i4").tobytes(), values.astype("<i4").tobytes()
-
-
 class KeyedBlocks(torch.utils.data.Dataset):
-    """Blocks on disk, each with the key that decides its masks in the current epoch.
-
-    Args:
-        blocks: with a column `input_ids`.
-        seed: of the run.
-    """
+    """Blocks on disk (`input_ids`), each with the key that decides its masks in this epoch."""
 
     def __init__(self, blocks: Dataset, *, seed: int):
         self.blocks = blocks.with_format("numpy")
@@ -285,6 +213,9 @@ class KeyedBlocks(torch.utils.data.Dataset):
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
 
+    def keys(self, indices: Sequence[int]) -> np.ndarray:
+        return random_keys(self.seed, int(self._epoch), np.array(indices))
+
     def __len__(self) -> int:
         return len(self.blocks)
 
@@ -293,30 +224,27 @@ class KeyedBlocks(torch.utils.data.Dataset):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rows = self.blocks[indices]["input_ids"]
-        keys = random_keys(self.seed, int(self._epoch), np.array(indices))
-        return [
-            {"input_ids": ids, "mask_key": key}
-            for ids, key in zip(rows, keys.tolist(), strict=True)
-        ]
+        keys = self.keys(indices).tolist()
+        return [{"input_ids": i, "mask_key": key} for i, key in zip(rows, keys, strict=True)]
 
 
 class StreamedBlocks(torch.utils.data.IterableDataset):
     """Blocks built while they are read, shuffled within a buffer, with their mask keys.
 
-    The reading process makes the order, so it does not depend on `num_proc`. Give it to a data
-    loader without workers: the processes that tokenize are its own.
+    Give it to a data loader without workers: it has processes of its own, and its order does not
+    depend on their number.
 
     Args:
-        documents: streamed, each with a `text`.
+        documents: each with a `text`.
         builder: how to build blocks.
-        seed: of the run; decides order and masks.
+        seed: decides order and masks.
         num_proc: processes to tokenize with, beside the reading one.
-        buffer_size: blocks to shuffle within; they are what is held in memory.
+        buffer_size: blocks that are held in memory, to shuffle within.
     """
 
     def __init__(
         self,
-        documents: IterableDataset,
+        documents: IterableDataset | Iterable[dict[str, Any]],
         builder: BlockBuilder,
         *,
         seed: int,
@@ -334,21 +262,12 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker = torch.utils.data.get_worker_info()
-        if worker is not None and worker.num_workers > 1:
-            raise ValueError(
-                f"A stream of blocks was given to {worker.num_workers} data-loader workers, each "
-                "of which would read all of it: set dataloader_num_workers=0 and num_proc here."
-            )
-        keyed = (
-            {"input_ids": ids, "mask_key": int(random_keys(self.seed, self.epoch, number)[0])}
-            for number, ids in enumerate(
-                stream_blocks(self.documents, self.builder, num_proc=self.num_proc)
-            )
-        )
+        """Yield a random block of the buffer for each one that is read."""
         rng = np.random.default_rng([self.seed, self.epoch])
         buffer: list[dict[str, Any]] = []
-        for block in keyed:
+        for number, ids in enumerate(self.build()):
+            key = int(random_keys(self.seed, self.epoch, number)[0])
+            block = {"input_ids": ids, "mask_key": key}
             if len(buffer) < self.buffer_size:
                 buffer.append(block)
                 continue
@@ -357,3 +276,40 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
             yield block
         for place in rng.permutation(len(buffer)):
             yield buffer[place]
+
+    def build(self) -> Iterator[np.ndarray]:
+        """The blocks in the order of `build_blocks`."""
+        if self.num_proc < 1:
+            for chunk in self._numbered_chunks():
+                yield from self.builder.build(*chunk)
+            return
+        with ProcessPoolExecutor(
+            self.num_proc, initializer=_adopt, initargs=(self.builder,)
+        ) as pool:
+            ahead: deque[Future] = deque()
+            for chunk in self._numbered_chunks():
+                ahead.append(pool.submit(_build, *chunk))
+                if len(ahead) > 2 * self.num_proc:
+                    yield from ahead.popleft().result()
+            while ahead:
+                yield from ahead.popleft().result()
+
+    def _numbered_chunks(self) -> Iterator[tuple[list[str | None], range]]:
+        texts = (document["text"] for document in self.documents)
+        first = 0
+        while chunk := list(islice(texts, _CHUNK)):
+            yield chunk, range(first, first + len(chunk))
+            first += len(chunk)
+
+
+_builder: BlockBuilder | None = None  # of a worker process, sent to it once
+
+
+def _adopt(builder: BlockBuilder) -> None:
+    global _builder
+    _builder = builder
+
+
+def _build(texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
+    assert _builder is not None
+    return _builder.build(texts, numbers)

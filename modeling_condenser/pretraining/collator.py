@@ -1,8 +1,7 @@
-"""Blocks of token ids in, a masked batch out, padded or packed.
+"""Blocks of token ids become masked batches, padded or packed.
 
-What the model trains on is decided here, so this is where it is made reproducible: a block's masks
-are a function of the block and of its `mask_key` alone. Which worker makes the batch, what else is
-in it, and whether the run was interrupted have no part in it.
+A block's masks depend on the block and its `mask_key` only, not on the worker, the rest of the
+batch or interruptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,34 +17,32 @@ from .masking import (
     IGNORE_INDEX,
     WINDOW_STREAM,
     choose_words,
+    find_word_starts,
     masking_budget,
     replace_tokens,
 )
 from .packed_batches import pack
-from .words import find_word_starts
 
 PAD_MULTIPLE = 8
 
 
 class CondenserDataCollator:
-    """Adds CLS and SEP, cuts what is over-long, masks whole words, and pads or packs.
+    """Adds CLS and SEP, cuts blocks that are too long, masks whole words, and pads or packs.
 
     Args:
-        tokenizer: of any kind that `find_word_starts` knows, with mask, padding, and CLS tokens.
+        tokenizer: WordPiece, byte-level BPE or SentencePiece, with mask, padding and CLS tokens.
         max_length: longest sequence in tokens, with the special ones. A longer block is cut to a
             random window, another one each time it is seen, as in the reference.
-        mlm_probability: share of a block's tokens to mask.
+        mlm_probability: share of a block's tokens to mask; None to mask nothing.
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
-            head that reads them instead of the early layer (`CondenserConfig`); None for no second
-            masking.
+            head that reads them instead of the early layer (`CondenserConfig`).
         bag_of_words: add `bow_targets`, the tokens that the CLS vector is to predict.
-        seed: seeds the masks of examples that bring no `mask_key`; see `__call__`.
+        seed: seeds the masks of examples without a `mask_key`; see `__call__`.
         packed: put blocks end to end instead of padding them, for models that take such batches
             (`modeling_condenser.packing`). Windows and masks are the same.
 
     Raises:
-        ValueError: the tokenizer lacks a token that masking needs, or does not list its special
-            tokens; or an argument is out of range.
+        ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class CondenserDataCollator:
         tokenizer: PreTrainedTokenizerBase,
         *,
         max_length: int = 512,
-        mlm_probability: float = 0.15,
+        mlm_probability: float | None = 0.15,
         head_mlm_probability: float | None = None,
         bag_of_words: bool = False,
         seed: int = 0,
@@ -61,13 +58,14 @@ class CondenserDataCollator:
     ):
         if tokenizer.mask_token_id is None:
             raise ValueError(
-                f"{type(tokenizer).__name__} has no mask token, which masked language modelling "
-                "needs: choose the tokenizer of a masked language model, or add one with "
-                "tokenizer.add_special_tokens({'mask_token': '[MASK]'}) and resize the model."
+                f"{type(tokenizer).__name__} has no mask token: choose the tokenizer of a masked "
+                "language model, or add one with tokenizer.add_special_tokens({'mask_token': "
+                "'[MASK]'}) and resize the model."
             )
-        check_probability("mlm_probability", mlm_probability)
-        if head_mlm_probability is not None:
-            check_probability("head_mlm_probability", head_mlm_probability)
+        rates = {"mlm_probability": mlm_probability, "head_mlm_probability": head_mlm_probability}
+        for name, rate in rates.items():
+            if rate is not None and not 0.0 < rate < 1.0:
+                raise ValueError(f"{name} is {rate}, but must lie between 0 and 1.")
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.mlm_probability = mlm_probability
@@ -79,16 +77,9 @@ class CondenserDataCollator:
         self._mask_token_id, self._pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = find_word_starts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
+        self.n_special = len(self._prefix) + len(self._suffix)
         if max_length <= self.n_special:
             raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
-        unlisted = [i for i in (*self._prefix, *self._suffix) if not self.word_starts.special[i]]
-        if bag_of_words and unlisted:
-            raise ValueError(
-                f"{type(tokenizer).__name__} puts {tokenizer.convert_ids_to_tokens(unlisted)} "
-                "around a text but does not list them as special tokens, so a bag of words would "
-                "contain them: declare them with tokenizer.add_special_tokens, or turn "
-                "bag-of-words prediction off (bow_weight: 0)."
-            )
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
@@ -99,8 +90,7 @@ class CondenserDataCollator:
             examples: each with `input_ids`, token ids with or without the special tokens around
                 them but without padding, and where possible `mask_key`, an integer that decides its
                 masks. Without one, keys are drawn in the order of the calls from a generator seeded
-                with `seed` (and the worker's own seed), so that masks differ between epochs but
-                depend on the number of workers.
+                with `seed` and the worker's seed: masks then depend on the number of workers.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -112,7 +102,6 @@ class CondenserDataCollator:
         """
         windows, keys = self.read(examples)
         ids, is_text, is_token = self.frame(windows)
-
         words = self.word_starts.number_words(ids, is_text)
         lengths = _lengths(windows)
         masked, labels = self._mask(ids, words, lengths, keys, self.mlm_probability)
@@ -122,7 +111,7 @@ class CondenserDataCollator:
             masked, labels = self._mask(ids, words, lengths, head_keys, self.head_mlm_probability)
             columns |= {"head_input_ids": masked, "head_targets": labels}
         if self.bag_of_words:
-            columns["bow_targets"] = self.bags_of_words(ids, is_text)
+            columns["bow_targets"] = self._bags_of_words(ids, is_text)
         batch = {name: torch.from_numpy(values) for name, values in columns.items()}
         if self.packed:
             return pack(batch, pad_token_id=self._pad_token_id)
@@ -134,9 +123,11 @@ class CondenserDataCollator:
         words: np.ndarray,
         lengths: np.ndarray,
         keys: np.ndarray,
-        probability: float,
+        probability: float | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Masked ids and labels, each (B, T)."""
+        if probability is None:
+            return ids, np.full_like(ids, IGNORE_INDEX)
         chosen = choose_words(words, masking_budget(lengths, probability), keys)
         masked = replace_tokens(
             ids,
@@ -147,16 +138,8 @@ class CondenserDataCollator:
         )
         return masked, np.where(chosen, ids, IGNORE_INDEX)
 
-    def bags_of_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
-        """Keep each distinct token of a block at its first position.
-
-        Args:
-            ids: (B, T) tokens of the unmasked blocks.
-            is_text: (B, T) bool, where a block's own tokens are.
-
-        Returns:
-            (B, T) int64, -100 at repeated and special tokens and outside the text.
-        """
+    def _bags_of_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
+        """Each distinct token of a block, (B, T), at its first position, otherwise -100."""
         special = self.word_starts.special
         places = np.flatnonzero(is_text & ~special[ids])
         tokens = ids.ravel()[places]
@@ -165,14 +148,12 @@ class CondenserDataCollator:
         labels.ravel()[places[first]] = tokens[first]
         return labels
 
-    @property
-    def n_special(self) -> int:
-        """Special tokens that are added to each block."""
-        return len(self._prefix) + len(self._suffix)
-
     def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Read examples (see `__call__`): their blocks, cut to fit, and their keys, (B,)."""
-        keys = self._keys(examples)
+        """The examples' blocks, cut to fit, and their keys, (B,)."""
+        if all("mask_key" in example for example in examples):
+            keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
+        else:
+            keys = self._fresh_keys(len(examples))
         blocks = [self._bare(np.asarray(example["input_ids"])) for example in examples]
         return self._windows(blocks, keys), keys
 
@@ -187,13 +168,6 @@ class CondenserDataCollator:
         )
         return block[n_prefix:end] if is_framed else block
 
-    def _keys(self, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """(B,) the examples' own keys, or fresh ones."""
-        try:
-            return np.array([example["mask_key"] for example in examples], dtype=np.int64)
-        except KeyError:
-            return self._fresh_keys(len(examples))
-
     def _fresh_keys(self, n: int) -> np.ndarray:
         if self._generator is None:
             worker = torch.utils.data.get_worker_info()
@@ -202,7 +176,7 @@ class CondenserDataCollator:
         return self._generator.integers(0, 2**63 - 1, size=n)
 
     def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
-        """Cut over-long blocks to a random window that fits beside the special tokens."""
+        """Cut blocks that are too long to a random window that fits beside the special tokens."""
         room = self.max_length - self.n_special
         if max(map(len, blocks)) <= room:
             return blocks
@@ -216,17 +190,10 @@ class CondenserDataCollator:
         return windows
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Put blocks between their special tokens and pad them.
-
-        Args:
-            blocks: token ids of each that fit `max_length` with the special ones.
-
-        Returns:
-            Ids, whether a position is text, and whether it is a token at all; each (B, T).
-        """
+        """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
         lengths = _lengths(blocks)
         n_prefix, n_suffix = len(self._prefix), len(self._suffix)
-        longest = int(lengths.max()) + n_prefix + n_suffix
+        longest = int(lengths.max()) + self.n_special
         width = min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max(longest, self.max_length))
 
         position = np.arange(width)[None, :]
@@ -241,26 +208,13 @@ class CondenserDataCollator:
         return ids, is_text, is_token
 
 
-def check_probability(name: str, value: float) -> None:
-    """Check a share of tokens to mask.
-
-    Raises:
-        ValueError: it is not between 0 and 1.
-    """
-    if not 0.0 < value < 1.0:
-        raise ValueError(f"{name} is {value}, but must lie between 0 and 1.")
-
-
 def _lengths(blocks: Sequence[np.ndarray]) -> np.ndarray:
     """(B,) tokens of each block."""
     return np.array(list(map(len, blocks)))
 
 
 def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
-    """The special tokens that a tokenizer puts before and after a single text.
-
-    Returns:
-        Ids of the prefix and of the suffix, int64.
+    """The ids, int64, of the special tokens that a tokenizer puts before and after a single text.
 
     Raises:
         ValueError: the first of them is not CLS, where a Condenser reads the dense vector, or the

@@ -8,9 +8,7 @@ import torch
 from accelerate.utils import DistributedType
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .checks import check_batch, check_enough
-from .contrast import Contrast, Contrasted
-from .gradient_cache import Chunk, put_back, split_batch
+from .contrast import Chunk, Contrasted, put_back, split_batch
 from .packed_batches import is_packed, unpack
 from .trainer import CondenserTrainer
 
@@ -18,62 +16,39 @@ _SEEDS = 2**62  # seeds to draw a step's dropout from
 
 
 class ContrastiveTrainer(CondenserTrainer):
-    """Trains with the model's own losses plus `weight` times a contrast of the batch.
+    """Trains objective "cocondenser" or "ict": the model's own losses and a contrast of the batch.
 
-    Batches hold paired texts, two rows or packed blocks each, side by side (`SpanPairs`,
-    `ClozePairs`). Log entries hold `contrastive_loss` and `contrastive_accuracy` too, over the
-    batch of all processes.
-
-    With a `cache_chunk_size` a step needs the memory of one chunk, whatever the batch
-    (`gradient_cache`), at the cost of a second forward pass of the backbone.
-
-    Args:
-        *args: as for `CondenserTrainer`; `CondenserTrainingArguments` decide all that follows.
-        contrast: how vectors are contrasted.
-        weight: of the contrastive loss.
-        cache_chunk_size: texts whose activations are held at once; None for the whole batch.
-        masks: whether tokens are masked, so that there are losses of the model's own to log.
-        **kwargs: as for `CondenserTrainer`.
-
-    Raises:
-        ValueError: the arguments do not fit a loss over the whole batch (`check_batch`).
+    Used as `CondenserTrainer`, with `CondenserTrainingArguments`. Log entries hold
+    `contrastive_loss` and `contrastive_accuracy` too, over the batch of all processes. With a
+    `cache_chunk_size` a step needs the memory of one chunk, whatever the batch, at the cost of a
+    second forward pass of the backbone (`contrast.py`).
     """
 
     objectives = CONTRASTIVE
 
-    def __init__(
-        self,
-        *args: Any,
-        contrast: Contrast | None = None,
-        weight: float = 1.0,
-        cache_chunk_size: int | None = None,
-        masks: bool = True,
-        **kwargs: Any,
-    ):
-        super().__init__(*args, **kwargs)
-        if isinstance(self.args, CondenserTrainingArguments):
-            contrast, cache_chunk_size = self.args.contrast, self.args.cache_chunk_size
-            weight, masks = self.args.contrast_weight, self.args.objective != "ict"
-        if contrast is None:
-            raise ValueError("ContrastiveTrainer needs a contrast or CondenserTrainingArguments.")
-        check_batch(self.args, cache_chunk_size)
-        check_enough(len(self.train_dataset), self.args)  # type: ignore[arg-type]
-        if self.accelerator.distributed_type == DistributedType.DEEPSPEED and cache_chunk_size:
+    def __init__(self, model: Any, args: CondenserTrainingArguments, *others: Any, **kwargs: Any):
+        _check_batch(args)
+        super().__init__(model, args, *others, **kwargs)
+        self.contrast = args.contrast
+        self.weight = args.contrastive_weight
+        self.cache_chunk_size = args.cache_chunk_size
+        if args.objective == "ict":  # nothing is masked
+            self.logged_losses = ("bow_loss",)
+        n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
+        batch = args.train_batch_size * args.world_size
+        if n_pairs < batch:
+            raise ValueError(
+                f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
+                "processes): lower per_device_train_batch_size, or add text."
+            )
+        if self.accelerator.distributed_type == DistributedType.DEEPSPEED and self.cache_chunk_size:
             raise ValueError(
                 "cache_chunk_size goes backward several times a step, which DeepSpeed's engine "
                 "does not allow: leave it out, or use DDP or FSDP."
             )
-        self.contrast = contrast
-        self.weight = weight
-        self.cache_chunk_size = cache_chunk_size
-        if not masks:
-            self.logged_losses = ("bow_loss",)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """One text of each pair, of as many as fit a chunk.
-
-        A partner's vector says much about a text, so the swap cost is measured without partners.
-        """
+        """One text of each pair, whose partner says much about it, of as many as fit a chunk."""
         if is_packed(inputs):
             inputs = unpack(inputs, pad_token_id=self.pad_token_id)
         return {name: value[: self.cache_chunk_size : 2] for name, value in inputs.items()}
@@ -146,10 +121,7 @@ class ContrastiveTrainer(CondenserTrainer):
 
     @torch.no_grad()
     def _encode(self, model: torch.nn.Module, chunk: Chunk) -> torch.Tensor:
-        """The vectors of a chunk (C, H), without a graph.
-
-        Through the wrapped model, because FSDP gathers its weights there.
-        """
+        """The vectors of a chunk (C, H), by the wrapped model, in which FSDP gathers weights."""
         with chunk.replaying():
             return _vectors(model(**chunk.inputs, vectors_only=True), chunk)
 
@@ -160,17 +132,42 @@ class ContrastiveTrainer(CondenserTrainer):
             gathered = self.accelerator.gather(vectors.detach().contiguous())
             parts = list(gathered.split(len(vectors)))
             parts[self.accelerator.process_index] = vectors
-            contrasted = self.contrast(torch.cat(parts))
-        else:
-            contrasted = self.contrast(vectors)
+            vectors = torch.cat(parts)
+        contrasted = self.contrast(vectors)
         # Alike in all processes, whose measures are summed.
         self.add_measure("contrastive_loss", contrasted.loss / n_processes)
         self.add_measure("contrastive_accuracy", contrasted.accuracy / n_processes)
         return contrasted
 
 
+def _check_batch(args: CondenserTrainingArguments) -> None:
+    """Check that the arguments fit a loss over the whole batch."""
+    if not isinstance(args, CondenserTrainingArguments):
+        raise ValueError(
+            f"args are {type(args).__name__}, but ContrastiveTrainer needs "
+            "CondenserTrainingArguments, which decide the contrast."
+        )
+    n_pairs, chunk = args.per_device_train_batch_size, args.cache_chunk_size
+    if args.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a contrastive "
+            "loss is over the whole batch: set it to 1, per_device_train_batch_size to the batch "
+            "that you want, and cache_chunk_size to what fits the memory."
+        )
+    if n_pairs * args.world_size < 2:
+        raise ValueError(
+            "The batch is one pair, without negatives: set per_device_train_batch_size (pairs on a "
+            "device) to 2 or more; the papers' is 1,024."
+        )
+    if chunk is not None and (chunk % 2 or not 2 <= chunk <= 2 * n_pairs):
+        raise ValueError(
+            f"cache_chunk_size is {chunk}, expected an even number of texts from 2 to {2 * n_pairs}"
+            " (two for each of per_device_train_batch_size)."
+        )
+
+
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
-    """(C, H) a chunk's vectors, without that of a packed batch's filler, which stands behind."""
+    """(C, H) a chunk's vectors, without that of a packed batch's filler, the last one."""
     return outputs["cls_late"][: len(chunk.rows)].float()
 
 

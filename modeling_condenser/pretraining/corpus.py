@@ -1,7 +1,4 @@
-"""Raw text in, documents out: a Hub data set or local files become a column `text`.
-
-A document is what a block never crosses: a line of a .txt file, or a row of anything else.
-"""
+"""A Hub data set or local files as a data set with a column `text`, a document a row."""
 
 import glob
 from collections.abc import Sequence
@@ -17,8 +14,8 @@ from datasets import (
     Value,
     concatenate_datasets,
     interleave_datasets,
+    load_dataset,
 )
-from datasets import load_dataset as load_hub_dataset
 
 _BUILDERS = {
     ".txt": "text",
@@ -27,6 +24,7 @@ _BUILDERS = {
     ".parquet": "parquet",
     ".csv": "csv",
 }
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _FEATURES = Features({"text": Value("string")})
 
 
@@ -35,8 +33,8 @@ class Source:
     """One part of a corpus.
 
     Attributes:
-        path: Hub data set name, or a local file, folder or glob pattern of .txt, .jsonl, .json,
-            .csv or .parquet files (also with .gz, .xz, .zst behind the ending).
+        path: Hub data set name, or a local file, folder or glob pattern of .txt (a document a
+            line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst).
         name: configuration of a Hub data set, such as a language.
         split: split of a Hub data set.
         revision: branch, tag or commit of a Hub data set.
@@ -56,14 +54,11 @@ class Source:
 def load_documents(
     sources: Sequence[Source], *, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """Open a corpus.
-
-    Args:
-        sources: its parts, one after the other (when streaming: in turns).
-        streaming: read as needed, never holding the corpus on disk or in memory.
+    """Open the parts of a corpus, one after the other (when streaming: in turns).
 
     Returns:
-        A data set with the one column `text`, a document a row.
+        A data set with the one column `text`, a document a row; when streaming, it is read as
+        needed and never held on disk or in memory.
 
     Raises:
         FileNotFoundError: a local file does not exist.
@@ -80,14 +75,11 @@ def load_documents(
 
 
 def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    empty = ValueError(f"{source.path} holds no documents: the corpus is empty.")
     try:
         rows = _load_rows(source, streaming)
-        columns = _columns(rows)
-    except StopIteration:  # what the library raises for files without a row
-        raise empty from None
-    if not columns:
-        raise empty
+        columns = list(next(iter(rows)))
+    except StopIteration:  # of no rows; the library raises it, too
+        raise ValueError(f"{source.path} holds no documents: the corpus is empty.") from None
     if source.text_column not in columns:
         nearest = get_close_matches(source.text_column, columns, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -98,8 +90,7 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     rows = rows.select_columns([source.text_column])
     if source.text_column != "text":
         rows = rows.rename_column(source.text_column, "text")
-    if rows.features != _FEATURES:
-        # Parquet often holds large strings, which cannot be put together with others.
+    if rows.features != _FEATURES:  # Parquet often holds large strings
         rows = rows.cast(_FEATURES)
     if source.join_rows > 1:
         rows = rows.map(_join, batched=True, batch_size=source.join_rows)
@@ -109,68 +100,52 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
 def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
     files = _local_files(source.path)
     if files is None:
-        return load_hub_dataset(
-            source.path,
-            source.name,
-            split=source.split,
-            revision=source.revision,
-            streaming=streaming,
+        options = {"split": source.split, "revision": source.revision, "streaming": streaming}
+        return load_dataset(source.path, source.name, **options)
+    kinds = {_ending(file) for file in files}
+    builders = {_BUILDERS.get(kind) for kind in kinds}
+    if None in builders or len(builders) != 1:
+        raise ValueError(
+            f"{source.path} means files ending in {', '.join(sorted(kinds))}; expected files of "
+            f"one kind among {', '.join(_BUILDERS)}."
         )
-    builder = _builder(source.path, files)
-    data_files = [str(file) for file in files if file.stat().st_size > 0]
-    if not data_files:
+    filled = [str(file) for file in files if file.stat().st_size > 0]
+    if not filled:
         return Dataset.from_dict({})
-    return load_hub_dataset(builder, data_files=data_files, split="train", streaming=streaming)
-
-
-def _columns(rows: Dataset | IterableDataset) -> list[str]:
-    """The columns of a data set; none if it has no rows."""
-    if isinstance(rows, Dataset):
-        return rows.column_names if len(rows) else []
-    return list(next(iter(rows), {}))
+    return load_dataset(builders.pop(), data_files=filled, split="train", streaming=streaming)
 
 
 def _local_files(path: str) -> list[Path] | None:
     """The local files that a path means, sorted; None if it names a Hub data set."""
-    if glob.has_magic(path):
-        files = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
-        files = [file for file in files if file.is_file()]
-        if not files:
-            raise FileNotFoundError(f"No file matches {path!r}.")
-        return files
     local = Path(path)
     if local.is_file():
         return [local]
     if local.is_dir():
-        files = [file for file in sorted(local.rglob("*")) if file.is_file()]
-        files = [file for file in files if _ending(file) in _BUILDERS]
-        if not files:
-            raise FileNotFoundError(f"{path} holds no {', '.join(_BUILDERS)} file.")
-        return files
-    looks_local = local.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1
-    if looks_local or _ending(local) in _BUILDERS:
+        found = [file for file in sorted(local.rglob("*")) if _ending(file) in _BUILDERS]
+    elif glob.has_magic(path):
+        found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
+    elif _looks_like_a_hub_name(path):
+        return None
+    else:
+        found = []
+    files = [file for file in found if file.is_file()]
+    if not files:
         raise FileNotFoundError(
-            f"{path} does not exist. A corpus is a Hub data set name (owner/name), or a local "
-            f"file, folder or pattern of {', '.join(_BUILDERS)} files."
+            f"There are no documents at {path}. A corpus is a Hub data set name (owner/name), or a "
+            f"local file, folder or pattern of {', '.join(_BUILDERS)} files."
         )
-    return None
+    return files
 
 
-def _builder(path: str, files: list[Path]) -> str:
-    endings = {_ending(file) for file in files}
-    builders = {_BUILDERS.get(ending) for ending in endings}
-    if None in builders or len(builders) != 1:
-        raise ValueError(
-            f"{path} means files ending in {', '.join(sorted(endings))}; expected files of one "
-            f"kind among {', '.join(_BUILDERS)}."
-        )
-    return builders.pop() or ""
+def _looks_like_a_hub_name(path: str) -> bool:
+    is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1
+    return bool(path) and not is_path and _ending(Path(path)) not in _BUILDERS
 
 
 def _ending(file: Path) -> str:
     """The kind of a file, below a compression ending."""
     suffixes = [suffix.lower() for suffix in file.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".xz", ".zst", ".bz2"):
+    if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 

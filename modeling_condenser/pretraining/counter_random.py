@@ -1,13 +1,7 @@
 """Random numbers without a state: each is a hash of a key and a counter.
 
-A generator with a state gives one sequence only if everybody draws in one order, which dataloader
-workers, resumed runs and other batch sizes do not. Here a block's key and the place of a draw
-within the block decide its value, so neither who draws nor what was drawn before matters; and a
-few draws can be made without the others (`uniforms_at`).
-
-The hash is the finaliser of SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom
-number generators", figure 15), applied to key + (counter + 1) * golden ratio, which is that
-generator's own sequence for the seed `key`.
+So a block's draws do not depend on dataloader workers, batch sizes or resuming. The hash is
+SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", figure 15).
 """
 
 import numpy as np
@@ -20,6 +14,46 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
+def random_keys(*parts: int | np.ndarray) -> np.ndarray:
+    """Combine integers of at least 0, or (B,) arrays of them, into (B,) int64 keys of 63 bits."""
+    keys = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        keys = _mix(keys + _GOLDEN + _mix(np.atleast_1d(part).astype(np.uint64) + _GOLDEN))
+    return (keys >> np.uint64(1)).astype(np.int64)
+
+
+def uniforms(keys: np.ndarray, n_draws: int, *, stream: int = 0) -> np.ndarray:
+    """Draw (B, n_draws) float64 in [0, 1) for (B,) keys; a longer draw begins with a shorter one.
+
+    Args:
+        keys: (B,) integer keys.
+        n_draws: how many for each key.
+        stream: which of a key's independent sequences, at least 0.
+    """
+    return _as_uniforms(_mix(_bases(keys, stream)[:, None] + _counters(n_draws)))
+
+
+def uniforms_at(
+    keys: np.ndarray, rows: np.ndarray, columns: np.ndarray, *, stream: int = 0
+) -> np.ndarray:
+    """`uniforms(keys, n, stream=stream)[rows, columns]`, (N,), without drawing the others."""
+    counters = (columns + 1).astype(np.uint64) * _GOLDEN
+    return _as_uniforms(_mix(_bases(keys, stream)[rows] + counters))
+
+
+def permutations(keys: np.ndarray, n: int, *, stream: int = 0) -> np.ndarray:
+    """The numbers below n in the order of `uniforms(keys, n, stream=stream)`, (B, n) int64."""
+    if n > _COUNTERS_BESIDE_A_DRAW:
+        return np.argsort(uniforms(keys, n, stream=stream), axis=1)
+    # The spare bits carry the numbers along: sorting values takes a third of the time of argsort.
+    bits = _mix(_bases(keys, stream)[:, None] + _counters(n))
+    bits &= ~_BELOW_A_DRAW
+    bits |= np.arange(n, dtype=np.uint64)
+    bits.sort(axis=1)
+    bits &= _BELOW_A_DRAW
+    return bits.view(np.int64)
+
+
 def _mix(z: np.ndarray) -> np.ndarray:
     """Hash the elements of a new array, in its own memory."""
     shifted = z >> _SHIFTS[0]
@@ -29,76 +63,6 @@ def _mix(z: np.ndarray) -> np.ndarray:
     z *= _FACTORS[1]
     z ^= np.right_shift(z, _SHIFTS[2], out=shifted)
     return z
-
-
-def random_keys(*parts: int | np.ndarray) -> np.ndarray:
-    """Combine integers (a seed, an epoch, block numbers, ...) into keys.
-
-    Args:
-        *parts: integers of at least 0, or arrays of them that broadcast to (B,); order matters.
-
-    Returns:
-        (B,) int64 keys of 63 bits.
-    """
-    keys = np.zeros(1, dtype=np.uint64)
-    for part in parts:
-        keys = _mix(keys + _GOLDEN + _mix(np.atleast_1d(part).astype(np.uint64) + _GOLDEN))
-    return (keys >> np.uint64(1)).astype(np.int64)
-
-
-def uniforms(keys: np.ndarray, n_draws: int, *, stream: int = 0) -> np.ndarray:
-    """Draw numbers in [0, 1) for each key.
-
-    Args:
-        keys: (B,) integer keys.
-        n_draws: how many for each key.
-        stream: which of a key's independent sequences, at least 0.
-
-    Returns:
-        (B, n_draws) float64; a longer draw begins with a shorter one's values.
-    """
-    return _as_uniforms(_mix(_bases(keys, stream)[:, None] + _counters(n_draws)))
-
-
-def uniforms_at(
-    keys: np.ndarray, rows: np.ndarray, columns: np.ndarray, *, stream: int = 0
-) -> np.ndarray:
-    """Some of the numbers of `uniforms`: those of certain keys at certain places.
-
-    Args:
-        keys: (B,) integer keys.
-        rows: (N,) which key, from 0.
-        columns: (N,) which of its draws, from 0.
-        stream: as for `uniforms`.
-
-    Returns:
-        (N,) float64, `uniforms(keys, n, stream=stream)[rows, columns]` for any n large enough.
-    """
-    counters = (columns + 1).astype(np.uint64) * _GOLDEN
-    return _as_uniforms(_mix(_bases(keys, stream)[rows] + counters))
-
-
-def permutations(keys: np.ndarray, n: int, *, stream: int = 0) -> np.ndarray:
-    """Put the numbers below n into a random order for each key.
-
-    Args:
-        keys: (B,) integer keys.
-        n: how many numbers.
-        stream: as for `uniforms`.
-
-    Returns:
-        (B, n) int64, the order of the values of `uniforms(keys, n, stream=stream)`.
-    """
-    if n > _COUNTERS_BESIDE_A_DRAW:
-        return np.argsort(uniforms(keys, n, stream=stream), axis=1)
-    # The low bits that no draw uses carry the numbers along: sorting values takes a third of the
-    # time of sorting indices.
-    bits = _mix(_bases(keys, stream)[:, None] + _counters(n))
-    bits &= ~_BELOW_A_DRAW
-    bits |= np.arange(n, dtype=np.uint64)
-    bits.sort(axis=1)
-    bits &= _BELOW_A_DRAW
-    return bits.view(np.int64)
 
 
 def _counters(n_draws: int) -> np.ndarray:

@@ -1,194 +1,33 @@
-"""Text in, training examples and their collator out, as an objective needs them."""
+"""Text becomes training examples and batches; the model is made ready for them."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
+from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingSettings
+from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .checks import check_batch, check_enough, check_fit, check_reading
 from .collator import CondenserDataCollator
-from .ict import ClozeCollator, ClozePairs, PassageBuilder
-from .spans import SpanBuilder, SpanPairCollator, SpanPairs, build_cut_texts, count_parts
-from .token_budget import TokenBudgetBatches, count_block_tokens
-from .tsdae import DenoisingCollator
+from .packed_batches import TokenBudgetBatches
+from .pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
+from .positions import n_positions
+from .tsdae import DenoisingCollator, add_decoder
 
 
-@dataclass(frozen=True)
-class Examples:
-    """How text becomes batches; checked, before anything is built.
+class Examples(NamedTuple):
+    """What a trainer is given."""
 
-    Attributes:
-        settings: that say it.
-        arguments: of the Trainer; a streamed corpus takes over its workers.
-        blocks: cuts documents into blocks, of which spans and passages are kinds.
-        collator: makes batches.
-    """
-
-    settings: PretrainingSettings
-    arguments: TrainingArguments
-    blocks: BlockBuilder
+    dataset: Any
     collator: Any
-
-    @classmethod
-    def of(
-        cls,
-        settings: PretrainingSettings,
-        arguments: TrainingArguments,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        packed: bool = False,
-        head_mlm_probability: float | None = None,
-    ) -> "Examples":
-        """Check settings, arguments and tokenizer.
-
-        Args:
-            settings: see the class.
-            arguments: see the class.
-            tokenizer: of the model.
-            packed: what `packs` says of the model.
-            head_mlm_probability: of the model's configuration.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
-        if settings.objective in CONTRASTIVE:
-            check_batch(arguments, settings.cache_chunk_size)
-        if settings.streaming:
-            check_reading(arguments)
-        collator: Any = CondenserDataCollator(
-            tokenizer,
-            max_length=settings.max_length,
-            mlm_probability=settings.masked_share,
-            head_mlm_probability=head_mlm_probability,
-            bag_of_words=settings.predicts_bag,
-            seed=arguments.seed,
-            packed=packed,
-        )
-        if settings.objective == "cocondenser":
-            collator = SpanPairCollator(collator)
-        elif settings.objective == "ict":
-            collator = ClozeCollator(collator, query_length=settings.pseudo_query_length)
-        elif settings.objective == "tsdae":
-            collator = DenoisingCollator(collator, deletion_probability=settings.deleted_share)
-        length = settings.max_length if settings.span_length is None else settings.span_length
-        blocks = BlockBuilder(
-            tokenizer,
-            max_length=length,
-            short_block_probability=settings.short_block_probability,
-            seed=settings.blocks_seed,
-        )
-        return cls(settings, arguments, blocks, collator)
-
-    def build(self, documents: Dataset | IterableDataset) -> tuple[Any, dict[str, Any]]:
-        """Build the training data.
-
-        Returns:
-            A data set of examples, and facts about it for the run's record.
-
-        Raises:
-            ValueError: no document can be used, or too few for a batch.
-        """
-        if isinstance(documents, IterableDataset):
-            n_workers = self.arguments.dataloader_num_workers
-            self.arguments.dataloader_num_workers = 0
-            seed = self.arguments.seed
-            return StreamedBlocks(documents, self.blocks, seed=seed, num_proc=n_workers), {}
-        if self.settings.objective in CONTRASTIVE:
-            return self._build_pairs(documents)
-        return self._build_blocks(documents)
-
-    def _build_blocks(self, documents: Dataset) -> tuple[KeyedBlocks, dict[str, Any]]:
-        blocks = build_blocks(documents, self.blocks, num_proc=self.settings.preprocessing_workers)
-        facts = {
-            "blocks_sha256": fingerprint_blocks(blocks),
-            "n_documents": len(documents),
-            "n_blocks": len(blocks),
-        }
-        return KeyedBlocks(blocks, seed=self.arguments.seed), facts
-
-    def _build_pairs(self, documents: Dataset) -> tuple[KeyedBlocks, dict[str, Any]]:
-        is_cloze = isinstance(self.collator, ClozeCollator)
-        cutter: Any = (
-            PassageBuilder(self.blocks)
-            if is_cloze
-            else SpanBuilder(self.blocks, kind=self.settings.spans or "sentences")
-        )
-        rows, facts = build_cut_texts(
-            documents, cutter, num_proc=self.settings.preprocessing_workers
-        )
-        check_enough(len(rows), self.arguments)
-        seed = self.arguments.seed
-        if not is_cloze:
-            return SpanPairs(rows, seed=seed), {**facts, "n_spans": count_parts(rows)}
-        pairs = ClozePairs(
-            rows,
-            seed=seed,
-            query_room=self.collator.query_room,
-            removal_probability=self.settings.removed_share,
-        )
-        return pairs, {**facts, "n_passages": len(rows)}
-
-
-@dataclass(frozen=True)
-class PreparedText:
-    """What a trainer needs of a text.
-
-    Attributes:
-        tokenizer: of the model.
-        collator: makes batches.
-        examples: data set of the examples.
-        facts: about them, for the run's record.
-        batches: which examples share a batch; None for a fixed number of them.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    collator: Any
-    examples: Any
-    facts: dict[str, Any]
-    batches: TokenBudgetBatches | None
-
-    @classmethod
-    def of(
-        cls,
-        documents: Dataset | IterableDataset,
-        model: Any,
-        arguments: CondenserTrainingArguments,
-        tokenizer: PreTrainedTokenizerBase | None,
-    ) -> "PreparedText":
-        """Tokenize documents, cut them into blocks, and make the model take packed batches.
-
-        Args:
-            documents: with a column `text`.
-            model: that is trained; packed where its encoder allows it.
-            arguments: of the trainer.
-            tokenizer: by default, that of the checkpoint that the model was loaded from.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
-        arguments.streaming = isinstance(documents, IterableDataset)
-        arguments.check_settings()
-        tokenizer = tokenizer or find_tokenizer(model)
-        check_fit(tokenizer, model, arguments.max_length)
-        use_cheap_dropout(model)
-        if packed := packs(arguments, model):
-            use_packing(model)
-        rate = model.config.head_mlm_probability
-        made = Examples.of(
-            arguments, arguments, tokenizer, packed=packed, head_mlm_probability=rate
-        )
-        # Of several processes the first builds what the others then find.
-        with arguments.main_process_first(desc="preparing the text"):
-            examples, facts = made.build(documents)
-        batches = budget_batches(arguments, arguments, examples, made.collator)
-        return cls(tokenizer, made.collator, examples, facts, batches)
+    batches: TokenBudgetBatches | None  # None for a fixed number of examples
+    facts: dict[str, Any]  # for the run's record
 
 
 def as_documents(data: Any) -> Dataset | IterableDataset | None:
@@ -205,7 +44,7 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of the checkpoint that a model was loaded from.
 
     Raises:
-        ValueError: the model was loaded from nowhere.
+        ValueError: the model was not loaded from a checkpoint.
     """
     name = model.name_or_path or model.config.encoder_config.name_or_path
     if not name:
@@ -216,36 +55,156 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
 
-def packs(settings: PretrainingSettings, model: Any) -> bool:
-    """Whether batches are packed: as the settings say, or else wherever that can be done.
-
-    TSDAE's are not: sentence-transformers' decoder takes padded ones.
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
+    """Check that a tokenizer and a sequence length fit a model.
 
     Raises:
-        ValueError: they say so, but the model's encoder cannot take packed batches.
+        ValueError: the tokenizer has more tokens than the model, or another padding token, which
+            some encoders recognise and count positions from; or the encoder has fewer positions.
     """
-    if settings.packed is False or settings.objective == "tsdae":
-        return False
-    if settings.packed is None and getattr(settings, "attn_implementation", None) is not None:
-        return False
-    reason = why_not_packed(model.condenser.encoder)
-    if settings.packed and reason is not None:
-        raise ValueError(f"packed is true, but {reason}. Leave packed out.")
-    return reason is None
+    vocab_size = model.config.encoder_config.vocab_size
+    if len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only {vocab_size}: "
+            "they do not belong together, or the model lacks added tokens (call "
+            "model.resize_token_embeddings(len(tokenizer)) and save it)."
+        )
+    encoder: Any = model.base_model.encoder
+    padding = encoder.get_input_embeddings().padding_idx
+    if padding is not None and tokenizer.pad_token_id != padding:
+        raise ValueError(
+            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
+            "they do not belong together. Use the model's own tokenizer."
+        )
+    longest = n_positions(encoder)
+    if longest is not None and max_length > longest:
+        raise ValueError(
+            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
+        )
 
 
-def budget_batches(
-    settings: PretrainingSettings,
-    arguments: TrainingArguments,
-    blocks: Any,
-    collator: CondenserDataCollator | DenoisingCollator,
-) -> TokenBudgetBatches | None:
-    """The batches of settings with `tokens_per_batch`; None where blocks are counted."""
-    if settings.tokens_per_batch is None:
-        return None
-    lengths = count_block_tokens(
-        blocks.blocks, n_special=collator.n_special, max_length=settings.max_length
+def prepare_model(
+    model: CondenserForMaskedLM,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: CondenserTrainingArguments,
+) -> bool:
+    """Make a model ready for the objective, and for packed batches where the encoder takes them.
+
+    Returns:
+        Whether batches are to be packed.
+
+    Raises:
+        ValueError: the arguments do not fit the model.
+    """
+    check_fit(tokenizer, model, arguments.max_length)
+    if arguments.attn_implementation is not None:
+        model.set_attn_implementation(arguments.attn_implementation)
+    if arguments.objective == "tsdae":
+        add_decoder(model, tokenizer)
+    if arguments.objective in ("ict", "tsdae") and not arguments.bow_weight:
+        _freeze_lm_head(model)
+    use_cheap_dropout(model)
+    packed = arguments.packed
+    if packed is None:
+        packed = arguments.attn_implementation is None and not why_not_packed(
+            model.condenser.encoder
+        )
+    if not packed or arguments.objective == "tsdae":  # whose decoder takes padded batches
+        return False
+    use_packing(model)
+    return True
+
+
+def _freeze_lm_head(model: CondenserForMaskedLM) -> None:
+    """Take the weights of the LM head that the encoder does not share out of training."""
+    shared = {id(parameter) for parameter in model.condenser.parameters()}
+    for parameter in model.lm_head.parameters():
+        if id(parameter) not in shared:
+            parameter.requires_grad_(False)
+
+
+def make_examples(
+    documents: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: CondenserTrainingArguments,
+    *,
+    packed: bool = False,
+    head_mlm_probability: float | None = None,
+) -> Examples:
+    """Tokenize documents and cut them into what the objective trains on.
+
+    A streamed corpus takes over the data loader's workers.
+
+    Raises:
+        ValueError: no document can be used, or the arguments do not fit.
+    """
+    arguments.streaming = isinstance(documents, IterableDataset)
+    arguments.check_settings()
+    objective, seed = arguments.objective, arguments.seed
+    collator: Any = CondenserDataCollator(
+        tokenizer,
+        max_length=arguments.max_length,
+        mlm_probability=None if objective == "ict" else arguments.mlm_probability,
+        head_mlm_probability=head_mlm_probability,
+        bag_of_words=arguments.bow_weight > 0,
+        seed=seed,
+        packed=packed,
     )
-    return TokenBudgetBatches(
-        lengths, settings.tokens_per_batch, seed=arguments.seed, n_processes=arguments.world_size
+    builder = BlockBuilder(
+        tokenizer,
+        max_length=arguments.span_length or arguments.max_length,
+        short_block_probability=arguments.short_block_probability,
+        seed=arguments.blocks_seed,
     )
+    if objective == "tsdae":
+        collator = DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
+    if isinstance(documents, IterableDataset):
+        n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
+        stream = StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers)
+        return Examples(stream, collator, None, {})
+
+    # Of several processes the first builds what the others then find.
+    with arguments.main_process_first(desc="preparing the text"):
+        if objective in CONTRASTIVE:
+            pairs, facts = _make_pairs(documents, builder, arguments, collator.n_special)
+            return Examples(pairs, collator, None, facts)
+        blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
+        facts = {"n_documents": len(documents), "n_blocks": len(blocks)}
+        sha256 = fingerprint_blocks(blocks)
+    batches = None
+    if arguments.tokens_per_batch is not None:
+        batches = TokenBudgetBatches(
+            count_block_tokens(blocks, collator.n_special, arguments.max_length),
+            arguments.tokens_per_batch,
+            seed=seed,
+            n_processes=arguments.world_size,
+        )
+    facts = {"blocks_sha256": sha256, **facts}
+    return Examples(KeyedBlocks(blocks, seed=seed), collator, batches, facts)
+
+
+def _make_pairs(
+    documents: Dataset, builder: BlockBuilder, arguments: CondenserTrainingArguments, n_special: int
+) -> tuple[Any, dict[str, Any]]:
+    """Pairs of texts, and facts about them."""
+    seed, num_proc = arguments.seed, arguments.preprocessing_workers
+    if arguments.objective == "cocondenser":
+        cutter = TextCutter(builder, arguments.spans)
+        rows, facts = cut_documents(documents, cutter, num_proc=num_proc)
+        return SpanPairs(rows, seed=seed), facts
+    query_room = min(arguments.query_length, arguments.max_length) - n_special
+    if query_room < 1:
+        raise ValueError(
+            f"query_length is {arguments.query_length}, which leaves no room for text."
+        )
+    rows, facts = cut_documents(documents, TextCutter(builder, "passages"), num_proc=num_proc)
+    removed = arguments.removal_probability
+    pairs = ClozePairs(rows, seed=seed, query_room=query_room, removal_probability=removed)
+    return pairs, facts
+
+
+def count_block_tokens(blocks: Dataset, n_special: int, max_length: int) -> np.ndarray:
+    """(N,) int64 tokens of each block as it is trained on: with special tokens, and cut."""
+    columns = (batch["input_ids"] for batch in blocks.with_format("arrow").iter(50_000))
+    lengths = [pc.list_value_length(column).to_numpy() for column in columns]
+    return np.minimum(np.concatenate(lengths).astype(np.int64) + n_special, max_length)

@@ -1,10 +1,10 @@
-"""How long a text may be: the positions of an encoder, for every stage that cuts texts."""
+"""How many tokens an encoder has positions for."""
 
 import torch
 
 
 def n_positions(encoder: torch.nn.Module) -> int | None:
-    """How many tokens an encoder has positions for; None where there is no such limit."""
+    """The longest sequence that an encoder takes; None where there is no limit."""
     for module in encoder.modules():
         table = getattr(module, "position_embeddings", None)
         if isinstance(table, torch.nn.Embedding):

@@ -1,15 +1,16 @@
-"""What a Condenser's head takes from the dense vector: the cheapest sign that condensing works.
+"""What a Condenser's head reads from the dense vector.
 
-The head can lower its loss by reading the late CLS vector, or get by with the early tokens alone.
-Exchanging the late CLS between the blocks of a batch tells which: the rise of the head's loss is
-what the vector was worth. It is near 0 until the head begins to read it.
+The head can lower its loss by reading the late CLS vector, or predict from the early tokens alone.
+The swap cost, the rise of its loss when the blocks of a batch exchange their late CLS vectors, says
+what the vector is worth; it is near 0 until the head begins to read it.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from modeling_condenser.modeling_condenser import (
@@ -19,36 +20,19 @@ from modeling_condenser.modeling_condenser import (
 )
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Measured on one batch without dropout; None where the model has no such part.
-
-    Attributes:
-        head_accuracy: share of masked tokens that the Condenser head predicts.
-        late_accuracy: share of masked tokens that the late output predicts.
-        swap_cost: rise of the head's loss, in nats a masked token, when each block is given
-            another block's late CLS vector.
-    """
-
-    head_accuracy: float | None
-    late_accuracy: float | None
-    swap_cost: float | None
-
-    def logs(self) -> dict[str, float]:
-        """The measures that there are."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
 @torch.no_grad()
-def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> Probe:
-    """Measure a model on a batch, leaving it and all random states as they were.
-
-    Costs one forward pass and one more of the head.
+def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, float]:
+    """Measure a model on a batch without dropout; its mode and all random states are kept.
 
     Args:
-        model: a `CondenserForPreTraining`, or a `CondenserForMaskedLM`, which has no head.
+        model: a `CondenserForPreTraining` or a `CondenserForMaskedLM`.
         batch: `input_ids`, `attention_mask` and `labels`, each (B, T); `head_input_ids` and
             `head_targets` where the head reads a second masking.
+
+    Returns:
+        `late_accuracy` and, with a head, `head_accuracy`: shares of masked tokens that are
+        predicted. With a head and two blocks or more, `swap_cost`: the rise of the head's loss, in
+        nats a masked token, when each block is given another block's late CLS vector.
     """
     was_training = model.training
     model.eval()
@@ -79,7 +63,7 @@ class ReadBlocks:
 
     @classmethod
     def of(cls, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]) -> "ReadBlocks":
-        """Have the backbone read a batch, as `probe` describes it."""
+        """Run the backbone on a batch of `probe`."""
         late, early, output = model.encode(
             batch["input_ids"],
             batch["attention_mask"],
@@ -93,41 +77,43 @@ class ReadBlocks:
         """(B, 1, H), what the head is given in training."""
         return self.late[:, :1]
 
-    def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
-        """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
-        hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
-        return self.model.lm_head(hidden[self.labels != IGNORE_INDEX])
-
     @property
     def targets(self) -> torch.Tensor:
         """The tokens that the head predicts, (M,)."""
         return self.labels[self.labels != IGNORE_INDEX]
+
+    def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
+        """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
+        hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
+        return self.model.lm_head(hidden[self.labels != IGNORE_INDEX])
 
 
 def prediction_loss(
     logits: torch.Tensor, targets: torch.Tensor, *, reduction: str = "mean"
 ) -> float:
     """Cross-entropy in nats of predictions (M, V): the mean over tokens, or their sum."""
-    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction=reduction).item()
+    return cross_entropy(logits.float(), targets, reduction=reduction).item()
 
 
-def _measure(model: Any, batch: Mapping[str, torch.Tensor]) -> Probe:
+def _measure(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
     ids, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
     masked = labels != IGNORE_INDEX
     if not masked.any():
-        return Probe(None, None, None)
+        return {}
     if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
         late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
-        return Probe(None, _accuracy(model.lm_head(late[masked]), labels[masked]), None)
-
+        return {"late_accuracy": _accuracy(model.lm_head(late[masked]), labels[masked])}
     read = ReadBlocks.of(model, batch)
     own = read.predict(read.cls_late)
-    late_accuracy = _accuracy(model.lm_head(read.late[masked]), labels[masked])
-    swap_cost = None
+    measured = {
+        "head_accuracy": _accuracy(own, read.targets),
+        "late_accuracy": _accuracy(model.lm_head(read.late[masked]), labels[masked]),
+    }
     if len(ids) > 1:
         swapped = read.predict(read.cls_late.roll(1, dims=0))
-        swap_cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
-    return Probe(_accuracy(own, read.targets), late_accuracy, swap_cost)
+        cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
+        measured["swap_cost"] = cost
+    return measured
 
 
 def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:

@@ -1,5 +1,6 @@
-"""The Hugging Face Trainer, told what to log about a Condenser, and how to lose nothing."""
+"""The Hugging Face Trainer with a Condenser's data, losses, log and repository."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -9,37 +10,51 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput, seed_worker
 
 from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.repository.card import write_card
+from modeling_condenser.repository.provenance import (
+    PRETRAINING,
+    Stage,
+    publishable,
+    read_pretraining,
+    write_provenance,
+)
+from modeling_condenser.repository.readiness_log import readiness_entries
+from modeling_condenser.repository.training_log import thin_log
+from modeling_condenser.runs.checkpoints import is_training_state
+from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CondenserTrainingArguments
-from .checks import check_objective, check_reading
-from .examples import PreparedText, as_documents
+from .examples import as_documents, find_tokenizer, make_examples, prepare_model
 from .masking import IGNORE_INDEX
-from .packed_batches import count_bags, count_tokens, is_packed, unpack
+from .packed_batches import TokenBudgetBatches, count_bags, count_tokens, is_packed, unpack
 from .probe import probe
-from .repository import complete_repository, describe_training, link_model
-from .token_budget import TokenBudgetBatches
 
 
 class CondenserTrainer(WholeTrainer):
-    """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM).
+    """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM or TSDAE).
 
     Beside what the Trainer logs, each log entry holds
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
       the steps since the last; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`Probe`), but
+    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`probe`), not
       under FSDP;
     - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
 
-    Checkpoints are sealed with a manifest, and `train()` resumes from the last whole one in
-    `output_dir` without being told to. With `push_to_hub=True` the repository can be loaded after
-    each push (`WholeTrainer`). Data sets with `set_epoch` are told the epoch. A stream is read by
-    each process, which takes its own batches.
+    `train()` resumes from the last complete checkpoint in `output_dir`. With `push_to_hub=True` the
+    repository can be loaded after each push (`WholeTrainer`).
 
     With `CondenserTrainingArguments` the training data may be text: a data set with a column
     `text`, or a list of `{"text": ...}`. It is tokenized, cut into blocks and masked as the
@@ -52,19 +67,14 @@ class CondenserTrainer(WholeTrainer):
         train_dataset: text, or blocks such as `KeyedBlocks`.
         processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
         facts: about the data, for the model card.
-        batches: which blocks share a batch; `per_device_train_batch_size` of them by default, and
-            unused otherwise.
-        bow_weight: of bag-of-words prediction, for batches with `bow_targets`, at the first step.
-        bow_weight_end: the same at the last step, reached on a cosine; `bow_weight` by default.
         **kwargs: as for `Trainer`.
 
     Raises:
-        ValueError: batches are packed, which cannot be divided among the GPUs of one process;
-            batches of a stream are to be dealt out (`check_reading`); labels are smoothed; or
-            model, text and arguments do not fit together.
+        ValueError: labels are smoothed; one process sees several GPUs; or model, text and arguments
+            do not fit together.
     """
 
-    objectives: tuple[str, ...] = ("condenser", "mlm")  # of `CondenserTrainingArguments`
+    objectives: tuple[str, ...] = ("condenser", "mlm", "tsdae")
     logged_losses: tuple[str, ...] = ("head_loss", "late_loss", "bow_loss")
 
     def __init__(
@@ -76,20 +86,26 @@ class CondenserTrainer(WholeTrainer):
         *,
         processing_class: Any = None,
         facts: Mapping[str, Any] | None = None,
-        batches: TokenBudgetBatches | None = None,
-        bow_weight: float = 1.0,
-        bow_weight_end: float | None = None,
         **kwargs: Any,
     ):
+        _check_arguments(args)
+        self.facts = dict(facts or {})
+        self.batches: TokenBudgetBatches | None = None
         if isinstance(args, CondenserTrainingArguments):
-            check_objective(args.objective, model, self.objectives)
-            bow_weight, bow_weight_end = args.bow_weight, args.bow_weight_end
+            _check_objective(args.objective, model, self.objectives)
             documents = as_documents(train_dataset)
             if documents is not None:
-                text = PreparedText.of(documents, model, args, processing_class)
-                train_dataset, processing_class = text.examples, text.tokenizer
-                batches, data_collator = text.batches, data_collator or text.collator
-                facts = {"objective": args.objective, **text.facts, **(facts or {})}
+                processing_class = processing_class or find_tokenizer(model)
+                examples = make_examples(
+                    documents,
+                    processing_class,
+                    args,
+                    packed=prepare_model(model, processing_class, args),
+                    head_mlm_probability=model.config.head_mlm_probability,
+                )
+                train_dataset, self.batches = examples.dataset, examples.batches
+                data_collator = data_collator or examples.collator
+                self.facts = {"objective": args.objective, **examples.facts, **self.facts}
         super().__init__(
             model=model,
             args=args,
@@ -98,128 +114,34 @@ class CondenserTrainer(WholeTrainer):
             processing_class=processing_class,
             **kwargs,
         )
-        if self.args.label_smoothing_factor:
-            raise ValueError(
-                f"label_smoothing_factor is {self.args.label_smoothing_factor}, but the Trainer "
-                "smooths the late predictions alone and drops the other losses: set it to 0."
-            )
         self.args.remove_unused_columns = False  # `mask_key` is no argument of the model
-        self._facts = dict(facts or {})
-        self.batches = batches
-        self.bow_weight = bow_weight
-        self.bow_weight_end = bow_weight if bow_weight_end is None else bow_weight_end
         if isinstance(self.train_dataset, IterableDataset):
-            check_reading(self.args)
+            # Each process reads its own batches: they differ in width and cannot be dealt out.
             self.accelerator.dataloader_config.dispatch_batches = False
-        is_packing = getattr(self.data_collator, "packed", False)
-        if self.args.n_gpu > 1 and (is_packing or batches is not None):
-            raise ValueError(
-                f"One process sees {self.args.n_gpu} GPUs, but a packed batch or one with a budget "
-                "of tokens is made for one: start a process for each with torchrun or accelerate "
-                "launch, or set packed: false and leave tokens_per_batch out."
-            )
         self._losses: dict[str, torch.Tensor] = {}
-        self._last_bow_weight = bow_weight
         self._counts: dict[str, torch.Tensor] = {}  # what losses of the coming step are divided by
         self._n_tokens: torch.Tensor | int = 0  # summed on the device, read when logged
         self._window: tuple[float, int] | None = None  # when the last entry was, and at which step
         self._probed: tuple[int, dict[str, float]] | None = None  # at which step, and what
+        self._bow_weight: float | None = None  # of the last step
         self.add_callback(_EpochTeller(self))
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train, from the last whole checkpoint of `output_dir` unless told otherwise.
+        """Train, by default from the last complete checkpoint of `output_dir`, if any.
 
         Args:
             resume_from_checkpoint: a checkpoint folder; a repository of the Hub that was pushed
-                with `hub_strategy="checkpoint"`; None or True for the last whole one of
-                `output_dir`, if any; False to start anew.
+                with `hub_strategy="checkpoint"`; False to start anew.
             **kwargs: as for `Trainer.train`.
         """
         self._window = None
         resume = self.find_resume(resume_from_checkpoint)
         return super().train(resume_from_checkpoint=resume, **kwargs)
 
-    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill a folder with model, code, tokenizer, provenance and card."""
-        if checkpoint is None:
-            self.save_model(str(folder), _internal_call=True)
-            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
-        else:
-            link_model(checkpoint, folder)
-        if self.is_world_process_zero():
-            stages = describe_training(self, self._facts)
-            complete_repository(folder, stages, name=self.hub_model_id)
-
-    def training_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> torch.Tensor:
-        if self._window is None:
-            self._window = (time.perf_counter(), self.state.global_step)
-        self._n_tokens = self._n_tokens + count_tokens(inputs)
-        if self._is_probe_due():
-            batch = self._prepare_inputs(self.choose_probed(inputs))
-            with self.accelerator.autocast():
-                measured = probe(self.accelerator.unwrap_model(model), batch)
-            self._probed = (self.state.global_step, measured.logs())
-        return super().training_step(model, inputs, num_items_in_batch)
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step, whose bags and twice masked tokens are counted, too."""
-        samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._counts = {}
-        if samples and self.args.n_gpu <= 1:  # of several GPUs, each estimates its own
-            if "bow_targets" in samples[0]:
-                self._counts["num_bags_in_batch"] = self._sum_up(map(count_bags, samples))
-            if "head_targets" in samples[0]:
-                self._counts["num_head_items_in_batch"] = self._sum_up(
-                    (sample["head_targets"] != IGNORE_INDEX).sum() for sample in samples
-                )
-        return samples, n_items
-
-    def _sum_up(self, counts: Iterator[torch.Tensor]) -> torch.Tensor:
-        """Over micro-batches, and over processes where the library's own count is."""
-        total = torch.stack([count.to(self.args.device) for count in counts]).sum()
-        if self.args.world_size > 1 and self.args.average_tokens_across_devices:
-            total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
-        return total
-
-    def bow_weight_now(self) -> float:
-        """The weight of bag-of-words prediction at this step: a cosine over the training."""
-        done = self.state.global_step / max(self.state.max_steps, 1)
-        cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
-        return self.bow_weight_end + (self.bow_weight - self.bow_weight_end) * cosine
-
-    def leave_out(self, seconds: float) -> None:
-        """Count seconds that something else took, such as measuring, to no training."""
-        if self._window is not None:
-            since, step = self._window
-            self._window = (since + seconds, step)
-
-    def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The part of a batch that is probed, padded: all of it, or what a packed one has room for.
-
-        Of a packed batch as many blocks are taken as, padded, are no more than twice its tokens.
-        """
-        if not is_packed(inputs):
-            return inputs
-        room = 2 * inputs["input_ids"].numel()
-        return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
-
-    @property
-    def pad_token_id(self) -> int:
-        """Padding's token, of the collator that packs batches."""
-        collator: Any = self.data_collator
-        return collator.tokenizer.pad_token_id
-
     def get_train_dataloader(self) -> DataLoader:
-        """The Trainer's loader, with batches of its own where `batches` are given."""
+        """The Trainer's loader, with batches of its own for a token budget."""
         if self.batches is None:
             return super().get_train_dataloader()
         n_workers = self.args.dataloader_num_workers
@@ -237,6 +159,43 @@ class CondenserTrainer(WholeTrainer):
         )
         return self.accelerator.prepare(loader)
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, torch.Tensor | int | None]:
+        """The micro-batches of a step; counts their bags and second masks, too."""
+        samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._counts = {}
+        if samples and "bow_targets" in samples[0]:
+            self._counts["num_bags_in_batch"] = self._sum_up(map(count_bags, samples))
+        if samples and "head_targets" in samples[0]:
+            self._counts["num_head_items_in_batch"] = self._sum_up(
+                (sample["head_targets"] != IGNORE_INDEX).sum() for sample in samples
+            )
+        return samples, n_items
+
+    def _sum_up(self, counts: Iterator[torch.Tensor]) -> torch.Tensor:
+        """Over micro-batches, and over processes where the library's own count is."""
+        total = torch.stack([count.to(self.args.device) for count in counts]).sum()
+        if self.args.world_size > 1 and self.args.average_tokens_across_devices:
+            total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
+        return total
+
+    def training_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        if self._window is None:
+            self._window = (time.perf_counter(), self.state.global_step)
+        self._n_tokens = self._n_tokens + count_tokens(inputs)
+        if self._is_probe_due() and "noisy_input_ids" not in inputs:  # TSDAE masks nothing
+            batch = self._prepare_inputs(self.choose_probed(inputs))
+            with self.accelerator.autocast():
+                measured = probe(self.accelerator.unwrap_model(model), batch)
+            self._probed = (self.state.global_step, measured)
+        return super().training_step(model, inputs, num_items_in_batch)
+
     def _is_probe_due(self) -> bool:
         """Whether the coming step is one that is logged, and not yet probed."""
         step = self.state.global_step
@@ -248,6 +207,21 @@ class CondenserTrainer(WholeTrainer):
         is_first = step == 0 and self.args.logging_first_step
         return is_first or (step + 1) % every == 0
 
+    def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The part of a batch that is probed, padded.
+
+        Of a packed batch as many blocks as, padded, take at most twice its tokens.
+        """
+        if not is_packed(inputs):
+            return inputs
+        room = 2 * inputs["input_ids"].numel()
+        return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
+
+    @property
+    def pad_token_id(self) -> int:
+        collator: Any = self.data_collator
+        return collator.tokenizer.pad_token_id
+
     def compute_loss(
         self,
         model: torch.nn.Module,
@@ -258,32 +232,40 @@ class CondenserTrainer(WholeTrainer):
         if model.training:
             inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
-            self._last_bow_weight = self.bow_weight_now()
-            inputs = {**inputs, "bow_weight": self._last_bow_weight}
+            self._bow_weight = self.bow_weight_now()
+            inputs = {**inputs, "bow_weight": self._bow_weight}
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
-        if model.training:
-            self._add_losses(outputs)
+        for name in self.logged_losses if model.training else ():
+            if (value := outputs.get(name)) is not None:
+                self.add_measure(name, value)
         return (loss, outputs) if return_outputs else loss
 
-    def _add_losses(self, outputs: Mapping[str, Any]) -> None:
-        """Sum the losses of the micro-batches; each is its share of the whole batch's loss."""
-        for name in self.logged_losses:
-            value = outputs.get(name)
-            if value is not None:
-                self.add_measure(name, value)
+    def bow_weight_now(self) -> float:
+        """The weight of bag-of-words prediction at this step: a cosine over the training."""
+        first = getattr(self.args, "bow_weight", 1.0)
+        last = getattr(self.args, "bow_weight_end", None)
+        done = self.state.global_step / max(self.state.max_steps, 1)
+        cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return first if last is None else last + (first - last) * cosine
 
     def add_measure(self, name: str, value: torch.Tensor) -> None:
         """Add to what the next log entry states, a step: sums over micro-batches and processes."""
         so_far = self._losses.get(name, torch.zeros((), device=value.device))
         self._losses[name] = so_far + value.detach().float()
 
+    def leave_out(self, seconds: float) -> None:
+        """Subtract seconds that something else took, such as measuring, from the training's."""
+        if self._window is not None:
+            since, step = self._window
+            self._window = (since + seconds, step)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._window is not None:
             logs.update(self._measures_since_last_entry())
-            if "bow_loss" in logs:
-                logs["bow_weight"] = self._last_bow_weight
+            if "bow_loss" in logs and self._bow_weight is not None:
+                logs["bow_weight"] = self._bow_weight
             if self._probed is not None and self._probed[0] == self.state.global_step - 1:
                 logs.update(self._probed[1])
         super().log(logs, start_time)
@@ -292,8 +274,7 @@ class CondenserTrainer(WholeTrainer):
         """Losses a step and tokens a second, over all processes; starts the next window."""
         since, first_step = self._window or (time.perf_counter(), self.state.global_step)
         n_steps = max(self.state.global_step - first_step, 1)
-        device = self.args.device
-        tokens = torch.as_tensor(self._n_tokens, device=device)
+        tokens = torch.as_tensor(self._n_tokens, device=self.args.device)
         now = time.perf_counter()
         measures = {
             name: self.accelerator.reduce(total, reduction="sum").item() / n_steps
@@ -305,6 +286,91 @@ class CondenserTrainer(WholeTrainer):
         self._losses, self._n_tokens = {}, 0
         self._window = (now, self.state.global_step)
         return measures
+
+    def run_facts(self) -> dict[str, Any]:
+        """Facts about data, model and training so far, for the run's record and the card."""
+        model = self.accelerator.unwrap_model(self.model)
+        return {
+            **self.facts,
+            "seed": self.args.seed,
+            "steps": self.state.global_step,
+            "tokens_seen": int(self.state.num_input_tokens_seen),
+            "train_seconds": round(train_seconds(self.state.log_history), 1),
+            "n_parameters": sum(p.numel() for p in model.parameters()),
+        }
+
+    def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
+        """Fill a folder with model, code, tokenizer, provenance and card."""
+        if checkpoint is None:
+            self.save_model(str(folder), _internal_call=True)
+            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        else:
+            _link_model(checkpoint, folder)
+        if self.is_world_process_zero():
+            write_provenance(folder, _describe_training(self))
+            write_card(folder, name=self.hub_model_id)
+
+
+def _check_arguments(args: TrainingArguments) -> None:
+    if args.label_smoothing_factor:
+        raise ValueError(
+            f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer smooths the "
+            "late predictions alone and drops the other losses: set it to 0."
+        )
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"One process sees {args.n_gpu} GPUs, but a batch is made for one: start a process for "
+            "each with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
+        )
+
+
+def _check_objective(objective: str, model: Any, supported: tuple[str, ...]) -> None:
+    if objective not in supported:
+        raise ValueError(
+            f"objective is {objective!r}, but this trainer's are {', '.join(supported)}: use "
+            "ContrastiveTrainer for cocondenser and ict, CondenserTrainer for the others."
+        )
+    has_head, needs_head = hasattr(model, "run_head"), objective in ("condenser", "cocondenser")
+    if has_head != needs_head:
+        wanted = "CondenserForPreTraining" if needs_head else "CondenserForMaskedLM, without a head"
+        raise ValueError(
+            f"objective is {objective!r}, which trains a {wanted}, but the model is a "
+            f"{type(model).__name__}: change the objective or the model."
+        )
+
+
+def _link_model(checkpoint: Path, folder: Path) -> None:
+    """Link a checkpoint's model files into a folder, without its training state."""
+    for file in checkpoint.rglob("*"):
+        if file.is_file() and not is_training_state(file):
+            target = folder / file.relative_to(checkpoint)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, target)
+
+
+def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
+    """The stages that made a model so far, with the running one."""
+    stages = read_pretraining(Path(str(trainer.args.output_dir))) or [_stage_of_script(trainer)]
+    log, run = trainer.state.log_history, {**describe_machine(), **trainer.run_facts()}
+    running = dataclasses.replace(
+        stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
+    )
+    return [*stages[:-1], running]
+
+
+def _stage_of_script(trainer: Trainer) -> Stage:
+    """A run without a recipe: its arguments, except those that are the library's defaults."""
+    settings = trainer.args.to_dict()
+    usual = type(trainer.args)(output_dir="unused").to_dict()
+    changed = {name: value for name, value in settings.items() if value != usual.get(name)}
+    config: Any = trainer.accelerator.unwrap_model(trainer.model).config
+    start = str(getattr(config, "encoder_config", config).name_or_path)
+    return Stage(PRETRAINING, publishable({"encoder": start, **changed} if start else changed), {})
+
+
+def train_seconds(log: list[dict[str, float]]) -> float:
+    """Time between the entries of a log, over all sessions of a run."""
+    return sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
 
 
 class _EpochTeller(TrainerCallback):

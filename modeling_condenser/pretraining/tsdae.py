@@ -4,10 +4,9 @@ Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Deno
 for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
 0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the CLS vector only,
 predicts the whole text from left to right. Encoder and decoder share their weights. Loss and
-decoder are sentence-transformers' own (`DenoisingAutoEncoderLoss`), the baseline that people use.
-Three deviations: words are those of whole-word masking, not NLTK's; deletion removes tokens, and
-the rest is not tokenized again; the loss is averaged over the tokens of an optimiser step, not of
-a micro-batch.
+decoder are sentence-transformers' own (`DenoisingAutoEncoderLoss`). Three deviations: words are
+those of whole-word masking, not NLTK's; the rest is not tokenized again; the loss is averaged over
+the tokens of an optimiser step, not of a micro-batch.
 """
 
 import copy
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_model
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from modeling_condenser.hub.quiet_loading import quiet_loading
@@ -29,7 +28,6 @@ from .collator import CondenserDataCollator
 from .counter_random import uniforms
 from .masking import IGNORE_INDEX
 
-DELETION_PROBABILITY = 0.6
 DELETION_STREAM = 4  # of a block's key, beside those of masking.py
 # Encoders of which transformers also has a decoder with cross-attention.
 ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
@@ -38,40 +36,29 @@ ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
-    The deleted words are a function of a block and its `mask_key`, as masks are.
+    The deleted words depend on a block and its `mask_key` only, as masks do.
 
     Args:
-        collator: whose tokenizer, special tokens and windows of over-long blocks are used.
+        collator: whose tokenizer, special tokens and windows of long blocks are used.
         deletion_probability: of each word; at least one word of a block is kept.
     """
 
-    def __init__(
-        self,
-        collator: CondenserDataCollator,
-        *,
-        deletion_probability: float = DELETION_PROBABILITY,
-    ):
+    def __init__(self, collator: CondenserDataCollator, *, deletion_probability: float = 0.6):
         self.collator = collator
         self.tokenizer = collator.tokenizer
         self.n_special = collator.n_special
         self.deletion_probability = deletion_probability
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch.
+        """`input_ids`, `attention_mask` and `labels` of blocks, (B, T) int64, and of their copies.
 
-        Args:
-            examples: as for `CondenserDataCollator`.
-
-        Returns:
-            `input_ids`, `attention_mask` and `labels`, each (B, T) int64, of the whole blocks: the
-            Trainer counts these tokens as seen, as for other objectives. `labels` is -100 at
-            padding and at the first token, which is not predicted. `noisy_input_ids` and
-            `noisy_attention_mask`, each (B, N) int64, of the copies.
+        `labels` is -100 at padding and at the first token, which is not predicted. The copies are
+        `noisy_input_ids` and `noisy_attention_mask`, each (B, N) int64.
         """
         blocks, keys = self.collator.read(examples)
         ids, is_text, is_token = self.collator.frame(blocks)
         words = self.collator.word_starts.number_words(ids, is_text)
-        kept = choose_kept(words, is_text, keys, self.deletion_probability)
+        kept = _choose_kept(words, is_text, keys, self.deletion_probability)
         left = [row[is_kept] for row, is_kept in zip(ids, kept, strict=True)]
         noisy_ids, _, is_noisy_token = self.collator.frame(left)
         labels = np.where(ids == self.tokenizer.pad_token_id, IGNORE_INDEX, ids)
@@ -86,21 +73,10 @@ class DenoisingCollator:
         return {name: torch.from_numpy(values).long() for name, values in batch.items()}
 
 
-def choose_kept(
+def _choose_kept(
     words: np.ndarray, is_text: np.ndarray, keys: np.ndarray, deletion_probability: float
 ) -> np.ndarray:
-    """Choose the words that are not deleted: each independently, and at least one of a row.
-
-    Args:
-        words: (B, T) the word of each token, -1 outside words; a token of text outside words, such
-            as [UNK], counts as a word.
-        is_text: (B, T) bool; the first column is none.
-        keys: (B,) random keys of the rows.
-        deletion_probability: of each word.
-
-    Returns:
-        (B, T) bool: tokens of the kept words.
-    """
+    """(B, T) bool, tokens of the words that are not deleted; a token outside words is a word."""
     begins = is_text & ((words < 0) | (words != np.roll(words, 1, axis=1)))
     numbers = np.maximum(begins.cumsum(axis=1) - 1, 0)
     draws = uniforms(keys, int(numbers.max()) + 1, stream=DELETION_STREAM)
@@ -109,19 +85,15 @@ def choose_kept(
     return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 
-def add_decoder(model: CondenserForMaskedLM, tokenizer: str) -> None:
+def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase) -> None:
     """Give a model TSDAE's decoder, tied to its encoder, and make TSDAE's loss its forward pass.
 
     The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
     torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and opening
     one as an encoder or a masked LM ignores them.
 
-    Args:
-        model: a plain masked LM.
-        tokenizer: Hub name or folder.
-
     Raises:
-        ValueError: transformers has no such decoder of the encoder's model type.
+        ValueError: transformers has no decoder of the encoder's model type.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
@@ -138,7 +110,7 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: str) -> None:
     with TemporaryDirectory() as folder, quiet_loading():
         # The library loads the decoder from the folder that the encoder's configuration names.
         _save_plain(model, folder)
-        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         transformer = Transformer(folder)
         transformer.model = encoder
         start, config.name_or_path = config.name_or_path, folder
@@ -152,7 +124,7 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: str) -> None:
 
 
 def remove_decoder(model: Any) -> None:
-    """Make a model that `add_decoder` was applied to a plain masked LM again."""
+    """Make a model with a decoder a plain masked LM again."""
     model._tied_weights_keys = {
         name: source
         for name, source in model._tied_weights_keys.items()
@@ -172,7 +144,7 @@ def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
 
 
 def _declare_ties(model: Any) -> None:
-    """Tell the model which of the decoder's weights are the encoder's: they are saved once."""
+    """Tell the model which weights of the decoder are the encoder's, so they are saved once."""
     sources = {id(p): name for name, p in model.condenser.encoder.named_parameters()}
     tied = {
         f"head.{name}": f"condenser.encoder.{sources[id(p)]}"
@@ -189,7 +161,7 @@ def _declare_ties(model: Any) -> None:
 
 
 def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
-    """Replace the forward pass of the instance, because checkpoints name and copy its class.
+    """Replace the forward pass of the instance; checkpoints name and copy its class.
 
     The Trainer gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
     """

@@ -1,10 +1,8 @@
-"""An encoder in, a Condenser that starts from it out (Gao & Callan 2021, section 3.4).
+"""Models that start from an encoder's backbone and LM head (Gao & Callan 2021, section 3.4).
 
-Backbone and LM head are the encoder's; the Condenser head is new. A checkpoint of a Condenser is an
-encoder too: its backbone and LM head are taken, and its head, if any, is left behind.
+A Condenser checkpoint is an encoder, too: its backbone and LM head are taken without its head.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,54 +53,42 @@ def condenser_from_encoder(
         ValueError: the encoder is of no supported kind, its weights are incomplete, or
             `n_head_layers` or `skip_from` is out of range.
     """
-    parts = _load_parts(name_or_path, config_changes or {}, **kwargs)
+    encoder, lm_head = _load_parts(name_or_path, config_changes or {}, **kwargs)
     config = CondenserConfig(
-        encoder_config=parts.encoder.config,
+        encoder_config=encoder.config,
         n_head_layers=n_head_layers,
         skip_from=skip_from,
         late_mlm=late_mlm,
         head_mlm_probability=head_mlm_probability,
     )
-    return parts.put_into(CondenserForPreTraining(config))
+    return _copy_weights(CondenserForPreTraining(config), encoder, lm_head)
 
 
 def masked_lm_from_encoder(
     name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
 ) -> CondenserForMaskedLM:
-    """Warm-start backbone and LM head from an encoder, for plain MLM.
-
-    Args:
-        name_or_path: as for `condenser_from_encoder`.
-        config_changes: as there.
-        **kwargs: as there.
+    """Warm-start backbone and LM head for plain MLM; arguments as of `condenser_from_encoder`.
 
     Raises:
         ValueError: the encoder is of no supported kind, or its weights are incomplete.
     """
-    parts = _load_parts(name_or_path, config_changes or {}, **kwargs)
-    return parts.put_into(
-        CondenserForMaskedLM(CondenserConfig(encoder_config=parts.encoder.config))
-    )
+    encoder, lm_head = _load_parts(name_or_path, config_changes or {}, **kwargs)
+    model = CondenserForMaskedLM(CondenserConfig(encoder_config=encoder.config))
+    return _copy_weights(model, encoder, lm_head)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """A loaded encoder, and its LM head where its checkpoint has one."""
-
-    encoder: Any
-    lm_head: nn.Module | None
-
-    def put_into(self, model: Any) -> Any:
-        """Copy the weights into a new model, which is returned."""
-        model.condenser.encoder.load_state_dict(self.encoder.state_dict())
-        if self.lm_head is not None:
-            model.lm_head.load_state_dict(self.lm_head.state_dict())
-        model.tie_weights()
-        return model
+def _copy_weights(model: Any, encoder: Any, lm_head: nn.Module | None) -> Any:
+    model.condenser.encoder.load_state_dict(encoder.state_dict())
+    if lm_head is not None:
+        model.lm_head.load_state_dict(lm_head.state_dict())
+    model.tie_weights()
+    return model
 
 
-def _load_parts(name_or_path: str, config_changes: dict, **kwargs: Any) -> _Parts:
-    """Load backbone and LM head from an encoder or from a Condenser checkpoint."""
+def _load_parts(
+    name_or_path: str, config_changes: dict, **kwargs: Any
+) -> tuple[Any, nn.Module | None]:
+    """The backbone, and the LM head if there is one, of an encoder or a Condenser checkpoint."""
     name_or_path = resolve_encoder_name(name_or_path)
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     if config.model_type == CondenserConfig.model_type:
@@ -112,7 +98,7 @@ def _load_parts(name_or_path: str, config_changes: dict, **kwargs: Any) -> _Part
                 name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
             )
         refuse_incomplete(name_or_path, set(info["missing_keys"]), set())
-        return _Parts(model.condenser.encoder, model.lm_head)
+        return model.condenser.encoder, model.lm_head
 
     _change(config, config_changes)
     check_encoder(config)
@@ -125,7 +111,7 @@ def _load_parts(name_or_path: str, config_changes: dict, **kwargs: Any) -> _Part
     refuse_incomplete(name_or_path, missing - pooler_missing, set())
     if pooler_missing:
         _make_pooler_plain(encoder.pooler)
-    return _Parts(encoder, _load_lm_head(name_or_path, config, **kwargs))
+    return encoder, _load_lm_head(name_or_path, config, **kwargs)
 
 
 def _change(config: Any, changes: dict[str, Any]) -> None:

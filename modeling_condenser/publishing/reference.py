@@ -26,9 +26,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from modeling_condenser.configuration_condenser import CondenserConfig
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.pretraining.pretrain import check_fit
-from modeling_condenser.pretraining.repository import complete_repository
-from modeling_condenser.repository.provenance import PRETRAINING, Stage
+from modeling_condenser.pretraining.examples import check_fit
+from modeling_condenser.repository.card import write_card
+from modeling_condenser.repository.provenance import PRETRAINING, Stage, write_provenance
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import checksum_file
 
@@ -119,7 +119,8 @@ def import_reference(
         model.save_pretrained(partial)
         opened.save_pretrained(partial)
         stage = Stage(PRETRAINING, recipe, {"objective": "condenser", **facts})
-        complete_repository(partial, [stage])
+        write_provenance(partial, [stage])
+        write_card(partial)
     return out
 
 

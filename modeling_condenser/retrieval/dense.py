@@ -13,7 +13,7 @@ import numpy as np
 from datasets import Dataset
 
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.encoding.precision import FLOAT32, Dtype
+from modeling_condenser.encoding.fingerprints import Dtype
 
 from .approximate import ApproximateIndex, build_approximate, recall_against_exact
 from .exact import search_exact
@@ -33,8 +33,8 @@ class SearchSettings:
     Attributes:
         index: a faiss factory string; "Flat" searches the embeddings exactly, without an index.
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
-        n_processes: that encode; by default one for each device.
-        devices: to encode on, such as "cuda:0,cuda:1"; by default all GPUs, or the CPU.
+        devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
+            CPU.
         dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
             "bfloat16".
         shard_size: passages in a shard of embeddings.
@@ -47,9 +47,8 @@ class SearchSettings:
 
     index: str = EXACT
     search_parameters: str | None = None
-    n_processes: int | None = None
     devices: str | None = None
-    dtype: Dtype = FLOAT32
+    dtype: Dtype = "float32"
     shard_size: int | None = None
     index_seed: int = 0
     rescore: int = 0
@@ -66,15 +65,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class DenseSearcher:
-    """Ranks passages by inner product of vectors.
-
-    Attributes:
-        retriever: encodes the queries.
-        embeddings: of the passages.
-        index: approximate; None for exact search.
-        settings: of the search.
-        progress: whether to show progress bars.
-    """
+    """Ranks passages by inner product of vectors, exactly or by an index."""
 
     retriever: "Retriever"
     embeddings: Embeddings
@@ -89,16 +80,10 @@ class DenseSearcher:
 
     def search_vectors(self, vectors: np.ndarray, query_ids: list[str], *, depth: int) -> Run:
         """The best `depth` passages for each of Q query vectors, (Q, D) float32."""
+        shared: Any = {"depth": depth, "progress": self.progress}
         if self.index is None:
-            return self._search_exactly(vectors, query_ids, depth)
-        return self.index.search(
-            vectors,
-            query_ids,
-            depth=depth,
-            parameters=self.settings.search_parameters,
-            rescore=self.settings.rescore,
-            progress=self.progress,
-        )
+            return search_exact(self.embeddings, vectors, query_ids, **shared)
+        return self.index.search(vectors, query_ids, rescore=self.settings.rescore, **shared)
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
         """Recall of a run against exact search on the first queries; empty for exact search."""
@@ -106,17 +91,12 @@ class DenseSearcher:
         if self.index is None or not sample:
             return {}
         vectors = self.retriever.encode_queries(list(sample.values()))
-        exact = self._search_exactly(vectors, list(sample), depth)
+        exact = search_exact(self.embeddings, vectors, list(sample), depth=depth)
         found = {query_id: run.get(query_id, {}) for query_id in sample}
         return {
             "recall_against_exact": recall_against_exact(found, exact, depth=depth),
             "recall_queries": len(sample),
         }
-
-    def _search_exactly(self, vectors: np.ndarray, query_ids: list[str], depth: int) -> Run:
-        return search_exact(
-            self.embeddings, vectors, query_ids, depth=depth, progress=self.progress
-        )
 
 
 def open_dense(
@@ -124,36 +104,18 @@ def open_dense(
     passages: Dataset,
     folder: Path,
     *,
-    embeddings: Path | None = None,
-    settings: SearchSettings | None = None,
-    progress: bool = True,
+    embeddings: Path | None,
+    settings: SearchSettings,
+    progress: bool,
 ) -> DenseSearcher:
-    """Encode a collection, or open its embeddings, and build an index if the settings name one.
-
-    Args:
-        retriever: on the first of the settings' devices.
-        passages: columns `_id`, `title`, `text`.
-        folder: for embeddings and index.
-        embeddings: folder of the embeddings, if it is another one.
-        settings: of encoding and search; by default exact search.
-        progress: whether to show progress bars.
-
-    Raises:
-        ValueError: the retriever compares by Euclidean distance, or a folder holds something else.
-    """
+    """Encode a collection, or open its embeddings, and build an index if the settings name one."""
     from modeling_condenser.encoding.encode import encode_collection
 
-    settings = settings or SearchSettings()
-    if retriever.contract.similarity == "euclidean":
-        raise ValueError(
-            f"{retriever.folder} compares by Euclidean distance, but collections are searched by "
-            "inner product: state similarity=dot or similarity=cosine."
-        )
+    retriever.check_inner_product()
     vectors = encode_collection(
         retriever,
         passages,
         embeddings or folder / EMBEDDINGS_FOLDER,
-        n_processes=settings.n_processes,
         devices=settings.device_list,
         shard_size=settings.shard_size,
         progress=progress,
@@ -164,6 +126,7 @@ def open_dense(
             vectors,
             settings.index,
             folder / f"{INDEX_FOLDER}-{settings.index.replace(',', '_')}",
+            parameters=settings.search_parameters,
             seed=settings.index_seed,
             progress=progress,
         )

@@ -1,17 +1,17 @@
 """Hybrid search: fuse the runs of several systems, such as BM25 and a dense retriever, into one.
 
-A fused run holds the queries of all its runs, and is ordered like any other (`rank_passages`): best
-first, ties by passage id ascending. All sums are correctly rounded (`math.fsum`), so a fused score
-does not depend on the order in which a run lists its passages.
+Sums are correctly rounded (`math.fsum`), so a fused score does not depend on the order in which a
+run lists its passages.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Literal
 
-from .runs import Run, rank_passages
+from .runs import Run, cut_run, rank_passages
 
 RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
 DEPTH = 100
@@ -58,36 +58,25 @@ def reciprocal_rank_fusion(runs: Sequence[Run], k: float = RRF_K, *, depth: int 
     Args:
         runs: of the same queries.
         k: lowers the influence of the first ranks.
-        depth: how many passages of a query to keep at most.
+        depth: the most passages per query.
     """
     fused = {}
     for query_id, found in _by_query(runs):
         ranks = [{p: rank for rank, (p, _) in enumerate(rank_passages(s), 1)} for s in found]
         fused[query_id] = {
             passage: math.fsum(1 / (k + rank[passage]) for rank in ranks if passage in rank)
-            for passage in _union(found)
+            for passage in dict.fromkeys(chain(*found))
         }
-    return _cut(fused, depth)
+    return cut_run(fused, depth)
 
 
 def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = DEPTH) -> Run:
     """Score each passage by the weighted sum of its standardised scores.
 
-    The scores that a run retrieved for a query are standardised: minus their mean, divided by their
-    standard deviation (of the population). A passage that a run does not hold gets the lowest
-    standardised score of that run for the query. A run whose scores for a query are all equal, or
-    that found nothing for it, contributes 0.
-
-    Args:
-        runs: of the same queries.
-        weights: one for each run.
-        depth: how many passages of a query to keep at most.
-
-    Raises:
-        ValueError: there are more or fewer weights than runs.
+    The scores of a run for a query are standardised: minus their mean, divided by their standard
+    deviation (of the population). A passage that a run does not hold gets the run's lowest
+    standardised score for the query. A run whose scores for a query are all equal contributes 0.
     """
-    if len(weights) != len(runs):
-        raise ValueError(f"{len(weights)} weights for {len(runs)} runs, expected one for each.")
     fused = {}
     for query_id, found in _by_query(runs):
         standardised = [_standardise(scores) for scores in found]
@@ -95,9 +84,9 @@ def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = 
         parts = list(zip(weights, standardised, lowest, strict=True))
         fused[query_id] = {
             passage: math.fsum(w * scores.get(passage, low) for w, scores, low in parts)
-            for passage in _union(found)
+            for passage in dict.fromkeys(chain(*found))
         }
-    return _cut(fused, depth)
+    return cut_run(fused, depth)
 
 
 def _standardise(scores: Mapping[str, float]) -> dict[str, float]:
@@ -112,13 +101,5 @@ def _standardise(scores: Mapping[str, float]) -> dict[str, float]:
 
 def _by_query(runs: Sequence[Run]) -> Iterator[tuple[str, list[dict[str, float]]]]:
     """Each query with what each run found for it, in the order of the first run that has it."""
-    for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
+    for query_id in dict.fromkeys(chain(*runs)):
         yield query_id, [run.get(query_id, {}) for run in runs]
-
-
-def _union(found: Sequence[Mapping[str, float]]) -> dict[str, None]:
-    return dict.fromkeys(passage for scores in found for passage in scores)
-
-
-def _cut(run: Run, depth: int) -> Run:
-    return {query_id: dict(rank_passages(scores)[:depth]) for query_id, scores in run.items()}

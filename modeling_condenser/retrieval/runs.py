@@ -5,7 +5,7 @@ point, so that a run does not depend on the order of the corpus.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,49 +24,49 @@ def rank_passages(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
-def order_of_ids(ids: Sequence[str]) -> np.ndarray:
-    """The rank of each id among the sorted ids, (N,) int64, which breaks ties."""
-    order = np.empty(len(ids), dtype=np.int64)
-    order[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
-    return order
+def cut_run(run: Run, depth: int) -> Run:
+    """The best `depth` passages of each query, best first."""
+    return {query_id: dict(rank_passages(scores)[:depth]) for query_id, scores in run.items()}
 
 
-def best_first(scores: np.ndarray, *, id_order: np.ndarray, depth: int) -> np.ndarray:
-    """The positions of the best scores, in the order of `rank_passages`.
+def make_run(
+    query_ids: Sequence[str],
+    scores: np.ndarray,
+    rows: np.ndarray,
+    ids: Callable[[np.ndarray], list[str]],
+    *,
+    depth: int,
+) -> Run:
+    """Make a run of the rows of passages that were found.
 
     Args:
-        scores: (N,) floats without NaN.
-        id_order: (N,) int64 from `order_of_ids`.
-        depth: the most positions to return, at least 1.
-
-    Returns:
-        (min(depth, N),) int64 positions in `scores`. Ties at the last place go to the lower ids.
+        query_ids: Q ids.
+        scores: (Q, k) floats.
+        rows: (Q, k) int64; -1 for none.
+        ids: returns the passage ids of rows.
+        depth: the most passages per query.
     """
-    kept = np.arange(len(scores))
-    if depth < len(scores):
-        kept = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
-    return kept[np.lexsort((id_order[kept], -scores[kept]))][:depth]
+    found = np.unique(rows[rows >= 0])
+    id_of = dict(zip(found.tolist(), ids(found), strict=True))  # one string for all queries
+    per_query = zip(query_ids, rows.tolist(), scores.tolist(), strict=True)
+    run = {
+        query_id: {id_of[row]: score for row, score in zip(*pair, strict=True) if row >= 0}
+        for query_id, *pair in per_query
+    }
+    return cut_run(run, depth)
 
 
 def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     """Write a run as a TREC file, atomically.
 
     Scores are written so that reading them gives the same float64. A query without passages gets no
-    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie.
-
-    Args:
-        run: query id -> passage id -> score.
-        path: the file; its folder must exist.
-        tag: name of the system, one word.
-
-    Returns:
-        The path.
+    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie. The
+    tag names the system in one word.
 
     Raises:
         ValueError: an id or the tag is not one word, or a score is not finite.
     """
     path = Path(path)
-    _check_word(tag, what="run tag")
     with whole_file(path) as file:
         file.writelines(line.encode() for line in _run_lines(run, tag))
     return path
@@ -74,35 +74,21 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 def _run_lines(run: Run, tag: str) -> Iterator[str]:
     for query_id, scores in run.items():
-        _check_word(query_id, what="query id")
         for rank, (passage_id, score) in enumerate(rank_passages(scores), start=1):
-            _check_word(passage_id, what="passage id")
-            if not math.isfinite(score):
+            line = f"{query_id} Q0 {passage_id} {rank} {float(score)!r} {tag}"
+            if len(line.split()) != len(RUN_COLUMNS) or not math.isfinite(score):
                 raise ValueError(
-                    f"Query {query_id!r} scores passage {passage_id!r} {score}; expected a finite "
-                    "number."
+                    f"Cannot write the line {line!r}: a TREC run file needs a finite score, and "
+                    "ids and a tag without white space; replace it, e.g. by '_'."
                 )
-            yield f"{query_id} Q0 {passage_id} {rank} {float(score)!r} {tag}\n"
-
-
-def _check_word(word: str, *, what: str) -> None:
-    if len(word.split()) != 1 or word != word.strip():
-        raise ValueError(
-            f"The {what} {word!r} is not one word, but spaces separate the columns of a TREC run "
-            "file: replace white space, e.g. by '_'."
-        )
+            yield f"{line}\n"
 
 
 def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
-    """Read a TREC run file; the rank column is ignored, as in trec_eval.
+    """Read a TREC run file, plain or `.gz`; the rank column is ignored, as in trec_eval.
 
-    Args:
-        path: a file with six columns a line, separated by spaces or tabs, or the same as `.gz`.
-        words_behind_tag: accept lines with more than six columns, as trec_eval does. By default
-            they are an error, because a space in an id shifts the columns, too.
-
-    Returns:
-        Query id -> passage id -> score, in file order.
+    trec_eval also accepts words after the tag; by default they are an error, because a space in an
+    id shifts the columns, too.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -113,26 +99,17 @@ def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
         raise FileNotFoundError(f"There is no run file {path}: correct the path.")
     run: Run = {}
     for number, line in read_lines(path):
-        if not line.strip():
+        columns = line.split()
+        if not columns:
             continue
         try:
-            query_id, passage_id, score = _parse_line(line, words_behind_tag=words_behind_tag)
+            if len(columns) < 6 or (len(columns) > 6 and not words_behind_tag):
+                raise ValueError(f"{len(columns)} columns, expected 6 ({' '.join(RUN_COLUMNS)})")
+            query_id, _, passage_id, _, score = columns[:5]
             scores = run.setdefault(query_id, {})
-            if passage_id in scores:
-                raise ValueError(f"query {query_id!r} lists passage {passage_id!r} twice")
+            if passage_id in scores or not math.isfinite(float(score)):
+                raise ValueError(f"passage {passage_id!r} is there twice, or scores {score}")
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}.") from error
-        scores[passage_id] = score
+        scores[passage_id] = float(score)
     return run
-
-
-def _parse_line(line: str, *, words_behind_tag: bool) -> tuple[str, str, float]:
-    columns = line.split()
-    expected = len(RUN_COLUMNS)
-    if len(columns) < expected or (len(columns) > expected and not words_behind_tag):
-        raise ValueError(f"{len(columns)} columns, expected {expected} ({' '.join(RUN_COLUMNS)})")
-    query_id, _, passage_id, _, score = columns[:5]
-    value = float(score)
-    if not math.isfinite(value):
-        raise ValueError(f"score {score!r}, expected a finite number")
-    return query_id, passage_id, value

@@ -6,8 +6,7 @@
     bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
     runs/other-system.trec                       a TREC run file
 
-Evaluation, mining and search parse and open systems here, so that a name means the same in every
-command. Importing this module does not import torch; opening an encoder does.
+Importing this module does not import torch; opening an encoder does.
 """
 
 from collections.abc import Mapping
@@ -19,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from datasets import Dataset
 
-from modeling_condenser.encoding.fingerprints import fingerprint_files
-from modeling_condenser.encoding.precision import FLOAT32, Dtype, check_dtype
+from modeling_condenser.encoding.fingerprints import Dtype, fingerprint_files
 from modeling_condenser.repository.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .bm25 import Bm25, read_settings
 from .dense import SearchSettings, open_dense
-from .runs import Run, rank_passages, read_run
+from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -37,11 +35,8 @@ _BM25_SETTINGS: dict[str, Any] = {"preset": str, "k1": float, "b": float, "name"
 _ENCODER_SETTINGS: dict[str, Any] = {
     "pooling": get_args(Pooling),
     "similarity": get_args(Similarity),
-    "query_max_length": int,
-    "passage_max_length": int,
-    "title_separator": str,
-    "query_prompt": str,
-    "passage_prompt": str,
+    **dict.fromkeys(("query_max_length", "passage_max_length"), int),
+    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt"), str),
     "token_budget": int,
     "dtype": get_args(Dtype),
     "name": str,
@@ -57,12 +52,9 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True)
 class System:
-    """A system and its settings.
+    """A system: what it is, its name in files and tables, and arguments of `Bm25` or `Retriever`.
 
-    Attributes:
-        model: "bm25", a TREC run file, or folder or Hub name of an encoder.
-        name: in files and tables.
-        settings: keyword arguments of `Bm25` or of `Retriever`.
+    `model` is "bm25", a TREC run file, or folder or Hub name of an encoder.
     """
 
     model: str
@@ -75,7 +67,6 @@ class System:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is a run file."""
         return not self.is_lexical and Path(self.model).is_file()
 
     @property
@@ -93,7 +84,7 @@ class System:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies what its answers depend on: weights and contract, settings, or a file."""
+        """Identifies what its answers depend on."""
         if self.is_lexical:
             k1, b = read_settings(*(self.settings.get(name) for name in ("preset", "k1", "b")))
             return f"{BM25} k1={k1} b={b}"
@@ -103,8 +94,7 @@ class System:
 
     def in_dtype(self, dtype: Dtype) -> "System":
         """The same system with this dtype, if it is an encoder without a stated dtype."""
-        check_dtype(dtype)
-        if not self.is_dense or dtype == FLOAT32 or "dtype" in self.settings:
+        if not self.is_dense or dtype == "float32" or "dtype" in self.settings:
             return self
         settings = {**self.settings, "dtype": dtype}
         is_named = self.name != _default_name(self.model, self.settings)
@@ -116,31 +106,24 @@ class System:
         from modeling_condenser.encoding.retriever import Retriever
 
         if not self.is_dense:
-            raise ValueError(
-                f"{self.model} has no vectors: name the folder or Hub name of an encoder."
-            )
+            raise ValueError(f"{self.model} has no vectors: name an encoder.")
         return Retriever(self.model, device=device, **self.settings)
 
 
 def parse_system(text: str | Path) -> System:
-    """Parse a system as commands and recipes name it.
+    """Parse `MODEL[,setting=value]...`, as commands and recipes name a system.
 
-    Args:
-        text: `MODEL[,setting=value]...`. Settings of an encoder are those of `Retriever`; of bm25
-            `preset`, or `k1` and `b`. `name=...` sets the name in tables; the default consists of
-            the folder's name (for a run folder's `model`, the run's) and the settings' values.
+    Settings of an encoder are those of `Retriever`; of bm25 `preset`, or `k1` and `b`. `name=...`
+    sets the name in tables; by default it consists of the folder's name (for a run folder's
+    `model`, the run's) and the settings' values.
 
     Raises:
         ValueError: a setting is unknown, or its value does not fit.
     """
     model, *words = str(text).split(",")
     if not model.strip():
-        raise ValueError(
-            f"{str(text)!r} names no system: begin with a folder, a Hub name, or bm25."
-        )
-    known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
-    known = _BM25_SETTINGS if model == BM25 else known
-    settings = dict(_read_setting(word, known, model) for word in words)
+        raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
+    settings = dict(_read_setting(word, model) for word in words)
     name = settings.pop("name", None) or _default_name(model, settings)
     return System(model, str(name), settings)
 
@@ -150,7 +133,9 @@ def _default_name(model: str, settings: Mapping[str, Any]) -> str:
     return "-".join([_base_name(model), *values])
 
 
-def _read_setting(word: str, known: Mapping[str, Any], model: str) -> tuple[str, Any]:
+def _read_setting(word: str, model: str) -> tuple[str, Any]:
+    known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
+    known = _BM25_SETTINGS if model == BM25 else known
     setting, equals, value = word.partition("=")
     if setting not in known or not equals:
         nearest = get_close_matches(setting, known, n=1)
@@ -166,8 +151,7 @@ def _read_setting(word: str, known: Mapping[str, Any], model: str) -> tuple[str,
     try:
         return setting, kind(value)
     except ValueError as error:
-        wanted = {int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{setting} is {value!r}, expected {wanted}.") from error
+        raise ValueError(f"{setting} is {value!r}, expected {kind.__name__}.") from error
 
 
 def _base_name(model: str) -> str:
@@ -182,21 +166,12 @@ def _base_name(model: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Answers queries from a run file.
-
-    Attributes:
-        run: as read from its file.
-    """
+    """Answers the queries that a run file has."""
 
     run: Run
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The best `depth` passages of the run for each query that it has."""
-        return {
-            query_id: dict(rank_passages(self.run[query_id])[:depth])
-            for query_id in queries
-            if query_id in self.run
-        }
+        return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
 
 
 def open_searcher(
@@ -208,15 +183,10 @@ def open_searcher(
     settings: SearchSettings | None = None,
     progress: bool = True,
 ) -> Searcher:
-    """Prepare a system to search a collection.
+    """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    Args:
-        system: see `parse_system`.
-        passages: columns `_id`, `title`, `text`.
-        folder: for embeddings or index, which later calls open again.
-        embeddings: folder of the embeddings, if it is another one.
-        settings: how a dense system searches; exactly by default.
-        progress: whether to show progress bars.
+    Embeddings and index are written to `folder`, where later calls open them again; the embeddings
+    to a folder of their own if one is given. Dense systems search exactly by default.
     """
     if system.is_lexical:
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)

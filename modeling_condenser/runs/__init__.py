@@ -1,1 +1,1 @@
-"""Recipes, run folders, checkpoints, and files that are written whole: shared by all stages."""
+"""Recipes, run folders, complete checkpoints and atomic writes, shared by all stages."""

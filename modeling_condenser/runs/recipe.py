@@ -1,7 +1,7 @@
 """Reads recipes: YAML settings, changed on the command line, become checked dataclasses.
 
 A recipe is one flat mapping with the fields of several dataclasses, such as ours and the library's
-training arguments. An unknown field is an error.
+training arguments.
 """
 
 import dataclasses
@@ -41,17 +41,18 @@ def find_recipe(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
-    shipped_folder = Path(str(files("configuration")))
-    shipped = shipped_folder / f"{str(name_or_path).removesuffix('.yaml')}.yaml"
-    if shipped.is_file():
-        return shipped
-    names = sorted(
-        str(file.relative_to(shipped_folder).with_suffix(""))
-        for file in shipped_folder.rglob("*.yaml")
-    )
-    raise FileNotFoundError(
-        f"There is no recipe {str(name_or_path)!r}: give a YAML file, or one of {', '.join(names)}."
-    )
+    shipped = Path(str(files("configuration")))
+    recipes = {
+        file.relative_to(shipped).with_suffix("").as_posix(): file
+        for file in sorted(shipped.rglob("*.yaml"))
+    }
+    name = str(name_or_path).removesuffix(".yaml")
+    if name not in recipes:
+        raise FileNotFoundError(
+            f"There is no recipe {str(name_or_path)!r}: give a YAML file, or one of "
+            f"{', '.join(recipes)}."
+        )
+    return recipes[name]
 
 
 def read_recipe(name_or_path: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,19 +85,15 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
         {'learning_rate': 0.0001, 'bf16': True}
     """
     settings: dict[str, Any] = {}
-    waiting: str | None = None
-    for word in words:
-        if waiting is not None:
-            settings[waiting], waiting = yaml.load(word, Loader=_Loader), None
-        elif not word.startswith("--"):
+    left = iter(words)
+    for word in left:
+        if not word.startswith("--"):
             raise ValueError(f"Expected --field value, but {word!r} came without a field.")
-        elif "=" in word:
-            field, _, value = word[2:].partition("=")
-            settings[field.replace("-", "_")] = yaml.load(value, Loader=_Loader)
-        else:
-            waiting = word[2:].replace("-", "_")
-    if waiting is not None:
-        raise ValueError(f"--{waiting} came without a value.")
+        field, has_value, value = word[2:].partition("=")
+        text = value if has_value else next(left, None)
+        if text is None:
+            raise ValueError(f"--{field} came without a value.")
+        settings[field.replace("-", "_")] = yaml.load(text, Loader=_Loader)
     return settings
 
 
@@ -104,37 +101,35 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     """Create an instance of each dataclass from the settings.
 
     Args:
-        settings: see `read_recipe`.
-        *classes: dataclasses whose fields have distinct names; each setting must be one of them.
+        settings: see `read_recipe`; each must be a field of a class.
+        *classes: dataclasses; a field that several of them have goes to all of these.
 
     Raises:
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
             the wrong type.
     """
-    fields = {cls: {f.name: f for f in dataclasses.fields(cls) if f.init} for cls in classes}
-    known = [name for names in fields.values() for name in names]
+    known = {f.name for cls in classes for f in dataclasses.fields(cls) if f.init}
     for name in settings:
         if name not in known:
             nearest = get_close_matches(name, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"A recipe has no field {name!r}.{hint}")
-    return tuple(_make(cls, fields[cls], settings) for cls in classes)
+    return tuple(_make(cls, settings) for cls in classes)
 
 
-def _make(cls: type, fields: dict[str, dataclasses.Field], settings: Mapping[str, Any]) -> Any:
-    values = {name: value for name, value in settings.items() if name in fields}
+def _make(cls: type, settings: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
-    for name, value in values.items():
-        values[name] = _checked(name, value, hints[name])
-    for name, field in fields.items():
-        has_default = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
-        if name not in values and not has_default:
-            raise ValueError(f"The recipe lacks the field {name!r}, which has no default.")
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.init and field.name in settings:
+            values[field.name] = _checked(field.name, settings[field.name], hints[field.name])
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"The recipe lacks the field {field.name!r}, which has no default.")
     return cls(**values)
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """Check a value of a simple type; the class checks all others."""
+    """A value of a simple type, which is checked; the class checks all others."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     options = typing.get_args(hint) if is_union else (hint,)
     literals = [
@@ -142,8 +137,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     ]
     if literals and value not in literals and not (value is None and type(None) in options):
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, literals))}.")
-    simple = {bool, int, float, str, type(None)}
-    if not set(options) <= simple:
+    if not set(options) <= {bool, int, float, str, type(None)}:
         return value
     if float in options and type(value) is int:
         return float(value)

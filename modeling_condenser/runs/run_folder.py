@@ -1,9 +1,4 @@
-"""Run folders: the results of a stage, with what is needed to repeat and to describe the run.
-
-recipe.yaml    the settings
-run.json       versions, machine, fingerprints of the data, counts, time
-...            the results
-"""
+"""Run folders: recipe.yaml (the settings), run.json (versions, machine, counts) and the results."""
 
 import importlib.metadata
 import json
@@ -38,8 +33,8 @@ _PACKAGES = tuple(
 )
 
 
-def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Start a run in a folder, or check that the folder holds a run with the same settings.
+def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Check that a run with these settings can start or resume in a folder.
 
     Args:
         folder: new, empty, or of the run to resume.
@@ -48,41 +43,45 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the folder holds something else, or a run with other settings.
     """
-    stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
-    recipe = folder / RECIPE_FILE
-    if recipe.is_file():
-        _refuse_other_recipe(folder, yaml.safe_load(recipe.read_text()) or {}, stated)
+    if not (folder / RECIPE_FILE).is_file():
+        if folder.is_dir() and not all(map(is_partial, folder.iterdir())):
+            raise ValueError(
+                f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose "
+                "another output_dir."
+            )
         return
-    if folder.is_dir() and not all(map(is_partial, folder.iterdir())):
-        raise ValueError(
-            f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose another "
-            "output_dir."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(recipe) as file:
-        file.write(yaml.safe_dump(stated, sort_keys=True).encode())
-
-
-def _refuse_other_recipe(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    absent = object()
-    changed = sorted(
-        name
-        for name in {*before, *now} - _FREE
-        if before.get(name, absent) != now.get(name, absent)
-    )
+    before, now = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}, _stated(settings)
+    changed = [
+        f"{name}: {before.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
+        for name in sorted({*before, *now} - _FREE)
+        if before.get(name, "not set") != now.get(name, "not set")
+    ]
     if changed:
-        differences = ", ".join(
-            f"{name}: {before.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
-            for name in changed
-        )
         raise ValueError(
-            f"{folder} holds a run of another recipe ({differences}). Choose another output_dir, "
-            "or resume the run with its own settings."
+            f"{folder} holds a run of another recipe ({', '.join(changed)}). Choose another "
+            "output_dir, or resume the run with its own settings."
         )
+
+
+def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Start a run in a folder, or check that it holds a run with the same settings.
+
+    Raises:
+        ValueError: see `check_run_folder`.
+    """
+    check_run_folder(folder, settings)
+    if not (folder / RECIPE_FILE).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(folder / RECIPE_FILE) as file:
+            file.write(yaml.safe_dump(_stated(settings), sort_keys=True).encode())
+
+
+def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _UNSTATED}
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe versions and hardware, for the run's record and the model card."""
+    """Versions and hardware, for the run's record and the model card."""
     import torch
 
     versions = {"python": platform.python_version()}

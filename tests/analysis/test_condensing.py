@@ -64,7 +64,7 @@ def test_it_equals_a_naive_implementation_whatever_the_batch(model, tokenizer, t
 def test_the_swap_cost_is_the_probes_where_the_sample_is_one_batch(model, tokenizer, texts):
     [batch] = mask_texts(texts[:6], tokenizer, max_length=32, seed=0)
     assert measure_condensing(model, [batch]).swap_cost == pytest.approx(
-        probe(model, batch).swap_cost, abs=1e-5
+        probe(model, batch)["swap_cost"], abs=1e-5
     )
 
 

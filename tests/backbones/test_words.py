@@ -3,7 +3,7 @@
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining.words import find_word_starts
+from modeling_condenser.pretraining.masking import find_word_starts
 from tests.backbones.encoders import Backbone
 from tests.pretraining.test_words import number_characters
 

@@ -1,4 +1,4 @@
-"""Encoders and a collection, which the tests of this room share."""
+"""An encoder that the tests of this room share."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
-from tests.publishing.making import make_collection, make_run
+from tests.publishing.making import make_run
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +15,3 @@ def encoder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     root = tmp_path_factory.mktemp("encoders")
     contract = EncodingContract(48, 56, title_separator=" : ")
     return export_encoder(make_run(bert_folder, root / "run"), root / "encoder", contract=contract)
-
-
-@pytest.fixture(scope="session")
-def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)

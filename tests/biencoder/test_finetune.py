@@ -13,13 +13,12 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import AutoModel, AutoTokenizer
 
-from modeling_condenser.biencoder import finetune as stage
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.provenance import read_provenance
-from tests.publishing.making import make_run, plain_vectors
+from tests.publishing.making import plain_vectors
 
 Write = Callable[..., Path]
 SHORT = {"max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True, "disable_tqdm": True}
@@ -101,23 +100,6 @@ def test_provenance_names_both_stages(retriever: Path) -> None:
     assert str(retriever.parent.parent) not in card
 
 
-def test_the_same_seed_gives_the_same_weights(settings: dict[str, Any], tmp_path: Path) -> None:
-    short = {**settings, "num_train_epochs": 2, "train_size": 20, "per_device_train_batch_size": 5}
-    weights = [
-        load_file(
-            finetune({**short, "seed": seed, "output_dir": str(tmp_path / name)})
-            / "model.safetensors"
-        )
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    ]
-    same, other = (
-        {name for name in weights[0] if not weights[0][name].equal(weights[i][name])}
-        for i in (1, 2)
-    )
-    assert same == set()
-    assert "encoder.layer.0.output.dense.weight" in other
-
-
 def test_a_finished_run_is_not_trained_again(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,24 +118,14 @@ def test_a_finished_run_is_not_trained_again(
 
 
 def test_dot_product_training_does_not_normalise(
-    bert_folder: Path, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert_run: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """An encoder exported for cosine brings a Normalize module along, which dot must not keep."""
     contract = EncodingContract(16, 32, similarity="cosine")
-    run = make_run(bert_folder, tmp_path / "run")
-    encoder = export_encoder(run, tmp_path / "cosine-encoder", contract=contract)
-    trained = []
-    make = stage.make_loss
-
-    def recording(recipe: Any, model: SentenceTransformer) -> Any:
-        trained.append(model)
-        return make(recipe, model)
-
-    monkeypatch.setattr(stage, "make_loss", recording)
+    encoder = export_encoder(bert_run, tmp_path / "cosine-encoder", contract=contract)
     changes = {"encoder": str(encoder), "max_steps": 1, "output_dir": str(tmp_path / "tuned")}
     model = SentenceTransformer(str(finetune({**settings, **changes})))
-    for one in (*trained, model):
-        assert [type(module).__name__ for module in one] == ["Transformer", "Pooling"]
+    assert [type(module).__name__ for module in model] == ["Transformer", "Pooling"]
     assert model.similarity_fn_name == "dot"
 
 
@@ -178,8 +150,8 @@ SCORED = {"format": "scored"}
     ("changes", "pooling", "similarity"),
     [
         (MANY, "cls", "dot"),
-        (TRIPLES, "max", "euclidean"),
-        ({**SCORED, "objective": "margin_mse"}, "cls", "dot"),
+        pytest.param(TRIPLES, "max", "euclidean", marks=pytest.mark.slow),
+        pytest.param({**SCORED, "objective": "margin_mse"}, "cls", "dot", marks=pytest.mark.slow),
         ({**SCORED, "objective": "kl", "similarity": "cosine", "n_negatives": 1}, "mean", "cosine"),
     ],
 )
@@ -215,12 +187,6 @@ def test_a_plain_encoder_becomes_a_retriever_that_all_libraries_open_alike(
     name = "encoder.layer.0.output.dense.weight"
     assert not weights[name].equal(start[f"bert.{name}"])
     assert json.loads((tmp_path / "run" / "run.json").read_text())["n_examples"] == 24
-    card = (folder / "README.md").read_text()
-    # Nobody knows how the encoder was pre-trained.
-    assert (
-        "A dense retriever, fine-tuned from an encoder whose pre-training is not recorded" in card
-    )
-    assert f"| similarity | {similarity} |" in card
 
 
 def test_graded_pairs_learn_their_scores(
@@ -230,26 +196,16 @@ def test_graded_pairs_learn_their_scores(
     quoted = [[text.replace('"', '""') for text in pair[:2]] for pair in pairs]
     rows = [f'"{a}","{b}",{p[2]}' for (a, b), p in zip(quoted, pairs, strict=True)]
     file = write_text("\n".join(["sentence1,sentence2,score", *rows]) + "\n", "train.csv")
+    data = {"data": str(file), "format": "graded_pairs", "score_range": [0, 5]}
+    schedule = {"learning_rate": 3e-3, "num_train_epochs": 15, "per_device_train_batch_size": 10}
+    where = {"use_cpu": True, "disable_tqdm": True, "output_dir": str(tmp_path / "run")}
     folder = finetune(
-        {
-            "encoder": str(encoder),
-            "data": str(file),
-            "format": "graded_pairs",
-            "objective": "mse_cosine",
-            "score_range": [0, 5],
-            "learning_rate": 3e-3,
-            "num_train_epochs": 15,
-            "per_device_train_batch_size": 10,
-            "use_cpu": True,
-            "disable_tqdm": True,
-            "output_dir": str(tmp_path / "run"),
-        }
+        {"encoder": str(encoder), "objective": "mse_cosine", **data, **schedule, **where}
     )
     model = SentenceTransformer(str(folder), device="cpu")
     firsts, seconds = (model.encode([pair[n] for pair in pairs]) for n in (0, 1))
     cosines = (firsts * seconds).sum(1)
     assert np.corrcoef(cosines, [pair[2] for pair in pairs])[0, 1] > 0.8
-    assert "A sentence encoder, fine-tuned from" in (folder / "README.md").read_text()
     assert EncodingContract.load(folder).similarity == "cosine"
 
 
@@ -261,10 +217,8 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(
         finetune(settings)
     with pytest.raises(ValueError, match="state pooling"):
         finetune({**settings, **out, "encoder": str(bert_folder)})
-    with pytest.raises(ValueError, match="passage_max_length is 65, but .* 64 tokens only"):
-        finetune({**settings, **out, "passage_max_length": 65})
     with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
         finetune({**settings, **out, "train_size": 41})
-    with pytest.raises(ValueError, match="'batch_sampler', but objective contrastive needs"):
+    with pytest.raises(ValueError, match="batch_sampler follows from objective and order"):
         finetune({**settings, **out, "batch_sampler": "batch_sampler"})
     assert not (tmp_path / "run").exists()

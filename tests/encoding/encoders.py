@@ -39,7 +39,7 @@ def save_modules(
     max_seq_length: int = 64,
     **settings: object,
 ) -> Path:
-    """A sentence-transformers model: an encoder, and what is made to follow it."""
+    """Save a sentence-transformers model: an encoder, and the modules after it."""
     transformer = Transformer(str(encoder), max_seq_length=max_seq_length)
     following = modules(transformer.get_embedding_dimension())
     model = SentenceTransformer(modules=[transformer, *following], device="cpu", **settings)
@@ -48,7 +48,7 @@ def save_modules(
 
 
 def save_pooled(folder: Path, encoder: Path, mode: object, **pooling: object) -> Path:
-    """A sentence-transformers model that pools in one way and compares by dot product."""
+    """Save a sentence-transformers model with one pooling and the dot product."""
     return save_modules(
         folder,
         encoder,
@@ -58,7 +58,6 @@ def save_pooled(folder: Path, encoder: Path, mode: object, **pooling: object) ->
 
 
 def as_passages(texts: list[str], titles: list[str] | None = None) -> Dataset:
-    """Passages with or without titles."""
     return Dataset.from_dict({"title": titles or [""] * len(texts), "text": texts})
 
 

@@ -1,4 +1,4 @@
-"""Texts without padding: the vectors of padded ones, and fewer rows wherever that is exact."""
+"""Packed batches give the vectors of padded ones, with fewer rows wherever that is exact."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -19,7 +18,6 @@ from tests.backbones.encoders import BACKBONES
 from tests.encoding.encoders import (
     MIXED,
     SEGMENTED,
-    as_passages,
     save_modules,
     save_pooled,
     with_template,
@@ -39,7 +37,7 @@ def packed(folder: Path, **settings: Any) -> Retriever:
 
 @contextmanager
 def shapes_of(retriever: Retriever) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Of each batch, what its token ids and its last hidden states have: rows and columns."""
+    """The rows and columns of each batch's token ids, and of its last hidden states."""
     shapes: list[tuple[int, int, int, int]] = []
     transformer: Any = retriever.model[0]
 
@@ -52,9 +50,10 @@ def shapes_of(retriever: Retriever) -> Iterator[list[tuple[int, int, int, int]]]
     hook.remove()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("name", sorted(BACKBONES))
-def test_the_vectors_are_those_of_transformers_without_padding_where_it_can_be(
+def test_packed_vectors_are_those_of_transformers(
     name: str, pooling: str, texts: list[str], tmp_path: Path
 ) -> None:
     folder = BACKBONES[name].save(tmp_path, texts)
@@ -72,14 +71,17 @@ def test_the_vectors_are_those_of_transformers_without_padding_where_it_can_be(
     assert all((rows < 10) == reads_cls_only for *_, rows in shapes)
 
 
-@pytest.mark.parametrize("way", ["_attend_runs", "_attend_padded", "_attend_nested"])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(
+    ("way", "pooling"),
+    [("_attend_runs", "cls"), ("_attend_padded", "cls"), ("_attend_nested", "mean")],
+)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_every_way_to_attend_gives_them(
     way: str, pooling: str, bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a CPU with large blocks, with small ones, and on CUDA by the same call."""
-    expected = Retriever(bert_folder, pooling=pooling).encode_queries([*MIXED, *texts])
+    some = [*MIXED, *texts[:40]]
+    expected = Retriever(bert_folder, pooling=pooling).encode_queries(some)
     ways = []
 
     def choose(rows: Any, blocks: Any) -> Any:
@@ -87,7 +89,7 @@ def test_every_way_to_attend_gives_them(
         return getattr(packing, way)
 
     monkeypatch.setattr(packing, "_choose_way", choose)
-    found = packed(bert_folder, pooling=pooling).encode_queries([*MIXED, *texts])
+    found = packed(bert_folder, pooling=pooling).encode_queries(some)
     assert ways
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
@@ -105,18 +107,7 @@ def test_the_model_takes_padded_batches_of_others_as_before(bert_folder: Path) -
     assert np.array_equal(theirs, untouched)
 
 
-@pytest.mark.parametrize("modes", ["weightedmean", "lasttoken", ("cls", "mean"), ("mean", "max")])
-def test_other_poolings_get_all_rows(modes: Any, bert_folder: Path, tmp_path: Path) -> None:
-    folder = save_pooled(tmp_path / "model", bert_folder, modes)
-    retriever = packed(folder)
-    expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
-    with shapes_of(retriever) as shapes:
-        found = retriever.encode_queries(MIXED)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
-    assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
-
-
-def test_modules_behind_the_pooling_read_the_same_vector(bert_folder: Path, tmp_path: Path) -> None:
+def test_modules_after_the_pooling_read_the_same_vector(bert_folder: Path, tmp_path: Path) -> None:
     torch.manual_seed(1)
     folder = save_modules(
         tmp_path / "dense",
@@ -132,12 +123,14 @@ def test_modules_behind_the_pooling_read_the_same_vector(bert_folder: Path, tmp_
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_a_prompt_can_be_left_out(pooling: str, bert_folder: Path, tmp_path: Path) -> None:
+def test_prompts_are_excluded_and_segment_ids_are_packed_too(
+    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    encoder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
     folder = save_modules(
         tmp_path / "prompted",
-        bert_folder,
-        lambda size: [Pooling(size, pooling_mode=pooling, include_prompt=False)],
+        encoder,
+        lambda size: [Pooling(size, pooling_mode="mean", include_prompt=False)],
         prompts={"query": "In words: "},
         similarity_fn_name="dot",
     )
@@ -147,84 +140,28 @@ def test_a_prompt_can_be_left_out(pooling: str, bert_folder: Path, tmp_path: Pat
         found = retriever.encode_queries(MIXED)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
     assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
+    retriever.token_budget = 64
+    np.testing.assert_allclose(retriever.encode_queries(MIXED), expected, rtol=0, atol=2e-6)
 
 
-def test_segment_ids_are_packed_too(
-    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
-    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
-    expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
-    without = plain_vectors(bert_folder, MIXED, pooling="mean").numpy()
-    found = packed(folder, pooling="mean", token_budget=64).encode_queries(MIXED)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    assert np.abs(found - without).max() > 1e-3
-
-
-def test_neither_budget_nor_company_changes_a_vector(bert_folder: Path, texts: list[str]) -> None:
-    some = [*MIXED, *texts[:60]]
-    retriever = packed(bert_folder, pooling="mean")
-    expected = retriever.encode_queries(some)
-    for budget in (1, 65, 700, 10**9):
-        retriever.token_budget = budget
-        np.testing.assert_allclose(retriever.encode_queries(some), expected, rtol=0, atol=1e-6)
-    found = retriever.encode_passages(as_passages(some).select(range(3, 40)))
-    np.testing.assert_allclose(found, expected[3:40], rtol=0, atol=1e-6)
-    assert retriever.encode_queries([]).shape == (0, 32)
-
-
-def _save_left_padded(encoder: Path, folder: Path) -> Path:
-    folder = save_pooled(folder, encoder, "cls")
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def _save_with_config(encoder: Path, folder: Path, **changes: Any) -> Path:
-    folder = save_pooled(folder, encoder, "cls")
-    AutoConfig.from_pretrained(folder, **changes).save_pretrained(folder)
-    return folder
-
-
-def _save_dense_tokens(encoder: Path, folder: Path) -> Path:
-    dense = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    return save_modules(
-        folder,
-        encoder,
-        lambda size: [Dense(size, 12, **dense), Pooling(12, pooling_mode="mean")],
+def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
+    left = save_pooled(tmp_path / "left", bert_folder, "cls")
+    AutoTokenizer.from_pretrained(left, padding_side="left").save_pretrained(left)
+    causal = save_pooled(tmp_path / "causal", bert_folder, "cls")
+    AutoConfig.from_pretrained(causal, is_decoder=True).save_pretrained(causal)
+    to_tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    dense = save_modules(
+        tmp_path / "dense",
+        bert_folder,
+        lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
         similarity_fn_name="dot",
     )
-
-
-@pytest.mark.parametrize(
-    "save",
-    [
-        _save_left_padded,
-        _save_dense_tokens,
-        lambda encoder, folder: _save_with_config(encoder, folder, is_decoder=True),
-        lambda encoder, folder: _save_with_config(encoder, folder, output_hidden_states=True),
-    ],
-    ids=["padded on the left", "projected tokens", "causal", "all hidden states"],
-)
-def test_what_is_not_known_to_be_the_same_stays_padded(
-    save: Any, bert_folder: Path, tmp_path: Path
-) -> None:
-    folder = save(bert_folder, tmp_path / "model")
-    half = Retriever(folder, device="cpu", dtype="bfloat16")
-    transformer: Any = half.model[0]
-    assert not half._is_packed
-    assert transformer.model.config._attn_implementation == "sdpa"
-    found, expected = half.encode_queries(MIXED), Retriever(folder).encode_queries(MIXED)
-    products = (found * expected).sum(axis=1)
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    assert (products / norms).min() > 0.999
-
-
-def test_an_attention_that_was_chosen_is_kept(bert_folder: Path) -> None:
-    model = Retriever(bert_folder, pooling="cls").model
-    transformer: Any = model[0]
-    transformer.model.set_attn_implementation("eager")
-    assert not use_packing(model)
-    assert transformer.model.config._attn_implementation == "eager"
+    for folder in (left, causal, dense):
+        half = Retriever(folder, device="cpu", dtype="bfloat16")
+        assert not half._is_packed
+        found, expected = half.encode_queries(MIXED), Retriever(folder).encode_queries(MIXED)
+        norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+        assert ((found * expected).sum(axis=1) / norms).min() > 0.999
 
 
 def test_bfloat16_is_packed_and_float32_keeps_the_bits_of_the_evaluation_script(

@@ -2,28 +2,22 @@
 
 import copy
 import dataclasses
-import time
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-)
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    Qwen2Config,
-    Qwen2Model,
-)
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
+from tokenizers import processors
+from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2Model
 
 from modeling_condenser.encoding import retriever as encoding
-from modeling_condenser.encoding.precision import Dtype
+from modeling_condenser.encoding.embeddings import write_embeddings
+from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
@@ -36,107 +30,100 @@ from tests.encoding.encoders import (
     save_pooled,
     with_template,
 )
-from tests.publishing.making import make_run, plain_vectors
+from tests.publishing.making import plain_vectors
 
 TEXTS = ["Why?", LONG * 3]
 TITLES = ["", "Museums of Leeds"]
 
 
 @pytest.fixture(scope="module")
-def run(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(bert_folder, tmp_path_factory.mktemp("runs") / "run")
+def export(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    contract = EncodingContract(8, 20, title_separator=" | ")
+    return export_encoder(bert_run, tmp_path_factory.mktemp("export") / "e", contract=contract)
 
 
 @pytest.fixture(scope="module")
 def dense_folder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sentence-transformers model with prompts and more than a pooling."""
+    """A sentence-transformers model with prompts, a dense layer and truncated vectors."""
+
+    def modules(size: int) -> list:
+        torch.manual_seed(1)
+        return [Pooling(size, pooling_mode="mean"), Dense(size, 12), Normalize()]
+
     return save_modules(
         tmp_path_factory.mktemp("models") / "dense",
         bert_folder,
-        lambda size: [Pooling(size, pooling_mode="mean"), dense_layer(size), Normalize()],
+        modules,
         max_seq_length=40,
         prompts={"query": "In words: ", "document": "It says: "},
         similarity_fn_name="cosine",
+        truncate_dim=10,
     )
 
 
-def dense_layer(size: int) -> Dense:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return Dense(size, 12)
+@pytest.fixture(scope="module")
+def retriever(bert_folder: Path) -> Retriever:
+    return Retriever(bert_folder, pooling="mean", device="cpu")
 
 
-def open_retriever(run: Path, folder: Path, *, similarity: str = "dot") -> Retriever:
-    contract = EncodingContract(8, 20, title_separator=" | ", similarity=similarity)
-    return Retriever(export_encoder(run, folder, contract=contract))
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def test_queries_and_passages_are_cut_at_their_own_lengths(run: Path, tmp_path: Path) -> None:
-    retriever = open_retriever(run, tmp_path / "encoder")
-    passages = as_passages(TEXTS, TITLES)
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (unit(first) * unit(second)).sum(axis=1)
+
+
+def test_queries_and_passages_are_cut_at_their_own_lengths(export: Path) -> None:
+    retriever = Retriever(export)
     titled = [TEXTS[0], f"{TITLES[1]} | {TEXTS[1]}"]
-    # Twice, since the one must not leave its length to the other.
-    for _ in range(2):
+    for _ in range(2):  # the one must not leave its length to the other
         queries = retriever.encode_queries(TEXTS)
-        documents = retriever.encode_passages(passages)
+        documents = retriever.encode_passages(as_passages(TEXTS, TITLES))
         assert queries.dtype == documents.dtype == np.float32
-        np.testing.assert_allclose(queries, plain_vectors(retriever.folder, TEXTS, 8), atol=2e-6)
-        np.testing.assert_allclose(
-            documents, plain_vectors(retriever.folder, titled, 20), atol=2e-6
-        )
+        np.testing.assert_allclose(queries, plain_vectors(export, TEXTS, 8), atol=2e-6)
+        np.testing.assert_allclose(documents, plain_vectors(export, titled, 20), atol=2e-6)
     for other in (7, 9, 20):
-        difference = queries[1] - plain_vectors(retriever.folder, TEXTS[1:], other)[0].numpy()
+        difference = queries[1] - plain_vectors(export, TEXTS[1:], other)[0].numpy()
         assert np.abs(difference).max() > 1e-3
 
 
-def test_cosine_gives_unit_vectors(run: Path, tmp_path: Path) -> None:
-    retriever = open_retriever(run, tmp_path / "encoder", similarity="cosine")
-    expected = plain_vectors(retriever.folder, TEXTS, 8).numpy()
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(retriever.encode_queries(TEXTS), expected, rtol=0, atol=1e-6)
-    stated = Retriever(retriever.folder, similarity="dot")
-    expected = plain_vectors(retriever.folder, TEXTS, 8)
-    np.testing.assert_allclose(stated.encode_queries(TEXTS), expected, rtol=0, atol=2e-6)
+def test_stated_settings_override_the_contract(export: Path) -> None:
+    plain = Retriever(export)
+    stated = {"pooling": "mean", "similarity": "cosine", "query_max_length": 9}
+    changed = Retriever(export, **stated)
+    assert changed.contract == dataclasses.replace(plain.contract, **stated)
+    expected = F.normalize(plain_vectors(export, TEXTS, 9, pooling="mean"))
+    np.testing.assert_allclose(changed.encode_queries(TEXTS), expected, rtol=0, atol=1e-6)
+    assert changed.settings == stated and changed.fingerprint != plain.fingerprint
+    again = Retriever(changed.folder, **changed.settings)
+    assert again.fingerprint == changed.fingerprint
 
 
-@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
-@pytest.mark.parametrize("encoder", ["bert_folder", "roberta_folder"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize(
+    ("encoder", "pooling"),
+    [("bert_folder", "cls"), ("bert_folder", "max"), ("roberta_folder", "mean")],
+)
 def test_a_plain_encoder_gives_what_transformers_gives_for_each_text_alone(
-    encoder: str, pooling: str, similarity: str, request: pytest.FixtureRequest
+    encoder: str, pooling: str, request: pytest.FixtureRequest
 ) -> None:
     folder = request.getfixturevalue(encoder)
-    retriever = Retriever(folder, pooling=pooling, similarity=similarity, token_budget=150)
+    retriever = Retriever(folder, pooling=pooling, similarity="euclidean", token_budget=150)
     expected = plain_vectors(folder, MIXED, pooling=pooling).numpy()
     assert retriever.dimension == expected.shape[1] == 32
     assert retriever.contract == EncodingContract(
-        64, 64, pooling=pooling, similarity=similarity, token_type_ids=encoder == "bert_folder"
+        64, 64, pooling=pooling, similarity="euclidean", token_type_ids=encoder == "bert_folder"
     )
     for found in (
         retriever.encode_queries(MIXED),
         retriever.encode_passages(as_passages(MIXED)),
+        retriever.encode_passages(MIXED),
         retriever.encode_texts(MIXED, 64),
     ):
-        assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     shorter = plain_vectors(folder, MIXED, 9, pooling=pooling)
     np.testing.assert_allclose(retriever.encode_texts(MIXED, 9), shorter, rtol=0, atol=1e-5)
     assert np.abs(expected - shorter.numpy()).max() > 1e-2
-
-
-def test_the_vectors_of_an_exports_encoder_are_those_of_its_backbone(
-    run: Path, tmp_path: Path
-) -> None:
-    contract = EncodingContract(16, 64, pooling="max")
-    retriever = Retriever(export_encoder(run, tmp_path / "encoder", contract=contract))
-    backbone = Retriever(run / "model", pooling="max")  # a checkpoint is an encoder, too
-    np.testing.assert_array_equal(
-        retriever.encode_texts(MIXED, 64), backbone.encode_texts(MIXED, 64)
-    )
-    expected = plain_vectors(retriever.folder, MIXED, pooling="max")
-    np.testing.assert_allclose(
-        retriever.encode_passages(as_passages(MIXED)), expected, rtol=0, atol=1e-5
-    )
 
 
 def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
@@ -144,7 +131,7 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
 ) -> None:
     retriever = Retriever(dense_folder, token_budget=100)
     model = SentenceTransformer(str(dense_folder), device="cpu")
-    assert retriever.dimension == 12
+    assert retriever.dimension == 10  # of 12, which the model truncates
     assert retriever.contract == EncodingContract(
         40,
         40,
@@ -155,56 +142,43 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
         token_type_ids=True,
     )
     titles = ["A title" if row % 2 else "" for row in range(len(MIXED))]
-    titled = [
-        f"{title} {text}" if title else text for title, text in zip(titles, MIXED, strict=True)
-    ]
+    pairs = zip(titles, MIXED, strict=True)
+    titled = [f"{title} {text}" if title else text for title, text in pairs]
     queries = retriever.encode_queries(MIXED)
     passages = retriever.encode_passages(as_passages(MIXED, titles))
-    np.testing.assert_allclose(queries, model.encode_query(MIXED), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(passages, model.encode_document(titled), rtol=0, atol=1e-5)
+    expected = unit(model.encode_query(MIXED))
+    np.testing.assert_allclose(queries, expected, rtol=0, atol=1e-5)
+    expected = unit(model.encode_document(titled))
+    np.testing.assert_allclose(passages, expected, rtol=0, atol=1e-5)
     bare = retriever.encode_texts(MIXED, 40)
-    np.testing.assert_allclose(bare, model.encode(MIXED), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(bare, unit(model.encode(MIXED)), rtol=0, atol=1e-5)
     assert np.abs(bare - queries).max() > 1e-2
 
 
 @pytest.mark.parametrize(
-    ("modes", "name"),
-    [
-        ("weightedmean", "weightedmean"),
-        ("lasttoken", "lasttoken"),
-        (("cls", "mean"), "cls+mean"),
-    ],
+    ("modes", "name"), [("weightedmean", "weightedmean"), (("cls", "mean"), "cls+mean")]
 )
-def test_poolings_that_contracts_have_no_word_for_work_and_are_named(
+def test_poolings_outside_the_contract_work_and_are_named(
     modes: object, name: str, bert_folder: Path, tmp_path: Path
 ) -> None:
     folder = save_pooled(tmp_path / "model", bert_folder, modes)
     retriever = Retriever(folder)
     expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
-    assert retriever.contract.pooling == name
-    assert retriever.dimension == expected.shape[1]
+    assert (retriever.contract.pooling, retriever.dimension) == (name, expected.shape[1])
     np.testing.assert_allclose(retriever.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
-    # It can be stated as it was read, but our own files cannot hold it.
-    assert Retriever(folder, pooling=name).fingerprint == retriever.fingerprint
-    retriever.contract.save(tmp_path)
-    with pytest.raises(ValueError, match="expected one of 'cls', 'mean', 'max'"):
-        EncodingContract.load(tmp_path)
 
 
-def test_a_pooling_that_leaves_out_the_prompt_does_so(bert_folder: Path, tmp_path: Path) -> None:
-    folder = save_modules(
-        tmp_path / "model",
-        bert_folder,
-        lambda size: [Pooling(size, pooling_mode="mean", include_prompt=False)],
-        prompts={"query": "In other words: ", "document": ""},
-        similarity_fn_name="dot",
-    )
-    retriever = Retriever(folder)
-    model = SentenceTransformer(str(folder), device="cpu")
-    assert retriever.contract.pooling == "mean without prompt"
-    np.testing.assert_allclose(
-        retriever.encode_queries(MIXED), model.encode_query(MIXED), rtol=0, atol=1e-5
-    )
+def test_a_stated_pooling_replaces_that_of_a_sentence_transformers_model(
+    bert_folder: Path, dense_folder: Path
+) -> None:
+    found = Retriever(dense_folder, pooling="max", query_prompt="")
+    assert found.contract.pooling == "max"
+    features = {"sentence_embedding": plain_vectors(bert_folder, MIXED, 40, pooling="max")}
+    with torch.no_grad():
+        for module in list(SentenceTransformer(str(dense_folder), device="cpu"))[2:]:
+            features = module(features)
+    expected = unit(features["sentence_embedding"][:, :10].numpy())
+    np.testing.assert_allclose(found.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
 
 
 def test_a_decoder_that_pads_on_the_left_gives_what_each_text_gives_alone(
@@ -224,23 +198,17 @@ def test_a_decoder_that_pads_on_the_left_gives_what_each_text_gives_alone(
     torch.manual_seed(0)
     Qwen2Model(config).save_pretrained(tmp_path / "decoder")
     tokenizer.save_pretrained(tmp_path / "decoder")
-    folder = save_modules(
-        tmp_path / "model",
-        tmp_path / "decoder",
-        lambda size: [Pooling(size, pooling_mode="lasttoken")],
-        similarity_fn_name="cosine",
-    )
+    folder = save_pooled(tmp_path / "model", tmp_path / "decoder", "lasttoken")
     model, rows = AutoModel.from_pretrained(tmp_path / "decoder"), []
     for text in MIXED:
         batch = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
         with torch.no_grad():
             rows.append(model(**batch).last_hidden_state[0, -1])
-    expected = torch.nn.functional.normalize(torch.stack(rows))
     found = Retriever(folder, token_budget=300).encode_queries(MIXED)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found, torch.stack(rows), rtol=0, atol=1e-5)
 
 
-def test_segment_ids_are_passed_where_the_contract_says_so(
+def test_segment_ids_are_passed_if_the_contract_says_so(
     bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
@@ -248,7 +216,6 @@ def test_segment_ids_are_passed_where_the_contract_says_so(
     assert with_ids.contract.token_type_ids
     expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
     np.testing.assert_allclose(with_ids.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
-
     EncodingContract(64, 64, pooling="mean").save(folder)
     without = Retriever(folder).encode_queries(MIXED)
     bare = plain_vectors(bert_folder, MIXED, pooling="mean")  # whose segments are all 0
@@ -262,6 +229,7 @@ def test_neither_budget_nor_window_nor_company_changes_a_vector(
     some = [*MIXED, *texts[:60]]
     retriever = Retriever(bert_folder, pooling="mean")
     expected = retriever.encode_queries(some)
+    assert np.array_equal(retriever.encode_queries(some), expected)
     for budget in (1, 65, 700, 10**9):
         retriever.token_budget = budget
         np.testing.assert_allclose(retriever.encode_queries(some), expected, rtol=0, atol=1e-6)
@@ -271,149 +239,90 @@ def test_neither_budget_nor_window_nor_company_changes_a_vector(
     np.testing.assert_allclose(found, expected[3:40], rtol=0, atol=1e-6)
 
 
-def test_passages_are_read_one_window_ahead_and_no_further(
-    bert_folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_bfloat16_vectors_are_close_to_those_of_float32(
+    pooling: str, bert_folder: Path, texts: list[str]
 ) -> None:
-    events: list[tuple[str, int]] = []
-    retriever = Retriever(bert_folder, pooling="cls")
-    tokenize, encode = encoding.tokenize_texts, retriever._encode_window
+    some = [*MIXED, *texts[:40]]
+    single = Retriever(bert_folder, pooling=pooling, similarity="cosine")
+    half = Retriever(bert_folder, pooling=pooling, similarity="cosine", dtype="bfloat16")
+    assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
+    found, expected = half.encode_queries(some), single.encode_queries(some)
+    assert cosines(found, expected).min() > 0.999
+    assert np.abs(found - expected).max() > 1e-4  # else nothing was rounded
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=0, atol=1e-6)
+    again = Retriever(half.folder, **half.settings)
+    assert np.array_equal(again.encode_queries(some), found)
+    assert again.fingerprint == half.fingerprint != single.fingerprint
 
-    def spy_tokenize(tokenizer: object, texts: list[str], **settings: object) -> object:
-        events.append(("read", len(texts)))
-        return tokenize(tokenizer, texts, **settings)
 
-    def spy_encode(window: list, *rest: object) -> np.ndarray:
-        time.sleep(0.05)  # in which a reader without restraint would read on
-        events.append(("encode", len(window)))
-        return encode(window, *rest)
+def test_search_ranks_texts_and_embeddings(
+    retriever: Retriever, texts: list[str], tmp_path: Path
+) -> None:
+    queries, passages = [texts[3], "Why?"], texts[:30]
+    vectors = retriever.encode_passages(passages)
+    scores = retriever.encode_queries(queries) @ vectors.T
+    expected = np.argsort(-scores, axis=1)[:, :4].tolist()
+    found = retriever.search(queries, passages, depth=4)
+    assert [[text for text, _ in own] for own in found] == [
+        [passages[row] for row in rows] for rows in expected
+    ]
+    assert [score for _, score in found[0]] == pytest.approx(sorted(scores[0])[:-5:-1])
+    embeddings = write_embeddings(tmp_path, vectors, [f"p{i}" for i in range(30)])
+    found = retriever.search(queries, embeddings, depth=4)
+    assert [[name for name, _ in own] for own in found] == [
+        [f"p{row}" for row in rows] for rows in expected
+    ]
+    assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
+    assert retriever.encode_passages(as_passages([])).shape == (0, 32)
 
+
+def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = Retriever(shutil.copytree(bert_folder, tmp_path / "e"), pooling="cls")
+    token = retriever.model.tokenizer("volcano")["input_ids"][1]
+    with torch.no_grad():
+        retriever.model[0].model.get_input_embeddings().weight[token] = float("nan")
     monkeypatch.setattr(encoding, "WINDOW", 4)
-    monkeypatch.setattr(encoding, "tokenize_texts", spy_tokenize)
-    monkeypatch.setattr(retriever, "_encode_window", spy_encode)
-    retriever.encode_passages(as_passages([*MIXED, *MIXED]))
-    for kind in ("read", "encode"):
-        assert [size for event, size in events if event == kind] == [4, 4, 4, 4, 2]
-    for place, (event, _) in enumerate(events):
-        ahead = sum(1 if name == "read" else -1 for name, _ in events[: place + 1])
-        assert 0 <= ahead <= 2 - (event == "encode")
+    some = ["Why?"] * 6 + ["A volcano.", "Why?", "volcano " * 20]
+    with pytest.raises(ValueError, match="vector of row 6 .*NaN.*'A volcano.'.*weights"):
+        retriever.encode_passages(as_passages(some))
+    assert np.isfinite(retriever.encode_queries(["Why?"])).all()
 
 
-def test_the_same_texts_give_the_same_bits(bert_folder: Path, texts: list[str]) -> None:
-    passages = as_passages([*MIXED, *texts[:60]])
-    first = Retriever(bert_folder, pooling="mean", token_budget=500)
-    vectors = first.encode_passages(passages.select(range(20, 50)))
-    first.encode_queries(texts[:5])
-    assert np.array_equal(first.encode_passages(passages.select(range(20, 50))), vectors)
-    again = Retriever(bert_folder, pooling="mean", token_budget=500)
-    assert np.array_equal(again.encode_passages(passages.select(range(20, 50))), vectors)
-
-
-def test_batches_keep_to_the_budget(
-    bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+def test_wrong_texts_are_refused(
+    bert_folder: Path,
+    retriever: Retriever,
+    wordpiece_tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
 ) -> None:
-    retriever = Retriever(bert_folder, pooling="cls", token_budget=300)
-    shapes = []
-    forward = retriever.model.forward
-
-    def spy(features: dict, **kwargs: object) -> dict:
-        shapes.append(tuple(features["input_ids"].shape))
-        return forward(features, **kwargs)
-
-    monkeypatch.setattr(retriever.model, "forward", spy)
-    retriever.encode_queries(texts[:100])
-    assert sum(rows for rows, _ in shapes) == 100
-    assert max(rows * longest for rows, longest in shapes) <= 300
-    assert len({longest for _, longest in shapes}) > 3
-
-
-def test_no_texts_give_no_vectors(bert_folder: Path, dense_folder: Path) -> None:
-    for retriever, dimension in (
-        (Retriever(bert_folder, pooling="cls"), 32),
-        (Retriever(dense_folder), 12),
-    ):
-        for found in (
-            retriever.encode_queries([]),
-            retriever.encode_passages(as_passages([])),
-            retriever.encode_texts([], 16),
-        ):
-            assert found.shape == (0, dimension) and found.dtype == np.float32
+    with pytest.raises(ValueError, match=r"one string, 'Why\?'; expected a list"):
+        retriever.encode_queries("Why?")
+    with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
+        retriever.encode_passages(as_passages(["a", None]))
+    with pytest.raises(ValueError, match="columns _id, text; expected title and text"):
+        retriever.encode_passages(Dataset.from_dict({"_id": ["a"], "text": ["b"]}))
+    nothing = processors.TemplateProcessing(single="$A", special_tokens=[])
+    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, nothing)
+    with pytest.raises(ValueError, match="Row 1 has no tokens"):
+        Retriever(folder, pooling="mean").encode_queries(["Why?", ""])
+    with pytest.raises(ValueError, match="token_budget is 0, expected at least 1"):
+        Retriever(bert_folder, pooling="cls", token_budget=0)
+    euclidean = Retriever(bert_folder, pooling="cls", similarity="euclidean")
+    with pytest.raises(ValueError, match="compares by Euclidean distance"):
+        euclidean.search(["a"], ["b"])
 
 
-def test_a_passage_without_title_or_text_is_its_special_tokens(bert_folder: Path) -> None:
-    retriever = Retriever(bert_folder, pooling="cls")
-    found = retriever.encode_passages(as_passages(["", "Why?", ""], ["", None, "Why?"]))
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(bert_folder),
-        AutoModel.from_pretrained(bert_folder),
-    )
-    special = torch.tensor([[tokenizer.cls_token_id, tokenizer.sep_token_id]])
-    with torch.no_grad():
-        expected = model(special).last_hidden_state[0, 0]
-    np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found[1], found[2], rtol=0, atol=1e-5)
-
-
-def test_what_is_stated_goes_before_the_contract_and_has_another_fingerprint(
-    run: Path, tmp_path: Path
+def test_a_batch_that_does_not_fit_into_memory_names_the_budget(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = export_encoder(run, tmp_path / "encoder", contract=EncodingContract(8, 20))
-    plain = Retriever(folder)
-    changes = {
-        "pooling": "mean",
-        "similarity": "cosine",
-        "query_max_length": 9,
-        "passage_max_length": 21,
-        "title_separator": " | ",
-        "query_prompt": "q: ",
-        "passage_prompt": "p: ",
-    }
-    prints = {plain.fingerprint}
-    for name, value in changes.items():
-        changed = Retriever(folder, **{name: value})
-        assert changed.contract == dataclasses.replace(plain.contract, **{name: value})
-        prints.add(changed.fingerprint)
-    assert len(prints) == 1 + len(changes)
-    changed = Retriever(folder, pooling="mean", query_prompt="", query_max_length=9)
-    expected = plain_vectors(folder, TEXTS, 9, pooling="mean")
-    np.testing.assert_allclose(changed.encode_queries(TEXTS), expected, rtol=0, atol=1e-5)
-    again = Retriever(changed.folder, **changed.settings)
-    assert again.fingerprint == changed.fingerprint
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
 
-
-def test_a_stated_pooling_replaces_that_of_a_sentence_transformers_model(
-    bert_folder: Path, dense_folder: Path, tmp_path: Path
-) -> None:
-    found = Retriever(dense_folder, pooling="max", query_prompt="")
-    assert found.contract.pooling == "max"
-    hidden = plain_vectors(bert_folder, MIXED, 40, pooling="max")
-    with torch.no_grad():
-        features = {"sentence_embedding": hidden}
-        for module in list(SentenceTransformer(str(dense_folder), device="cpu"))[2:]:
-            features = module(features)
-    np.testing.assert_allclose(
-        found.encode_queries(MIXED), features["sentence_embedding"], rtol=0, atol=1e-5
-    )
-    assert found.fingerprint != Retriever(dense_folder, query_prompt="").fingerprint
-
-
-def test_a_model_that_keeps_the_first_numbers_of_its_vectors_does_so(
-    bert_folder: Path, tmp_path: Path
-) -> None:
-    for similarity in ("dot", "cosine"):
-        folder = save_modules(
-            tmp_path / similarity,
-            bert_folder,
-            lambda size: [Pooling(size, pooling_mode="cls"), Normalize()],
-            similarity_fn_name=similarity,
-            truncate_dim=10,
-        )
-        retriever = Retriever(folder)
-        expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
-        if similarity == "cosine":
-            expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-        assert retriever.dimension == 10
-        assert retriever.encode_queries([]).shape == (0, 10)
-        np.testing.assert_allclose(retriever.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
+    monkeypatch.setattr(retriever.model, "forward", fail)
+    with pytest.raises(MemoryError, match="batch of 128 tokens.*below 2048"):
+        retriever.encode_queries([LONG * 9, "Why?"])
 
 
 @pytest.mark.gpu

@@ -13,10 +13,8 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation import system_results
-from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
-    choose_fusion,
     evaluate_system,
     measure_run,
 )
@@ -24,7 +22,6 @@ from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.bm25 import Bm25
-from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.runs import read_run
 from tests.publishing.making import make_collection, make_run, plain_vectors
 
@@ -90,51 +87,19 @@ def test_a_retriever_is_searched_and_measured(
 
 
 def test_a_second_call_reads_the_run_and_measures_it_anew(
-    retriever: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = evaluate_system(retriever, collection, tmp_path / "out", progress=False)
-
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("searched again")
-
-    monkeypatch.setattr(system_results, "open_searcher", refuse)
-    # New results and a new card make no new model.
-    report_on_card(
-        retriever,
-        first,
-        [],
-        collection=load_collection(collection),
-        source=collection,
-        depth=100,
-        command="condenser evaluate",
-    )
-    again = evaluate_system(retriever, collection, tmp_path / "out", progress=False)
-    assert again == first
-    assert list(again.evaluation.means) == list(first.evaluation.means)
-    other = evaluate_system(
-        retriever, collection, tmp_path / "out", measures=["P@5"], progress=False
-    )
-    assert list(other.evaluation.means) == ["P@5"]
-
-
-def test_changed_judgements_measure_the_same_run_anew(collection: Path, tmp_path: Path) -> None:
     copied = tmp_path / "small"
     shutil.copytree(collection, copied)
-    before = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@1"], progress=False)
-    written = before.run_file.stat().st_mtime_ns
+    first = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@1"], progress=False)
+    monkeypatch.delattr(system_results, "open_searcher")  # a second search fails
+    again = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@1"], progress=False)
+    assert again == first
     qrels = copied / "qrels" / "test.tsv"
     qrels.write_text(qrels.read_text().replace("\t1\n", "\t0\n", 1))
-    after = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@1"], progress=False)
-    assert after.evaluation.unanswerable == ("q40",)
-    assert after.run_file.stat().st_mtime_ns == written
-
-
-def test_another_depth_is_another_run(retriever: Path, collection: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    deep = evaluate_system(retriever, collection, out, progress=False)
-    shallow = evaluate_system(retriever, collection, out, depth=5, progress=False)
-    assert deep.run_file != shallow.run_file
-    assert {len(found) for found in read_run(shallow.run_file).values()} == {5}
+    changed = evaluate_system("bm25", copied, tmp_path / "out", measures=["P@5"], progress=False)
+    assert changed.evaluation.unanswerable == ("q40",)
+    assert list(changed.evaluation.means) == ["P@5"]
 
 
 def test_a_run_of_something_else_in_the_same_folder_is_refused(
@@ -142,7 +107,6 @@ def test_a_run_of_something_else_in_the_same_folder_is_refused(
 ) -> None:
     out = tmp_path / "out"
     evaluate_system(retriever, collection, out, progress=False)
-    kept = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     with pytest.raises(ValueError, match="another run, with a different queries: choose"):
         evaluate_system(retriever, collection, out, split="train", progress=False)
     # Of the same name, but with other vectors.
@@ -151,7 +115,6 @@ def test_a_run_of_something_else_in_the_same_folder_is_refused(
     )
     with pytest.raises(ValueError, match="another run, with a different system: choose"):
         evaluate_system(other, collection, out, progress=False)
-    assert {file: file.read_bytes() for file in kept} == kept
 
 
 def test_bm25_is_a_system_like_any_other(collection: Path, tmp_path: Path) -> None:
@@ -171,10 +134,7 @@ def test_a_measure_that_looks_deeper_than_the_run_goes_is_named(
     deepest = max(map(len, run.values()))
     caplog.clear()
     measure_run(loaded, run, measures=["MRR@3", "R@20", "MAP"])
-    assert [record.message for record in caplog.records] == [
-        f"R@20: no query of the run has more than {deepest} passages. Deeper measures need a "
-        "greater depth."
-    ]
+    assert f"R@20: no query has more than {deepest} passages" in caplog.text
 
 
 def test_answers_and_judgements_are_measured_on_the_same_queries(tmp_path: Path) -> None:
@@ -197,30 +157,3 @@ def test_answers_and_judgements_are_measured_on_the_same_queries(tmp_path: Path)
     without = dataclasses.replace(judged, answers={})
     with pytest.raises(ValueError, match="Hit@1 cannot be measured: collection has no answers"):
         measure_run(without, run, measures=["Hit@1", "MRR@2"])
-
-
-QRELS = {"q1": {"z": 1}, "q2": {"r": 1}}
-# q1: standardised, z is +2 by BM25 and -0.5 by vectors, x the other way round. With weight w for
-# vectors, z is 2 - 2.5 w and x is 2.5 w - 0.5: z is first below w = 0.5. Their ranks are swapped,
-# so their reciprocal ranks tie, and x is first by its id.
-# q2: x is +1 and r -1 by BM25; by vectors, r is +3 (of 10 scores, one of which stands out), and
-# the others are -1/3, as is x, which is missing. r is 4 w - 1 and x is 1 - 4/3 w: r is first above
-# w = 0.375. By reciprocal ranks it is first too: 1/62 + 1/61 against 1/61.
-BM25 = {"q1": {"z": 9.0, "x": 4.0, "a1": 4.0, "a2": 4.0, "a3": 4.0}, "q2": {"x": 4.0, "r": 2.0}}
-DENSE = {
-    "q1": {"x": 9.0, "z": 4.0, "b1": 4.0, "b2": 4.0, "b3": 4.0},
-    "q2": {"r": 10.0, **{f"c{i}": 0.0 for i in range(9)}},
-}
-
-
-def test_the_only_weight_that_is_right_for_all_queries_is_chosen() -> None:
-    assert choose_fusion(BM25, DENSE, QRELS) == Fusion("weighted", 0.4)
-
-
-def test_of_equally_good_fusions_the_first_is_chosen() -> None:
-    assert choose_fusion(BM25, DENSE, {"q2": QRELS["q2"]}) == Fusion("rrf")
-    assert choose_fusion(BM25, DENSE, {"q1": QRELS["q1"]}) == Fusion("weighted", 0.1)
-
-
-def test_the_measure_decides() -> None:
-    assert choose_fusion(BM25, DENSE, QRELS, measure="R@100") == Fusion("rrf")

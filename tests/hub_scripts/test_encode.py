@@ -59,7 +59,7 @@ def test_a_collection_is_encoded_and_its_vectors_are_written_as_a_table(
         (["{bert}"], "pooling"),
         (["{bert},pooling=men"], "pooling is 'men', expected one of cls, mean, max"),
         (["{bert}", "--pooling", "men"], "pooling is 'men', expected one of cls, mean, max"),
-        (["{bert},pooling=cls", "--n_processes", "0"], "n_processes is 0"),
+        (["{bert},pooling=cls", "--shard_size", "0"], "shard_size is 0"),
     ],
 )
 def test_what_cannot_be_encoded_gives_status_2_and_leaves_nothing(

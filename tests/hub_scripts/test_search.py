@@ -167,7 +167,7 @@ def test_an_index_answers_too(
     every_cell = search(*words, "--search_parameters", "nprobe=4", capsys=capsys)
     assert every_cell == expected
     assert (tmp_path / "encoder-search-small" / "index-IVF4_Flat" / "index.faiss").is_file()
-    assert "no parameter 'efSearch'" in fails(
+    assert "does not have the parameters 'efSearch=4'" in fails(
         *words, "--search_parameters", "efSearch=4", capsys=capsys
     )
     error = fails(encoder, collection, QUERY, "--index", "nonsense", capsys=capsys)

@@ -9,8 +9,8 @@ from scipy import stats
 
 from modeling_condenser.measures.significance import (
     compare,
-    compare_all,
     compare_in_groups,
+    correct,
     holm,
     mean_interval,
 )
@@ -46,10 +46,6 @@ def test_only_queries_on_which_the_systems_differ_count_for_exactness() -> None:
     assert comparison.p_value == enumerated_p(differences[:4]) == 6 / 16
 
 
-def test_the_smallest_sampled_p_value_counts_the_observed_difference_once() -> None:
-    assert compare(values([0.75] * 40), values([0.5] * 40), n_resamples=999).p_value == 1 / 1000
-
-
 def test_many_queries_come_near_the_normal_theory() -> None:
     rng = np.random.default_rng(0)
     baseline = rng.random(400)
@@ -62,19 +58,8 @@ def test_many_queries_come_near_the_normal_theory() -> None:
     flips = rng.choice((1.0, -1.0), size=(10_000, 400))
     naive = np.mean(abs((flips * differences).mean(axis=1)) >= abs(differences.mean()))
     assert comparison.p_value == pytest.approx(naive, abs=0.015)
-
-
-def test_equal_systems_give_p_1() -> None:
-    comparison = compare(values([0.2, 0.4, 0.9]), values([0.2, 0.4, 0.9]))
-    assert comparison.p_value == 1.0
-    assert comparison.interval == (0.0, 0.0)
-    assert comparison.difference == 0.0
-
-
-def test_a_constant_gain_has_an_interval_of_no_width() -> None:
-    comparison = compare(values([0.75, 0.5, 1.0, 0.25]), values([0.5, 0.25, 0.75, 0.0]))
-    assert comparison.interval == (0.25, 0.25)
-    assert comparison.p_value == 2 / 2**4
+    # The smallest p-value counts the observed difference once.
+    assert compare(values([0.75] * 40), values([0.5] * 40), n_resamples=999).p_value == 1 / 1000
 
 
 def test_the_seed_decides_and_the_order_of_queries_does_not() -> None:
@@ -84,24 +69,6 @@ def test_the_seed_decides_and_the_order_of_queries_does_not() -> None:
     turned = dict(reversed(system.items()))
     assert compare(turned, baseline, n_resamples=500, seed=7) == first
     assert compare(system, baseline, n_resamples=500, seed=8).interval != first.interval
-
-
-def test_swapping_the_systems_turns_the_sign() -> None:
-    system, baseline = values([0.9, 0.3, 0.5]), values([0.1, 0.4, 0.2])
-    forth, back = compare(system, baseline), compare(baseline, system)
-    assert back.difference == pytest.approx(-forth.difference)
-    assert back.p_value == forth.p_value
-
-
-def test_the_grouped_t_test_is_students_where_a_group_is_one_query() -> None:
-    rng = np.random.default_rng(0)
-    system, baseline = rng.random(10), rng.random(10)
-    differences = system - baseline
-    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(10))
-    expected = 2 * stats.t.sf(abs(t), df=9)
-    for seed in (0, 1):
-        p = compare_in_groups(values(list(system)), values(list(baseline)), seed=seed)
-        assert p == pytest.approx(expected)
 
 
 def test_the_grouped_t_test_pairs_the_means_of_ten_random_groups() -> None:
@@ -136,11 +103,7 @@ def test_holm_raises_the_smallest_p_value_by_the_number_of_tests() -> None:
     # 0.005 x 4, 0.01 x 3, 0.03 x 2 and 0.04 x 1, which is less than 0.06 before it.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.01, 0.9]) == pytest.approx([1.0, 0.03, 1.0])
-    assert holm([0.02, 0.02]) == pytest.approx([0.04, 0.04])
-    assert holm([0.3]) == [0.3]
     assert holm([]) == []
-    with pytest.raises(ValueError, match="expected numbers from 0 to 1"):
-        holm([0.1, math.nan])
 
 
 def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
@@ -159,7 +122,7 @@ def test_a_table_of_comparisons_is_corrected_together() -> None:
     base = values([0.0, 0.5, 1.0, 0.25, 0.5, 1.0])
     better = values([1.0, 1.0, 1.0, 0.50, 1.0, 1.0])
     mixed = values([1.0, 0.5, 0.5, 0.25, 0.5, 0.1 + 0.9])
-    found = compare_all({"better": (better, base), "mixed": (mixed, base)})
+    found = correct({"better": compare(better, base), "mixed": compare(mixed, base)})
     first, second = found["better"], found["mixed"]
     assert (first.better, first.equal, first.worse) == (4, 2, 0)
     assert (second.better, second.equal, second.worse) == (1, 4, 1)
@@ -169,18 +132,19 @@ def test_a_table_of_comparisons_is_corrected_together() -> None:
     assert first.p_adjusted == 2 * 2 / 16  # Holm: the smallest times two
     assert second.p_adjusted == max(first.p_adjusted, second.p_value)
     assert compare(better, base).p_adjusted == 2 / 16
-    assert compare_all({}) == {}
+    assert correct({}) == {}
 
 
-def test_a_difference_in_the_last_bits_counts_as_equal() -> None:
-    found = compare(values([0.1 + 0.2, 1]), values([0.3, 1]))
-    assert (found.better, found.equal, found.worse) == (0, 2, 0)
-
-
-def test_one_query_shows_nothing() -> None:
-    found = compare(values([1.0]), values([0.5]))
-    assert (found.difference, found.p_value, found.better) == (0.5, 1.0, 1)
-    assert found.interval == mean_interval(values([1.0])) == (-math.inf, math.inf)
+def test_edge_cases_of_comparisons() -> None:
+    in_last_bits = compare(values([0.1 + 0.2, 1]), values([0.3, 1]))
+    assert (in_last_bits.better, in_last_bits.equal, in_last_bits.worse) == (0, 2, 0)
+    single = compare(values([1.0]), values([0.5]))
+    assert (single.difference, single.p_value, single.better) == (0.5, 1.0, 1)
+    assert single.interval == mean_interval(values([1.0])) == (-math.inf, math.inf)
+    equal = compare(values([0.2, 0.4, 0.9]), values([0.2, 0.4, 0.9]))
+    assert (equal.p_value, equal.interval, equal.difference) == (1.0, (0.0, 0.0), 0.0)
+    constant = compare(values([0.75, 0.5, 1.0, 0.25]), values([0.5, 0.25, 0.75, 0.0]))
+    assert (constant.p_value, constant.interval) == (2 / 2**4, (0.25, 0.25))
 
 
 def test_the_interval_of_a_mean_is_that_of_theory() -> None:
@@ -199,11 +163,7 @@ def test_the_grouped_t_test_has_its_edges() -> None:
     assert compare_in_groups(values([0.1] * 9), values([0.2] * 9)) is None
 
 
-def test_systems_that_cannot_be_compared_are_refused() -> None:
+def test_systems_on_different_queries_are_refused() -> None:
     for test in (compare, compare_in_groups):
-        with pytest.raises(ValueError, match="different queries .2 and 3, unpaired: q2"):
+        with pytest.raises(ValueError, match="different queries .2 and 3"):
             test(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
-        with pytest.raises(ValueError, match="different queries .0 and 0, unpaired: none"):
-            test({}, {})
-        with pytest.raises(ValueError, match="query 'q1' has the values nan and 0.2"):
-            test(values([0.1, math.nan]), values([0.1, 0.2]))

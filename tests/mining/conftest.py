@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def cross_encoder(make_cross_encoder: Callable[[int], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plain_logits() -> Callable[..., list[list[float]]]:
+def plain_logits() -> Callable[..., list[Any]]:
     """Logits of pairs by transformers alone, one pair at a time and so without padding."""
 
     def score(
@@ -58,13 +59,8 @@ def plain_logits() -> Callable[..., list[list[float]]]:
     ) -> list[list[float]]:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-        rows = []
+        settings = {"truncation": True, "max_length": max_length, "return_tensors": "pt"}
         with torch.no_grad():
-            for query, passage in pairs:
-                batch = tokenizer(
-                    query, passage, truncation=True, max_length=max_length, return_tensors="pt"
-                )
-                rows.append(model(**batch).logits[0].tolist())
-        return rows
+            return [model(**tokenizer(*pair, **settings)).logits[0].tolist() for pair in pairs]
 
     return score

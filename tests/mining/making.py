@@ -7,8 +7,6 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from modeling_condenser.collection.collection import Collection
-
 N_PASSAGES, N_QUERIES = 50, 23
 WORDS = "amber birch coral delta ember fjord grove haven inlet juniper kelp lagoon".split()
 
@@ -73,13 +71,6 @@ def make_passages(texts: Mapping[str, str], titles: Mapping[str, str] | None = N
             "text": list(texts.values()),
         }
     )
-
-
-def make_record(
-    texts: Mapping[str, str], queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]]
-) -> Collection:
-    own = {query_id: dict(grades) for query_id, grades in qrels.items()}
-    return Collection(make_passages(texts), dict(queries), own)
 
 
 def read_lines(file: Path) -> list[dict]:

@@ -10,58 +10,54 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from modeling_condenser.mining.candidates import Candidate, CandidateFilter, draw_order
+from modeling_condenser.mining.candidates import Candidate, draw_order, filter_candidates
+from modeling_condenser.mining.recipe import MiningRecipe
 
 SCORES = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
 
 
+def recipe(**settings: object) -> MiningRecipe:
+    return MiningRecipe("bm25", "collection", "out", n_negatives=None, **settings)  # type: ignore[arg-type]
+
+
 def ids(scores: dict[str, float], positives: list[str], **settings: object) -> list[str]:
-    settings = {"first_rank": 1, "last_rank": 100, **settings}
-    found = CandidateFilter(**settings).apply(scores, positives, dropped=Counter())  # type: ignore[arg-type]
+    found = filter_candidates(recipe(**settings), scores, positives, dropped=Counter())
     return [candidate.passage_id for candidate in found]
 
 
 def test_ranks_count_from_one_with_the_positive_and_ties_go_by_id():
     assert ids(SCORES, ["plus"]) == ["a", "b", "c", "d", "e", "f"]
     assert ids(SCORES, ["plus"], first_rank=2, last_rank=5) == ["b", "c", "d"]
-    assert ids(SCORES, ["plus"], first_rank=4, last_rank=4) == []
-    assert ids(SCORES, ["plus"], first_rank=8) == []
-    assert ids({}, ["plus"]) == []
+    assert ids(SCORES, ["plus"], first_rank=8) == ids({}, ["plus"]) == []
 
 
 def test_scores_at_a_bound_are_kept():
     assert ids(SCORES, ["plus"], min_score=4.0, max_score=7.5) == ["c", "d", "e"]
 
 
-def test_margins_are_from_the_positives_score_and_of_its_size():
+def test_margins_are_from_the_lowest_score_of_a_positive_and_of_its_size():
     assert ids(SCORES, ["plus"], absolute_margin=1.0) == ["d", "e", "f"]
-    assert ids(SCORES, ["plus"], absolute_margin=1.5) == ["e", "f"]
     assert ids(SCORES, ["plus"], relative_margin=0.2) == ["e", "f"]  # at most 4.8
-    assert ids(SCORES, ["plus"], absolute_margin=0.0) == ["d", "e", "f"]
     # A negative positive score: 10 % below -1 is -1.1, not -0.9.
     low = {"x": -0.95, "f": -1.0, "y": -1.05, "z": -1.2}
     assert ids(low, ["f"], relative_margin=0.1) == ["z"]
-
-
-def test_of_several_positives_the_lowest_score_counts():
-    assert ids(SCORES, ["plus", "c"], absolute_margin=0.0) == ["d", "e", "f"]
     assert ids(SCORES, ["b", "e"], absolute_margin=0.0) == ["f"]
 
 
 def test_a_positive_that_was_not_found_leaves_nothing_under_a_margin():
     dropped: Counter[str] = Counter()
-    rule = CandidateFilter(1, 100, absolute_margin=0.0, relative_margin=0.0)
-    assert rule.apply(SCORES, ["plus", "absent"], dropped=dropped) == []
+    rules = recipe(absolute_margin=0.0, relative_margin=0.0)
+    assert filter_candidates(rules, SCORES, ["plus", "absent"], dropped=dropped) == []
     assert dropped == {"positive": 1, "positive_not_found": 6}
     assert len(ids(SCORES, ["absent"])) == 7
 
 
 def test_a_passage_counts_for_the_first_filter_that_drops_it():
     dropped: Counter[str] = Counter()
-    rule = CandidateFilter(
-        1, 6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
+    rules = recipe(
+        last_rank=6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
     )
-    assert rule.apply(SCORES, ["plus"], copies=["c"], dropped=dropped) == []
+    assert filter_candidates(rules, SCORES, ["plus"], copies=["c"], dropped=dropped) == []
     assert dropped == {
         "positive": 1,
         "same_text_as_positive": 1,
@@ -73,11 +69,7 @@ def test_a_passage_counts_for_the_first_filter_that_drops_it():
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"absolute_margin": 0.1},
-        {"relative_margin": 0.3, "absolute_margin": 0.05},
-        {"max_score": 0.6, "min_score": 0.1},
-    ],
+    [{"relative_margin": 0.3, "absolute_margin": 0.05}, {"max_score": 0.6, "min_score": 0.1}],
 )
 def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     rng = np.random.default_rng(0)
@@ -89,17 +81,10 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     corpus = [" ".join(f"w{j}" for j in rng.choice(30, 4, replace=False)) for _ in range(40)]
     queries = [" ".join(f"w{j}" for j in rng.choice(30, 3, replace=False)) for _ in range(12)]
     pairs = [(i, j) for i in range(12) for j in ([i, i + 12] if i % 3 == 0 else [i])]
+    labelled = {"query": [queries[i] for i, _ in pairs], "answer": [corpus[j] for _, j in pairs]}
+    further = {"range_max": 38, "num_negatives": 38, "output_format": "labeled-list"}
     mined = mine_hard_negatives(
-        Dataset.from_dict(
-            {"query": [queries[i] for i, _ in pairs], "answer": [corpus[j] for _, j in pairs]}
-        ),
-        model,
-        corpus=corpus,
-        range_max=38,
-        num_negatives=38,
-        output_format="labeled-list",
-        verbose=False,
-        **settings,
+        Dataset.from_dict(labelled), model, corpus=corpus, verbose=False, **further, **settings
     )
     kept = {query: set() for query in queries}
     for row in mined:
@@ -116,14 +101,11 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     assert 40 < n_kept < 400
 
 
-# Draws.
-
 CANDIDATES = [Candidate(rank, f"p{rank}", -float(rank)) for rank in range(30, 201)]
 
 
-def ranks(candidates: list[Candidate] = CANDIDATES, **changes: object) -> list[int]:
-    settings = {"query_id": "q1", "seed": 0, "sampling": "random", **changes}
-    return [candidate.rank for candidate in draw_order(candidates, **settings)]  # type: ignore[arg-type]
+def ranks(candidates: list[Candidate] = CANDIDATES, query_id: str = "q1", **changes) -> list[int]:
+    return [candidate.rank for candidate in draw_order(recipe(**changes), query_id, candidates)]
 
 
 def test_seed_and_query_decide_a_draw_and_top_is_the_order_of_the_ranks():

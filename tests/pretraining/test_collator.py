@@ -9,25 +9,24 @@ import pytest
 import torch
 from datasets import Dataset
 from tokenizers import processors
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining.blocks import KeyedBlocks
 from modeling_condenser.pretraining.collator import CondenserDataCollator
+from modeling_condenser.pretraining.packed_batches import count_bags, pack, take_blocks, unpack
 
 KINDS = ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 Batch = Mapping[str, torch.Tensor]
 
 
 @pytest.fixture(params=KINDS)
-def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def wordpiece_blocks(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> list[list[int]]:
+def wordpiece_blocks(wordpiece_tokenizer, texts):
     return [ids[:100] for ids in blocks_of(wordpiece_tokenizer, texts)]
 
 
@@ -43,46 +42,23 @@ def restore(batch: Batch) -> torch.Tensor:
     return torch.where(batch["labels"] != -100, batch["labels"], batch["input_ids"])
 
 
-def rows_of(batch: Batch) -> list[tuple[list[int], list[int]]]:
-    """Input and labels of each row, without padding."""
-    return [
-        (ids[:n].tolist(), labels[:n].tolist())
-        for ids, labels, n in zip(
-            batch["input_ids"], batch["labels"], batch["attention_mask"].sum(1), strict=True
-        )
-    ]
-
-
 def same(a: Batch, b: Batch) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(wordpiece_tokenizer):
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64)
-    for longest, width in [(1, 8), (6, 8), (7, 16), (14, 16), (30, 32), (61, 64), (62, 64)]:
+    for longest, width in [(1, 8), (6, 8), (7, 16), (62, 64), (500, 64)]:
         batch = collator(examples_of([[50] * longest, [50]]))
         assert list(batch) == ["input_ids", "attention_mask", "labels"]
         for tensor in batch.values():
             assert tensor.shape == (2, width) and tensor.dtype == torch.int64
-        assert batch["attention_mask"].sum(1).tolist() == [longest + 2, 3]
+        assert batch["attention_mask"].sum(1).tolist() == [min(longest + 2, 64), 3]
+    odd = CondenserDataCollator(wordpiece_tokenizer, max_length=33)(examples_of([[50] * 40]))
+    assert odd["input_ids"].shape == (1, 33)
 
 
-@pytest.mark.parametrize("max_length", [30, 33, 40])
-def test_a_batch_is_never_wider_than_the_longest_sequence(
-    max_length: int, wordpiece_tokenizer: PreTrainedTokenizerBase
-) -> None:
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=max_length)
-    for length, width in [(max_length - 2, max_length), (500, max_length), (20, 24)]:
-        batch = collator(examples_of([[50] * length, [50]]))
-        assert batch["input_ids"].shape == (2, width)
-        assert batch["attention_mask"].sum(1).tolist() == [min(length + 2, max_length), 3]
-
-
-def test_blocks_stand_between_their_special_tokens_and_padding_follows(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_blocks_stand_between_their_special_tokens_and_padding_follows(tokenizer, texts):
     blocks = [ids[:60] for ids in blocks_of(tokenizer, texts)]
     batch = CondenserDataCollator(tokenizer, max_length=64)(examples_of(blocks))
     restored = restore(batch).tolist()
@@ -93,16 +69,14 @@ def test_blocks_stand_between_their_special_tokens_and_padding_follows(
         assert mask == [1] * (len(block) + 2) + [0] * n_pads
 
 
-def test_special_tokens_and_padding_are_never_masked(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_special_tokens_and_padding_are_never_masked(tokenizer, texts):
     blocks = [ids[:60] for ids in blocks_of(tokenizer, texts)]
     for block in blocks[::2]:
         block[len(block) // 2] = tokenizer.unk_token_id
     collator = CondenserDataCollator(tokenizer, max_length=64, mlm_probability=0.9)
     special = torch.tensor(tokenizer.all_special_ids)
     n_masked = 0
-    for first_key in range(0, 1500, 300):
+    for first_key in range(0, 600, 300):
         batch = collator(examples_of(blocks, first_key=first_key))
         labels, ids = batch["labels"], batch["input_ids"]
         masked = labels != -100
@@ -115,33 +89,12 @@ def test_special_tokens_and_padding_are_never_masked(
         # A token that is not masked is what it was.
         assert torch.equal(ids[~masked], restore(batch)[~masked])
         n_masked += int(masked.sum())
-    assert n_masked > 20_000
-
-
-def test_masked_tokens_are_masked_replaced_or_kept_and_all_keep_their_label(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
-    batches = [collator(examples_of(wordpiece_blocks, first_key=k)) for k in range(0, 6000, 300)]
-    labels = torch.cat([batch["labels"].flatten() for batch in map(_flat, batches)])
-    ids = torch.cat([batch["input_ids"].flatten() for batch in map(_flat, batches)])
-    masked = labels != -100
-    n = int(masked.sum())
-    assert n > 50_000
-    share = (ids[masked] == wordpiece_tokenizer.mask_token_id).double().mean().item()
-    assert abs(share - 0.8) < 4 * (0.8 * 0.2 / n) ** 0.5
-    kept = (ids[masked] == labels[masked]).double().mean().item()
-    expected = 0.1 + 0.1 / (len(wordpiece_tokenizer) - 5)  # some are replaced by themselves
-    assert abs(kept - expected) < 4 * (0.1 * 0.9 / n) ** 0.5
-
-
-def _flat(batch: Batch) -> Batch:
-    return {name: tensor.flatten() for name, tensor in batch.items()}
+    assert n_masked > 8_000
 
 
 def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+    wordpiece_tokenizer, wordpiece_blocks
+):
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
     batch = collator(examples_of(wordpiece_blocks))
     continues = [
@@ -156,32 +109,7 @@ def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(
             assert not continues[block[i]] or masked[i] == masked[i - 1]
 
 
-def test_a_block_of_special_tokens_and_an_empty_one_are_left_as_they_are(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    unknown = tokenizer.unk_token_id
-    batch = CondenserDataCollator(tokenizer, max_length=16)(examples_of([[unknown] * 5, []]))
-    cls, sep, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
-    assert batch["input_ids"].tolist() == [
-        [cls, *[unknown] * 5, sep, pad],
-        [cls, sep, *[pad] * 6],
-    ]
-    assert (batch["labels"] == -100).all()
-    alone = CondenserDataCollator(tokenizer, max_length=16)(examples_of([[]]))
-    assert alone["input_ids"].tolist() == [[cls, sep, *[pad] * 6]]
-
-
-def test_the_only_token_of_a_block_is_masked(tokenizer: PreTrainedTokenizerBase) -> None:
-    token = blocks_of(tokenizer, ["the"])[0][:1]
-    batch = CondenserDataCollator(tokenizer, max_length=16)(examples_of([token] * 40))
-    assert batch["labels"].tolist() == [[-100, *token, *[-100] * 6]] * 40
-    n_masked = int((batch["input_ids"] == tokenizer.mask_token_id).sum())
-    assert 20 < n_masked < 40
-
-
-def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(wordpiece_tokenizer):
     block = list(range(100, 150))
     collator = CondenserDataCollator(wordpiece_tokenizer, max_length=16)
     batch = collator(examples_of([block] * 2000))
@@ -195,64 +123,46 @@ def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(
     assert counts.min() > 20 and counts.max() < 100  # 54 on average
 
 
-def test_a_block_that_just_fits_is_not_cut(wordpiece_tokenizer: PreTrainedTokenizerBase) -> None:
-    block = list(range(100, 114))
-    batch = CondenserDataCollator(wordpiece_tokenizer, max_length=16)(examples_of([block] * 30))
-    assert restore(batch)[:, 1:15].tolist() == [block] * 30
-
-
-def test_masks_do_not_depend_on_the_rest_of_the_batch_nor_on_its_order(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_masks_depend_on_the_block_and_its_key_only(tokenizer, texts):
     collator = CondenserDataCollator(tokenizer, max_length=48)  # some blocks are cut
-    examples = examples_of(blocks_of(tokenizer, texts)[:60])
-    together = rows_of(collator(examples))
-    assert [rows_of(collator([example]))[0] for example in examples] == together
+    blocks = blocks_of(tokenizer, texts)[:60]
+    examples = examples_of(blocks)
+    together = collator(examples)
     order = np.random.default_rng(0).permutation(60)
-    shuffled = rows_of(collator([examples[i] for i in order]))
-    assert shuffled == [together[i] for i in order]
+    shuffled = CondenserDataCollator(tokenizer, max_length=48, seed=9)([examples[i] for i in order])
+    for name, column in together.items():
+        assert torch.equal(shuffled[name], column[order])
+        alone = collator([{**examples[7], "input_ids": torch.tensor(blocks[7])}])[name][0]
+        assert torch.equal(alone, column[7, : len(alone)])
+    assert not same(together, collator(examples_of(blocks, first_key=1000)))
 
 
-def test_the_same_keys_give_the_same_batch_and_others_another(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
-    examples = examples_of(wordpiece_blocks)
-    first = CondenserDataCollator(wordpiece_tokenizer, max_length=64)(examples)
-    again = CondenserDataCollator(wordpiece_tokenizer, max_length=64, seed=9)(examples)
-    other = CondenserDataCollator(wordpiece_tokenizer, max_length=64)(
-        examples_of(wordpiece_blocks, first_key=1000)
-    )
-    assert same(first, again)
-    assert not torch.equal(first["labels"], other["labels"])
+def test_masks_depend_on_seed_epoch_and_block_not_on_workers(wordpiece_tokenizer, wordpiece_blocks):
+    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
+    blocks = Dataset.from_dict({"input_ids": wordpiece_blocks})
 
+    def two_epochs(seed: int = 1, **options: Any) -> list[list[Batch]]:
+        dataset = KeyedBlocks(blocks, seed=seed)
+        loader = DataLoader(dataset, batch_size=32, collate_fn=collator, **options)
+        epochs = []
+        for epoch in range(2):
+            dataset.set_epoch(epoch)
+            epochs.append(list(loader))
+        return epochs
 
-def test_examples_may_be_arrays_or_lists(wordpiece_tokenizer: PreTrainedTokenizerBase) -> None:
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64)
-    block = list(range(100, 140))
-    forms = [block, np.array(block, dtype=np.int32), torch.tensor(block)]
-    batches = [collator([{"input_ids": form, "mask_key": 3}]) for form in forms]
-    assert same(batches[0], batches[1]) and same(batches[0], batches[2])
-
-
-def test_examples_without_keys_are_masked_by_the_seed_and_differently_each_time(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
-    examples = [{"input_ids": ids} for ids in wordpiece_blocks]
-
-    def two_batches(seed: int) -> tuple[Batch, Batch]:
-        collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64, seed=seed)
-        return collator(examples), collator(examples)
-
-    first, second = two_batches(0)
-    again = two_batches(0)
-    assert same(first, again[0]) and same(second, again[1])
-    assert not same(first, second)
-    assert not same(first, two_batches(1)[0])
+    first, second = two_epochs()
+    workers = two_epochs(num_workers=2, persistent_workers=True)
+    for batch, again in zip(first + second, workers[0] + workers[1], strict=True):
+        assert same(batch, again)
+    for others in (second, two_epochs(seed=2)[0]):
+        for batch, other in zip(first, others, strict=True):
+            assert torch.equal(restore(batch), restore(other))
+            assert (batch["labels"] != other["labels"]).any(1).double().mean() > 0.9
 
 
 def test_examples_without_keys_are_masked_differently_in_each_epoch_with_workers(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
+    wordpiece_tokenizer, wordpiece_blocks
+):
     examples = [{"input_ids": ids} for ids in wordpiece_blocks[:64]]
 
     def two_epochs() -> list[list[Batch]]:
@@ -271,106 +181,7 @@ def test_examples_without_keys_are_masked_differently_in_each_epoch_with_workers
     assert not same(first[0], first[1])
 
 
-def epochs_of(
-    dataset: KeyedBlocks, collator: CondenserDataCollator, **options: Any
-) -> list[list[Batch]]:
-    """Two epochs of batches in a shuffled order."""
-    order = RandomSampler(dataset, generator=torch.Generator().manual_seed(5))
-    loader = DataLoader(dataset, batch_size=32, sampler=order, collate_fn=collator, **options)
-    epochs = []
-    for epoch in range(2):
-        dataset.set_epoch(epoch)
-        epochs.append(list(loader))
-    return epochs
-
-
-def test_batches_do_not_depend_on_the_number_of_workers(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64)
-    blocks = Dataset.from_dict({"input_ids": wordpiece_blocks})
-    expected = epochs_of(KeyedBlocks(blocks, seed=1), collator)
-    assert len(expected[0]) == 10
-    for options in (
-        {"num_workers": 1},
-        {"num_workers": 2},
-        {"num_workers": 2, "persistent_workers": True},
-    ):
-        epochs = epochs_of(KeyedBlocks(blocks, seed=1), collator, **options)
-        for batches, wanted in zip(epochs, expected, strict=True):
-            assert all(same(a, b) for a, b in zip(batches, wanted, strict=True)), options
-
-
-def test_another_epoch_or_seed_masks_the_same_blocks_otherwise(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, wordpiece_blocks: list[list[int]]
-) -> None:
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
-    blocks = Dataset.from_dict({"input_ids": wordpiece_blocks})
-    batches = []
-    for seed, epoch in [(1, 0), (1, 1), (2, 0), (1, 0)]:
-        dataset = KeyedBlocks(blocks, seed=seed)
-        dataset.set_epoch(epoch)
-        assert len(dataset) == 300
-        batches.append(collator([dataset[i] for i in range(300)]))
-    first, other_epoch, other_seed, again = batches
-    assert same(first, again)
-    for other in (other_epoch, other_seed):
-        assert torch.equal(restore(first), restore(other))
-        rows = (first["labels"] != other["labels"]).any(1)
-        assert rows.double().mean() > 0.95
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    tokenizer = copy.deepcopy(wordpiece_tokenizer)
-    tokenizer.mask_token = None
-    with pytest.raises(ValueError, match="has no mask token.*add_special_tokens"):
-        CondenserDataCollator(tokenizer)
-
-
-def test_a_tokenizer_without_a_padding_token_is_refused(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    tokenizer = copy.deepcopy(wordpiece_tokenizer)
-    tokenizer.pad_token = None
-    with pytest.raises(ValueError, match="no padding token: set pad_token"):
-        CondenserDataCollator(tokenizer)
-
-
-@pytest.mark.parametrize("template", ["$A [SEP]", "$A [SEP] [CLS]", "[SEP] $A [CLS]"])
-def test_a_tokenizer_that_does_not_put_cls_first_is_refused(
-    template: str, wordpiece_tokenizer: PreTrainedTokenizerBase
-) -> None:
-    tokenizer = copy.deepcopy(wordpiece_tokenizer)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=template, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    with pytest.raises(ValueError, match="needs the CLS token .2. there"):
-        CondenserDataCollator(tokenizer)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 15.0])
-def test_a_share_of_masks_outside_zero_to_one_is_refused(
-    share: float, wordpiece_tokenizer: PreTrainedTokenizerBase
-) -> None:
-    with pytest.raises(ValueError, match=f"mlm_probability is {share}.*between 0 and 1"):
-        CondenserDataCollator(wordpiece_tokenizer, mlm_probability=share)
-
-
-def test_a_length_without_room_for_text_is_refused(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    with pytest.raises(ValueError, match="max_length is 2, which leaves no room"):
-        CondenserDataCollator(wordpiece_tokenizer, max_length=2)
-    block = list(range(100, 110))
-    batch = CondenserDataCollator(wordpiece_tokenizer, max_length=3)(examples_of([block] * 9))
-    assert batch["input_ids"].shape == (9, 3)
-
-
-def test_texts_tokenized_the_usual_way_give_the_same_batch(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
+def test_texts_tokenized_the_usual_way_give_the_same_batch(tokenizer, texts):
     collator = CondenserDataCollator(tokenizer, max_length=64)
     bare, framed = (
         collator(examples_of(tokenizer(texts[:20], add_special_tokens=flag)["input_ids"]))
@@ -378,3 +189,71 @@ def test_texts_tokenized_the_usual_way_give_the_same_batch(
     )
     for name, column in bare.items():
         assert torch.equal(framed[name], column), name
+
+
+def bags(targets: torch.Tensor) -> list[list[int]]:
+    return [sorted(row[row != -100].tolist()) for row in targets]
+
+
+def test_a_bag_holds_each_token_of_the_unmasked_block_once_and_no_special_one(
+    wordpiece_tokenizer, wordpiece_blocks
+):
+    unknown, sep = wordpiece_tokenizer.unk_token_id, wordpiece_tokenizer.sep_token_id
+    blocks = [*wordpiece_blocks[:9], [50, unknown, 50, 51, sep], [unknown]]
+    settings = {"max_length": 128, "mlm_probability": 0.9, "bag_of_words": True}
+    batch = CondenserDataCollator(wordpiece_tokenizer, **settings)(examples_of(blocks))
+    special = set(wordpiece_tokenizer.all_special_ids)
+    assert bags(batch["bow_targets"]) == [sorted(set(ids) - special) for ids in blocks]
+    assert bags(batch["bow_targets"])[-2:] == [[50, 51], []]
+    packed = pack(batch, pad_token_id=0)
+    assert int(count_bags(batch)) == int(count_bags(packed)) == len(blocks) - 1
+    restored = unpack(packed, pad_token_id=0)
+    assert bags(restored["bow_targets"]) == bags(batch["bow_targets"])
+    some = take_blocks(packed, torch.tensor([10, 7, 9]), pad_token_id=0)
+    assert int(count_bags(some)) == 2
+
+
+def test_the_second_masking_is_another_one_of_its_own_rate_and_leaves_the_first_as_it_was(
+    wordpiece_tokenizer, wordpiece_blocks
+):
+    settings = {"max_length": 128, "mlm_probability": 0.3}
+    examples = examples_of(wordpiece_blocks)
+    once = CondenserDataCollator(wordpiece_tokenizer, **settings)(examples)
+    twice = CondenserDataCollator(wordpiece_tokenizer, **settings, head_mlm_probability=0.5)(
+        examples
+    )
+    assert all(torch.equal(twice[name], column) for name, column in once.items())
+    first, second = (twice[name] != -100 for name in ("labels", "head_targets"))
+    n_tokens = sum(map(len, wordpiece_blocks))
+    assert second.sum().item() / n_tokens == pytest.approx(0.5, abs=0.03)
+    # Independent: of what the first masks, the second masks its own rate.
+    assert second[first].float().mean().item() == pytest.approx(0.5, abs=0.03)
+    whole = twice["head_input_ids"].where(~second, twice["head_targets"])
+    assert torch.equal(whole, restore(once))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mlm_probability": 15.0}, "mlm_probability is 15.0.*between 0 and 1"),
+        ({"head_mlm_probability": 0.0}, "head_mlm_probability is 0.0.*between 0 and 1"),
+        ({"max_length": 2}, "max_length is 2, which leaves no room"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(settings, message, wordpiece_tokenizer):
+    with pytest.raises(ValueError, match=message):
+        CondenserDataCollator(wordpiece_tokenizer, **settings)
+
+
+def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenizer):
+    for name, message in (("mask_token", "has no mask token"), ("pad_token", "no padding token")):
+        tokenizer = copy.deepcopy(wordpiece_tokenizer)
+        setattr(tokenizer, name, None)
+        with pytest.raises(ValueError, match=message):
+            CondenserDataCollator(tokenizer)
+    tokenizer = copy.deepcopy(wordpiece_tokenizer)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[SEP] $A [CLS]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    with pytest.raises(ValueError, match="needs the CLS token .2. there"):
+        CondenserDataCollator(tokenizer)

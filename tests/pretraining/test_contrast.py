@@ -1,12 +1,33 @@
-"""The contrastive loss, against a brute-force computation in NumPy."""
+"""The contrastive loss against brute force, and its gradient in chunks against that at once."""
 
 import math
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForMaskedLM, TrainingArguments
 
-from modeling_condenser.pretraining.contrast import Contrast
+from modeling_condenser import (
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
+    ContrastiveTrainer,
+)
+from modeling_condenser.pretraining.contrast import Contrast, put_back, split_batch
+from modeling_condenser.pretraining.packed_batches import pack
+from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.runs.run_folder import read_log
+from tests.pretraining.contrasting import (
+    assert_same_gradients,
+    build_trainer,
+    naive_step,
+    step,
+)
+from tests.pretraining.short_runs import assert_same_weights, column, interrupt
 
 
 def brute_force(vectors, *, cosine=False, temperature=1.0, one_way=False) -> tuple[float, float]:
@@ -40,27 +61,206 @@ def test_loss_and_accuracy_equal_brute_force(similarity, temperature, one_way):
     assert 0 < expected[1] < 1
 
 
-def test_two_pairs_of_unit_vectors_have_the_loss_worked_out_by_hand():
-    east, north = [1.0, 0.0], [0.0, 1.0]
-    found = Contrast()(torch.tensor([east, east, north, north]))
-    # Each text: its sibling at 1, the two others at 0.
-    assert found.loss.item() == pytest.approx(math.log(math.e + 2) - 1, rel=1e-6)
-    assert found.accuracy.item() == 1.0
+def test_chunks_hold_every_row_once_the_longest_first_and_without_spare_padding():
+    lengths = [3, 30, 17, 8, 1, 40]
+    mask = (torch.arange(40) < torch.tensor(lengths)[:, None]).long()
+    ids = torch.arange(240).reshape(6, 40)
+    chunks = split_batch({"input_ids": ids, "attention_mask": mask}, 2, seed=3)
+    assert [chunk.rows.tolist() for chunk in chunks] == [[5, 1], [2, 3], [0, 4]]
+    assert [chunk.inputs["input_ids"].shape for chunk in chunks] == [(2, 40), (2, 24), (2, 8)]
+    assert chunks[1].inputs["input_ids"].equal(ids[[2, 3], :24])
+    assert len({chunk.seed for chunk in chunks}) == 3
+    vectors = [chunk.rows[:, None].float() for chunk in chunks]
+    assert put_back(vectors, chunks).squeeze(1).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_pair_that_is_exchanged_whole_changes_nothing():
-    vectors = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-    exchanged = vectors[[1, 0, 3, 2, 6, 7, 4, 5]]
-    torch.testing.assert_close(Contrast()(vectors), Contrast()(exchanged))
+def test_chunks_of_a_packed_batch_are_packed_chunks_of_its_texts():
+    ids = torch.zeros(5, 40, dtype=torch.long)
+    for row, length in enumerate([3, 30, 17, 8, 9]):
+        ids[row, :length] = torch.arange(length) + 100 * row + 2
+        ids[row, 0] = 2  # CLS
+    mask = (ids != 0).long()
+    padded = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
+    chunks = split_batch(pack(padded, pad_token_id=0), 2, seed=3, pad_token_id=0)
+    expected = split_batch(padded, 2, seed=3)
+    for chunk, rows in zip(chunks, expected, strict=True):
+        assert chunk.rows.equal(rows.rows) and chunk.seed == rows.seed
+        repacked = pack(rows.inputs, pad_token_id=0)
+        assert chunk.inputs.keys() == repacked.keys()
+        for name, value in repacked.items():
+            same = value == chunk.inputs[name]
+            assert same.all() if isinstance(value, torch.Tensor) else same, name
 
 
-def test_vectors_of_low_precision_are_contrasted_in_full():
-    vectors = 10 * torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-    low = vectors.bfloat16()
-    assert Contrast()(low).loss.item() == Contrast()(low.float()).loss.item()
+@pytest.fixture
+def make_trainer(tmp_path: Path, bert_folder: Path, texts: list[str]) -> Any:
+    return partial(build_trainer, tmp_path / "trainer", bert_folder, texts)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
-def test_a_temperature_that_is_not_positive_is_refused(temperature):
-    with pytest.raises(ValueError, match="temperature is .* set it above 0"):
-        Contrast("cosine", temperature)
+@pytest.mark.parametrize(
+    ("chunk_size", "packed", "contrast"),
+    [(2, True, {}), (4, False, {}), (8, True, {"similarity": "dot", "temperature": 1.0})],
+)
+def test_with_dropout_the_cached_gradient_is_the_uncached_one(
+    make_trainer, chunk_size, packed, contrast
+):
+    trainer = make_trainer(cache_chunk_size=chunk_size, packed=packed, **contrast)
+    loss, found, state = step(trainer)
+    expected_loss, expected, expected_state = naive_step(trainer, chunk_size)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    assert_same_gradients(found, expected)
+    assert torch.equal(state, expected_state)
+    assert max(gradient.abs().max() for gradient in found.values()) > 0.1
+    assert step(trainer, seed=6)[0] != step(trainer, seed=5)[0] == loss
+
+
+@pytest.mark.parametrize(("chunk_size", "packed"), [(2, True), (4, False), (12, True)])
+def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(
+    make_trainer, chunk_size, packed
+):
+    expected_loss, expected, state = step(make_trainer(dropout=False, packed=False))
+    parts = make_trainer(dropout=False, packed=packed, cache_chunk_size=chunk_size)
+    loss, found, state_after = step(parts)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    assert_same_gradients(found, expected)
+    assert torch.equal(state_after, state)  # also the random states, bit for bit
+
+
+def test_with_bfloat16_autocast_the_cached_gradient_is_the_uncached_one(make_trainer):
+    trainer = make_trainer(cache_chunk_size=4, bf16=True, packed=False)
+    trainer.model_wrapped = trainer.model = trainer.accelerator.prepare_model(trainer.model)
+    loss, found, _ = step(trainer)
+    expected_loss, expected, _ = naive_step(trainer, 4)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    assert_same_gradients(found, expected, tolerance=0.01 * largest.item())
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_with_dropout_the_cached_gradient_is_the_uncached_one(make_trainer):
+    trainer = make_trainer(cache_chunk_size=4, use_cpu=False)
+    assert trainer.args.device.type == "cuda"
+    loss, found, _ = step(trainer)
+    state = torch.cuda.get_rng_state()
+    expected_loss, expected, _ = naive_step(trainer, 4)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert_same_gradients(found, expected, tolerance=1e-4)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2.*cache_chunk_size"),
+        ({"cache_chunk_size": 14}, "cache_chunk_size is 14, expected an even .* from 2 to 12"),
+        ({"cache_chunk_size": 3}, "cache_chunk_size is 3, expected an even number"),
+        ({"per_device_train_batch_size": 1}, "The batch is one pair.*to 2 or more"),
+        ({"per_device_train_batch_size": 999}, "a batch is 999 of them"),
+        ({"temperature": 0.0}, "temperature is 0.0, .* set it above 0"),
+    ],
+)
+def test_arguments_that_do_not_fit_a_loss_over_the_batch_are_refused(
+    make_trainer, settings, message
+):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(**settings)
+
+
+def test_plain_training_arguments_are_refused():
+    with pytest.raises(ValueError, match="needs CondenserTrainingArguments"):
+        ContrastiveTrainer(None, TrainingArguments("unused", use_cpu=True))
+
+
+COCONDENSER = {"objective": "cocondenser", "similarity": "cosine", "cache_chunk_size": 6}
+
+
+def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path):
+    pretrain({**settings, **COCONDENSER, "max_length": 24, "contrastive_weight": 0.5})
+    for entry in read_log(tmp_path / "run"):
+        own = entry["head_loss"] + entry["late_loss"]
+        assert entry["loss"] == pytest.approx(own + 0.5 * entry["contrastive_loss"], rel=1e-5)
+        assert 0 <= entry["contrastive_accuracy"] <= 1
+        assert isinstance(entry["swap_cost"], float)
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "cocondenser" in card and "left out as too short" in card
+
+
+@pytest.fixture
+def topical_corpus(write_jsonl):
+    """Documents whose every sentence names the document's own things."""
+    things = ["river", "museum", "engine", "poet", "harbour", "theorem", "orchard", "railway"]
+    rows = [
+        f"The {a} visits the {b}. Why did the {a} hide a {b}? It measures the {b} near the {a}."
+        for a in things
+        for b in things
+    ]
+    return write_jsonl([{"text": row} for row in rows])
+
+
+@pytest.mark.slow
+def test_cocondenser_learns_to_find_siblings_and_to_fill_masks(settings, tmp_path, topical_corpus):
+    changes = {"corpus": str(topical_corpus), "learning_rate": 5e-3, "span_length": 12}
+    steps = {"max_steps": 60, "logging_steps": 20, "contrastive_weight": 5.0}
+    pretrain({**settings, **COCONDENSER, **changes, **steps})
+    first, *_, last = column(
+        tmp_path / "run", "contrastive_loss", "head_loss", "late_loss", "contrastive_accuracy"
+    )
+    assert all(b < 0.8 * a for a, b in zip(first[:3], last, strict=False))
+    assert last[3] > first[3] + 0.2
+
+
+@pytest.mark.slow
+def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
+    settings, tmp_path, bert_folder, topical_corpus
+):
+    changes = {"corpus": str(topical_corpus), "objective": "ict", "similarity": "cosine"}
+    changes |= {"max_length": 64, "per_device_train_batch_size": 16, "cache_chunk_size": 8}
+    changes |= {"max_steps": 40, "logging_steps": 10, "learning_rate": 5e-3, "weight_decay": 0.01}
+    model = pretrain({**settings, **changes})
+    log = read_log(tmp_path / "run")
+    for entry in log:
+        assert entry["loss"] == pytest.approx(entry["contrastive_loss"], rel=1e-5)
+        assert not {"late_loss", "head_loss", "late_accuracy", "swap_cost"} & entry.keys()
+    assert log[-1]["contrastive_loss"] < 0.6 * log[0]["contrastive_loss"]
+
+    before = AutoModelForMaskedLM.from_pretrained(bert_folder).state_dict()
+    after = CondenserForMaskedLM.from_pretrained(model)
+    name = "predictions.transform.dense.weight"
+    assert torch.equal(after.lm_head.state_dict()[name], before[f"cls.{name}"])
+    words = after.get_input_embeddings().weight
+    assert not torch.equal(words, before["bert.embeddings.word_embeddings.weight"])
+    trained = AutoModel.from_pretrained(export_encoder(model, tmp_path / "encoder")).state_dict()
+    own = after.condenser.encoder.state_dict()
+    assert all(torch.equal(trained[n], v) for n, v in own.items() if not n.startswith("pooler."))
+
+
+@pytest.mark.slow
+def test_a_condenser_is_continued_with_its_head(settings, tmp_path):
+    split = {"n_head_layers": 1, "skip_from": 1}
+    first = pretrain({**settings, **split, "output_dir": str(tmp_path / "condenser")})
+    # No step changes anything at a learning rate of 0, so the head must be the Condenser's own.
+    second = pretrain({**settings, **COCONDENSER, "encoder": str(first), "learning_rate": 0.0})
+    before, after = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert before.keys() == after.keys()
+    assert all(before[name].equal(after[name]) for name in before)
+    config = CondenserForPreTraining.from_pretrained(second).config
+    assert (config.n_head_layers, config.skip_from) == (1, 1)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_ends_bit_equal(settings, tmp_path):
+    settings |= {**COCONDENSER, "encoder_changes": {}, "max_steps": 12}
+    settings |= {"save_strategy": "steps", "save_steps": 5, "per_device_train_batch_size": 16}
+    interrupt(settings, step=11)
+    assert (tmp_path / "run" / "checkpoint-10").is_dir()  # in the second epoch
+    pretrain({**settings, "dataloader_num_workers": 2})
+    pretrain({**settings, "output_dir": str(tmp_path / "whole")})
+    names = ("step", "loss", "contrastive_loss", "contrastive_accuracy", "grad_norm")
+    assert column(tmp_path / "run", *names) == column(tmp_path / "whole", *names)
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_corpus_without_pairs_is_refused(settings, write_jsonl):
+    corpus = write_jsonl([{"text": "One sentence."}, {"text": "Another."}, {"text": " "}])
+    with pytest.raises(ValueError, match="None of the 3 documents can be cut in two"):
+        pretrain({**settings, "objective": "ict", "corpus": str(corpus)})

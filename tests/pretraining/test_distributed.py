@@ -1,4 +1,4 @@
-"""Two processes give the loss and the gradient that one process gives on the batch of both."""
+"""Several processes give the losses and gradients that one process gives on the whole batch."""
 
 import json
 import math
@@ -11,73 +11,37 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM
 
-from modeling_condenser.pretraining.arguments import CONTRASTIVE
+from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.runs.run_folder import read_log
+from tests.pretraining.short_runs import column
+
+pytestmark = pytest.mark.slow
 
 # Runs recipes and leaves the gradients that their first optimiser steps are given.
 RUN = """
 import json, sys
 from pathlib import Path
 from safetensors.torch import save_file
-from modeling_condenser.pretraining import objectives
-from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 
-def keeping_gradients(Trainer):
-    def _clip_grad_norm(self, model):
-        own = self.accelerator.unwrap_model(model)
-        if self.state.global_step == 0 and self.is_world_process_zero():
-            gradients = {n: p.grad.clone() for n, p in own.named_parameters() if p.grad is not None}
-            save_file(gradients, str(Path(self.args.output_dir) / "gradients.safetensors"))
-        return Trainer._clip_grad_norm(self, model)
-    return type(Trainer.__name__, (Trainer,), {"_clip_grad_norm": _clip_grad_norm})
-
-for name in ("CondenserTrainer", "ContrastiveTrainer", "DenoisingTrainer"):
-    setattr(objectives, name, keeping_gradients(getattr(objectives, name)))
+clip = CondenserTrainer._clip_grad_norm
+def keep_gradients(self, model):
+    own = self.accelerator.unwrap_model(model)
+    if self.state.global_step == 0 and self.is_world_process_zero():
+        gradients = {n: p.grad.clone() for n, p in own.named_parameters() if p.grad is not None}
+        save_file(gradients, str(Path(self.args.output_dir) / "gradients.safetensors"))
+    return clip(self, model)
+CondenserTrainer._clip_grad_norm = keep_gradients
 for settings in json.loads(sys.argv[1]):
     pretrain(settings)
 """
-
-
-def run(recipes: list[dict], *, n_processes: int) -> None:
-    """Run recipes in processes that talk to each other by gloo, as torchrun would start them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(n_processes):
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
-        if n_processes > 1:
-            environment |= {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(n_processes),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", RUN, json.dumps(recipes)],
-                env=environment,
-                cwd=Path.cwd(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    try:
-        outputs = [process.communicate(timeout=240)[0][-3000:] for process in processes]
-        assert [process.returncode for process in processes] == [0] * n_processes, outputs
-    finally:
-        for process in processes:
-            process.kill()
-
-
 CASES = {
     "condenser": {"objective": "condenser"},
     "budget": {"objective": "condenser", "tokens_per_batch": 100},
-    "streamed": {"objective": "condenser", "streaming": True},
     "streamed, padded": {
         "objective": "condenser",
         "streaming": True,
@@ -86,16 +50,9 @@ CASES = {
         "max_length": 64,
         "short_block_probability": 1.0,
     },
-    "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "similarity": "cosine"},
     "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
     "ict": {"objective": "ict", "cache_chunk_size": 6},
-    "bag of words": {"objective": "mlm", "bow_weight": 1.0, "bow_weight_end": 0.1},
-    "second masking": {
-        "objective": "condenser",
-        "head_mlm_probability": 0.5,
-        "bow_weight": 0.5,
-        "packed": False,
-    },
+    "second masking": {"head_mlm_probability": 0.5, "bow_weight": 0.5, "bow_weight_end": 0.1},
     "bag of words, cached": {
         "objective": "cocondenser",
         "cache_chunk_size": 4,
@@ -104,11 +61,88 @@ CASES = {
     },
     "tsdae": {"objective": "tsdae"},
 }
+_TORCHRUN = "-m torch.distributed.run --master-port PORT"
+# accelerate starts several processes by --multi_gpu only; the recipe keeps them on the CPU.
+LAUNCHERS = {
+    "torchrun": [f"{_TORCHRUN} --nproc-per-node 2"],
+    "accelerate": [
+        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
+        "--mixed_precision no --dynamo_backend no --main_process_port PORT"
+    ],
+    "two nodes": [
+        f"{_TORCHRUN} --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 127.0.0.1"
+        for rank in (0, 1)
+    ],
+}
+# Shards each layer, as accelerate's FSDP 2 does, which it will not do without an accelerator.
+SHARDED = """
+import sys
+from pathlib import Path
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from modeling_condenser.packing import use_packing
+from tests.backbones.encoders import BACKBONES
+from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
+
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+mesh = init_device_mesh("cpu", (2,))
+for name, is_packed in (("BERT", True), ("ModernBERT", False), ("DeBERTa-v3", False)):
+    model, batch = make_model(name), BACKBONES[name].batch(6, 40)
+    n_masked = (batch["labels"] != -100).sum()
+    expected = losses_and_gradients(model, batch)
+    model.zero_grad()
+    if is_packed:
+        use_packing(model)
+    layers = {type(layer) for layer in (*model.condenser.layers, *model.head)}
+    for module in model.modules():
+        if type(module) in layers:
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
+    output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
+    (output.loss * 2).backward()  # of which FSDP takes the mean over processes
+    gradients = {
+        key: parameter.grad.full_tensor()
+        for key, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    losses = torch.stack([output.head_loss, output.late_loss]).detach()
+    distributed.all_reduce(losses)
+    assert_same((losses.tolist(), gradients), expected)
+    Path(__file__).with_name(f"{name}, process {rank}, equal").touch()
+"""
+
+
+def launch(commands: list[list[str]]) -> None:
+    """Run commands side by side, all of which must succeed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *(port if word == "PORT" else word for word in command)],
+            env=dict(os.environ, OMP_NUM_THREADS="1"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
+    try:
+        printed = [process.communicate(timeout=600)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    codes = [process.returncode for process in processes]
+    assert codes == [0] * len(commands), [text[-3000:] for text in printed]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory, bert_folder) -> Path:
-    """The tiny BERT with larger weights: else the vectors of texts would hardly differ."""
+def shared(tmp_path_factory, bert_folder, corpus_file):
+    """Settings with a tiny BERT, of larger weights, so that the vectors of texts differ."""
     folder = tmp_path_factory.mktemp("large-weights") / "encoder"
     shutil.copytree(bert_folder, folder)
     model = BertForMaskedLM.from_pretrained(folder)
@@ -117,14 +151,8 @@ def encoder(tmp_path_factory, bert_folder) -> Path:
             if parameter.ndim == 2:
                 parameter *= 4
     model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory, encoder, corpus_file) -> dict[int, Path]:
-    """Folders of all runs: number of processes -> their common folder."""
-    settings = {
-        "encoder": str(encoder),
+    return {
+        "encoder": str(folder),
         "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         "corpus": str(corpus_file),
         "max_length": 24,
@@ -136,37 +164,39 @@ def folders(tmp_path_factory, encoder, corpus_file) -> dict[int, Path]:
         "disable_tqdm": True,
         "use_cpu": True,
     }
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, shared):
+    """Folders of all runs: number of processes -> their common folder."""
     folders = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}
     for n_processes, folder in folders.items():
         batch = {"per_device_train_batch_size": 8 // n_processes}
         recipes = [
-            {**settings, **batch, **changes, "output_dir": str(folder / case)}
+            {**shared, **batch, **changes, "output_dir": str(folder / case)}
             for case, changes in CASES.items()
         ]
         # Of a budget each process has a whole one, so one alone takes two batches a step.
         recipes[list(CASES).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
-        run(recipes, n_processes=n_processes)
+        script = folder / "run.py"
+        script.write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{RUN}")
+        words = LAUNCHERS["torchrun"][0].split() if n_processes > 1 else []
+        launch([[*words, str(script), json.dumps(recipes)]])
     return folders
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders, case):
-    alone, together = (folders[n] / case for n in (1, 2))
-    log, expected_log = (
-        [entry for entry in json.loads((folder / "log.json").read_text()) if "loss" in entry]
-        for folder in (together, alone)
-    )
-    names = {"loss", "grad_norm", "num_input_tokens_seen"}
-    losses = {"head_loss", "late_loss", "contrastive_loss", "bow_loss", "bow_weight"}
-    names |= losses & expected_log[0].keys()
-    assert ("bow_loss" in names) == ("bow_weight" in CASES[case])
-    assert ("contrastive_loss" in names) == (CASES[case]["objective"] in CONTRASTIVE)
-    assert len(log) == 3
+    log, expected_log = (read_log(folders[n] / case) for n in (2, 1))
+    names = {"loss", "grad_norm", "num_input_tokens_seen", "bow_weight"}
+    names |= {"head_loss", "late_loss", "contrastive_loss", "bow_loss"}
+    names &= expected_log[0].keys()
+    assert len(log) == 3 and len(names) >= 3
     for name in names:
         assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-5), name
         for a, b in zip(log, expected_log, strict=True):
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
-    gradients, expected = (load_file(f / "gradients.safetensors") for f in (together, alone))
+    gradients, expected = (load_file(folders[n] / case / "gradients.safetensors") for n in (2, 1))
     assert gradients.keys() == expected.keys()
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
     assert largest > 0.01
@@ -178,6 +208,42 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
 
 def test_a_contrast_over_two_processes_is_not_that_of_one_of_them(folders):
     """So that the test above would fail if each process kept its vectors to itself."""
-    log = [e for e in json.loads((folders[2] / "uncached" / "log.json").read_text()) if "loss" in e]
     # 16 spans, 15 candidates each; 8 spans would begin near log(7) = 1.95.
-    assert log[0]["contrastive_loss"] > 0.9 * math.log(15)
+    assert column(folders[2] / "uncached", "contrastive_loss")[0][0] > 0.9 * math.log(15)
+
+
+def test_each_launcher_trains_as_one_process_does(shared, bert_folder, tmp_path):
+    settings = {**shared, "encoder": str(bert_folder), "max_grad_norm": 1.0}
+    file = tmp_path / "pretrain.yaml"
+    file.write_text(yaml.safe_dump({**settings, "save_strategy": "steps", "save_steps": 2}))
+
+    def words(name: str, batch: int) -> list[str]:
+        options = [
+            "--output_dir",
+            str(tmp_path / name),
+            "--per_device_train_batch_size",
+            str(batch),
+        ]
+        return ["-m", "hub_scripts.main", "pretrain", str(file), *options]
+
+    launch([words("alone", 8)])
+    alone = CondenserForPreTraining.from_pretrained(tmp_path / "alone" / "model").state_dict()
+    for launcher, commands in LAUNCHERS.items():
+        launch([[*command.split(), *words(launcher, 4)] for command in commands])
+        for ours, expected in zip(
+            *(column(tmp_path / name, "loss") for name in (launcher, "alone")), strict=True
+        ):
+            assert ours == pytest.approx(expected, rel=1e-4)
+        # Each process writes its own random state.
+        checkpoint = tmp_path / launcher / "checkpoint-3"
+        assert len(list(checkpoint.glob("rng_state*.pth"))) == 2
+        model = CondenserForPreTraining.from_pretrained(tmp_path / launcher / "model").state_dict()
+        for name, value in alone.items():
+            torch.testing.assert_close(model[name], value, rtol=0, atol=1e-4, msg=name)
+
+
+def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
+    script = tmp_path / "sharded.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{SHARDED}")
+    launch([[*LAUNCHERS["torchrun"][0].split(), str(script)]])
+    assert len(list(tmp_path.glob("*equal"))) == 3 * 2

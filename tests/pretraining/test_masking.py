@@ -48,9 +48,8 @@ def order_of(words: list[int], key: int) -> list[int]:
     return sorted(range(n_words), key=lambda word: draws[word])
 
 
-@pytest.mark.parametrize("share", [0.15, 0.4, 0.9])
-@pytest.mark.parametrize("longest", [1, 3, 12])
-def test_the_choice_equals_the_reference_s_loop(longest: int, share: float) -> None:
+@pytest.mark.parametrize(("longest", "share"), [(1, 0.15), (3, 0.4), (12, 0.9), (12, 0.15)])
+def test_the_choice_equals_the_reference_s_loop(longest, share):
     rng = np.random.default_rng(longest)
     n_skipped = 0
     for batch in range(40):
@@ -67,46 +66,7 @@ def test_the_choice_equals_the_reference_s_loop(longest: int, share: float) -> N
     assert longest == 1 or n_skipped > 0  # the case in which words are skipped did come up
 
 
-def test_whole_words_are_chosen_and_never_more_than_the_budget() -> None:
-    rng = np.random.default_rng(1)
-    words = np.stack([make_words(rng, width=120, longest=6) for _ in range(400)])
-    budget = rng.integers(0, 30, size=400)
-    chosen = choose_words(words, budget, random_keys(0, np.arange(400)))
-    assert (chosen.sum(axis=1) <= budget).all()
-    assert not chosen[words == -1].any()
-    for row, marks in zip(words, chosen, strict=True):
-        assert not set(row[marks]) & set(row[~marks])
-
-
-def test_the_budget_is_met_exactly_where_enough_words_are_one_token_long() -> None:
-    rng = np.random.default_rng(2)
-    long_words = np.repeat(np.arange(20), 4)  # 80 tokens
-    words = np.stack([rng.permutation(np.append(long_words, range(20, 40))) for _ in range(300)])
-    budget = np.full(300, 15)
-    chosen = choose_words(words, budget, random_keys(3, np.arange(300)))
-    assert (chosen.sum(axis=1) == 15).all()
-    assert chosen[:, :].any(axis=0).all()
-
-
-def test_one_available_word_of_one_token_is_taken_after_longer_ones_are_skipped() -> None:
-    words = np.array([[0, 0, 0, 1, 1, 1, 2, 3, 3, 3]] * 50)
-    chosen = choose_words(words, np.ones(50, dtype=np.int64), random_keys(0, np.arange(50)))
-    assert (chosen == (words == 2)).all()
-
-
-def test_no_word_fits_where_all_are_longer_than_the_budget() -> None:
-    words = np.array([[0, 0, 0, 1, 1, 1]])
-    assert not choose_words(words, np.array([2]), np.array([5])).any()
-
-
-def test_rows_without_words_have_none_chosen() -> None:
-    words = np.array([[-1, -1, -1], [0, 1, 2]])
-    chosen = choose_words(words, np.array([1, 3]), np.array([1, 2]))
-    assert chosen.tolist() == [[False] * 3, [True] * 3]
-    assert not choose_words(np.full((1, 4), -1), np.array([1]), np.array([0])).any()
-
-
-def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit() -> None:
+def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit():
     """Words are looked at some at a time: here most rows must be followed to their end."""
     rng = np.random.default_rng(7)
     lengths = [rng.permutation([5] * 69 + [1] * 4 + [2] * 2) for _ in range(30)]
@@ -118,7 +78,7 @@ def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit() -> N
         assert sum(got) == 4
 
 
-def test_words_of_one_length_are_chosen_equally_often() -> None:
+def test_words_of_one_length_are_chosen_equally_often():
     words = np.tile(np.arange(20), (20_000, 1))
     chosen = choose_words(words, np.full(20_000, 3), random_keys(9, np.arange(20_000)))
     counts = chosen.sum(axis=0)
@@ -127,16 +87,7 @@ def test_words_of_one_length_are_chosen_equally_often() -> None:
     assert stats.chisquare(counts).pvalue > 0.001
 
 
-def test_pairs_of_words_are_chosen_equally_often() -> None:
-    words = np.tile(np.arange(6), (30_000, 1))
-    chosen = choose_words(words, np.full(30_000, 2), random_keys(10, np.arange(30_000)))
-    pairs = chosen.astype(np.int64) @ (1 << np.arange(6))
-    counts = np.unique(pairs, return_counts=True)[1]
-    assert len(counts) == 15
-    assert 0.001 < stats.chisquare(counts).pvalue < 0.999
-
-
-def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding() -> None:
+def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding():
     rng = np.random.default_rng(4)
     rows = [make_words(rng, width=int(rng.integers(5, 60)), longest=4) for _ in range(30)]
     keys = random_keys(1, np.arange(30))
@@ -148,64 +99,25 @@ def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding() -> None:
         assert together[i, : len(row)].tolist() == alone[0].tolist()
 
 
-def test_the_budget_is_a_rounded_share_and_at_least_one() -> None:
+def test_the_budget_is_a_rounded_share_and_at_least_one():
     n_tokens = np.arange(600)
     expected = [0] + [max(1, round(n * 0.15)) for n in range(1, 600)]
     assert masking_budget(n_tokens, 0.15).tolist() == expected
 
 
-@pytest.mark.parametrize(("n", "budget"), [(0, 0), (1, 1), (2, 1), (3, 2), (5, 2), (7, 4), (9, 4)])
-def test_halves_round_to_even(n: int, budget: int) -> None:
-    assert masking_budget(np.array([n]), 0.5).tolist() == [budget]
-
-
-ORDINARY = np.arange(100, 150)
-MASK = 7
-
-
-def replace(n_rows: int, width: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens 1000 and up, half of them chosen: what they became, and which were chosen."""
-    ids = 1000 + np.arange(n_rows * width).reshape(n_rows, width)
-    chosen = np.random.default_rng(seed).random(ids.shape) < 0.5
-    replaced = replace_tokens(
-        ids,
-        chosen,
-        random_keys(seed, np.arange(n_rows)),
-        mask_token_id=MASK,
-        ordinary_ids=ORDINARY,
-    )
+def test_eighty_per_cent_are_masked_ten_replaced_and_ten_kept():
+    ids = 1000 + np.arange(400_000).reshape(4000, 100)
+    chosen = np.random.default_rng(0).random(ids.shape) < 0.5
+    keys, ordinary = random_keys(0, np.arange(4000)), np.arange(100, 150)
+    replaced = replace_tokens(ids, chosen, keys, mask_token_id=7, ordinary_ids=ordinary)
     assert (replaced[~chosen] == ids[~chosen]).all()
-    kept = replaced[chosen] >= 1000
-    assert (replaced[chosen][kept] == ids[chosen][kept]).all()
-    return replaced[chosen], chosen
-
-
-def test_eighty_per_cent_are_masked_ten_replaced_and_ten_kept() -> None:
-    replaced, _ = replace(4000, 100, seed=0)
-    n = len(replaced)
-    assert n > 190_000
+    became, original = replaced[chosen], ids[chosen]
+    n, is_random = len(became), (became != 7) & (became < 1000)
     for share, expected in [
-        ((replaced == MASK).mean(), 0.8),
-        ((replaced < 1000).mean(), 0.9),
-        ((replaced >= 1000).mean(), 0.1),
+        ((became == 7).mean(), 0.8),
+        (is_random.mean(), 0.1),
+        ((became == original).mean(), 0.1),
     ]:
         assert abs(share - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
-
-
-def test_replacements_are_ordinary_tokens_all_equally_often() -> None:
-    replaced, _ = replace(4000, 100, seed=1)
-    drawn = replaced[(replaced != MASK) & (replaced < 1000)]
-    assert set(drawn.tolist()) == set(ORDINARY.tolist())
-    counts = np.bincount(drawn, minlength=150)[100:]
+    counts = np.bincount(became[is_random], minlength=150)[100:]
     assert 0.001 < stats.chisquare(counts).pvalue < 0.999
-
-
-def test_what_a_token_becomes_does_not_depend_on_the_width_of_the_batch() -> None:
-    ids = np.full((3, 40), 1000)
-    chosen = np.ones_like(ids, dtype=bool)
-    keys = np.array([1, 2, 3])
-    wide = replace_tokens(ids, chosen, keys, mask_token_id=MASK, ordinary_ids=ORDINARY)
-    narrow = replace_tokens(
-        ids[1:2, :11], chosen[1:2, :11], keys[1:2], mask_token_id=MASK, ordinary_ids=ORDINARY
-    )
-    assert wide[1:2, :11].tolist() == narrow.tolist()

@@ -1,15 +1,21 @@
-"""Packed batches hold what padded ones do, block by block, without the padding."""
+"""Packed batches hold the blocks of padded ones; budget batches hold as many blocks as fit."""
 
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.collator import CondenserDataCollator
+from modeling_condenser.pretraining.examples import count_block_tokens
 from modeling_condenser.pretraining.packed_batches import (
     PACK_MULTIPLE,
+    TokenBudgetBatches,
     count_tokens,
     is_packed,
     pack,
@@ -18,6 +24,7 @@ from modeling_condenser.pretraining.packed_batches import (
 from tests.test_packing import make_model
 
 PAD = 0
+LENGTHS = np.random.default_rng(0).integers(3, 65, size=1000)
 
 
 def examples_of(
@@ -37,7 +44,7 @@ def batch_of(*blocks: list[int]) -> dict[str, torch.Tensor]:
     return dict(zip(names, map(torch.tensor, (rows, masks, labels)), strict=True))
 
 
-def test_blocks_lie_end_to_end_and_the_filler_behind_them() -> None:
+def test_blocks_lie_end_to_end_and_the_filler_behind_them():
     packed = pack(batch_of([2, 5, 3], [2, 3], [2, 7, 8, 9, 3]), pad_token_id=PAD)
     text = [2, 5, 3, 2, 3, 2, 7, 8, 9, 3]
     assert packed["input_ids"].tolist() == [text + [PAD] * 54]
@@ -54,7 +61,7 @@ def test_blocks_lie_end_to_end_and_the_filler_behind_them() -> None:
     assert count_tokens(packed).item() == 10
 
 
-def test_an_encoder_of_fewer_positions_than_the_filler_has_tokens_takes_the_batch() -> None:
+def test_an_encoder_of_fewer_positions_than_the_filler_has_tokens_takes_the_batch():
     model = make_model("BERT")  # of 40 positions
     padded = {**batch_of([2, 5, 3], [2, 7, 8, 9, 3]), "labels": torch.full((2, 5), -100)}
     padded["labels"][1, 2] = 8
@@ -63,7 +70,7 @@ def test_an_encoder_of_fewer_positions_than_the_filler_has_tokens_takes_the_batc
     assert model(**pack(padded, pad_token_id=PAD)).loss.item() == pytest.approx(expected.item())
 
 
-def test_a_row_that_is_a_multiple_already_has_no_filler() -> None:
+def test_a_row_that_is_a_multiple_already_has_no_filler():
     block = [2, *range(10, 40), 3]  # 32 tokens
     packed = pack(batch_of(block, block), pad_token_id=PAD)
     assert packed["cu_seq_lens_q"].tolist() == [0, 32, 64]
@@ -75,14 +82,11 @@ def test_a_row_that_is_a_multiple_already_has_no_filler() -> None:
 @pytest.mark.parametrize(
     "kind", ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 )
-@pytest.mark.parametrize("max_length", [24, 64])
-def test_unpacked_again_a_packed_batch_is_the_padded_one(
-    kind: str, max_length: int, texts: list[str], request: pytest.FixtureRequest
-) -> None:
+def test_unpacked_again_a_packed_batch_is_the_padded_one(kind, texts, request):
     tokenizer = request.getfixturevalue(kind)
-    padded = CondenserDataCollator(tokenizer, max_length=max_length)
-    packing = CondenserDataCollator(tokenizer, max_length=max_length, packed=True)
-    for n in (1, 2, 17, 60):
+    padded = CondenserDataCollator(tokenizer, max_length=24)
+    packing = CondenserDataCollator(tokenizer, max_length=24, packed=True)
+    for n in (1, 17):
         examples = examples_of(tokenizer, texts, n)
         expected, packed = padded(examples), packing(examples)
         assert is_packed(packed) and not is_packed(expected)
@@ -99,7 +103,7 @@ def test_unpacked_again_a_packed_batch_is_the_padded_one(
         assert not expected["attention_mask"][:, width:].any()
 
 
-def test_as_many_blocks_can_be_unpacked_as_there_is_room_for() -> None:
+def test_as_many_blocks_can_be_unpacked_as_there_is_room_for():
     packed = pack(batch_of([2, 5, 3], [2, 3], [2, 7, 8, 9, 3]), pad_token_id=PAD)
     some = unpack(packed, pad_token_id=PAD, room=14)
     assert some["input_ids"].tolist() == [[2, 5, 3, PAD, PAD], [2, 3, PAD, PAD, PAD]]
@@ -107,3 +111,53 @@ def test_as_many_blocks_can_be_unpacked_as_there_is_room_for() -> None:
     assert some["labels"].tolist() == [[20, 50, 30, -100, -100], [20, 30, -100, -100, -100]]
     assert len(unpack(packed, pad_token_id=PAD, room=15)["input_ids"]) == 3
     assert len(unpack(packed, pad_token_id=PAD, room=1000)["input_ids"]) == 3
+
+
+def epoch_of(batches: TokenBudgetBatches, epoch: int) -> list[list[int]]:
+    batches.set_epoch(epoch)
+    return list(batches)
+
+
+def test_an_epoch_holds_each_block_once_in_batches_as_full_as_the_budget_allows():
+    batches = TokenBudgetBatches(LENGTHS, 256, seed=1)
+    epoch = epoch_of(batches, 0)
+    assert len(epoch) == len(batches)
+    assert sorted(i for batch in epoch for i in batch) == list(range(1000))
+    assert max(LENGTHS[batch].sum() for batch in epoch) <= 256
+    for batch, following in pairwise(epoch):
+        assert LENGTHS[batch].sum() + LENGTHS[following[0]] > 256
+    assert sorted(TokenBudgetBatches([8, 8, 8], 8, seed=0)) == [[0], [1], [2]]
+
+
+def test_order_and_batches_depend_on_seed_and_epoch_only_and_epochs_are_equally_long():
+    one, other = (TokenBudgetBatches(LENGTHS, 256, seed=1) for _ in range(2))
+    later = epoch_of(one, 3)
+    assert epoch_of(other, 0) != later
+    assert epoch_of(other, 3) == later
+    assert epoch_of(TokenBudgetBatches(LENGTHS, 256, seed=2), 3) != later
+    for epoch in range(5):
+        given = epoch_of(one, epoch)
+        assert len(given) == len(one)
+        assert len({i for batch in given for i in batch}) > 970
+
+
+@pytest.mark.parametrize("n_processes", [2, 7])
+def test_processes_share_whole_batches_and_get_equally_many(n_processes):
+    batches = TokenBudgetBatches(LENGTHS, 256, seed=1, n_processes=n_processes)
+    shares = [list(BatchSamplerShard(batches, n_processes, rank)) for rank in range(n_processes)]
+    together = [batch for turn in zip(*shares, strict=True) for batch in turn]
+    assert together == list(batches)
+    alone = list(TokenBudgetBatches(LENGTHS, 256, seed=1))
+    assert together[: len(alone)] == alone
+    assert len(together) - len(alone) < n_processes
+
+
+def test_the_lengths_are_those_of_the_collator_s_blocks():
+    blocks = Dataset.from_dict({"input_ids": [[7] * n for n in (1, 30, 62, 63, 200)]})
+    counted = count_block_tokens(blocks, 2, 64)
+    assert counted.tolist() == [3, 32, 64, 64, 64]
+    # As datasets stores blocks that were chosen or sorted.
+    chosen = count_block_tokens(blocks.select([4, 0]), 2, 64)
+    assert chosen.tolist() == [64, 3]
+    with pytest.raises(ValueError, match="tokens_per_batch is 63, but a block has 64 tokens"):
+        TokenBudgetBatches(counted, 63, seed=0)

@@ -1,6 +1,8 @@
-"""The pre-training stage: what it leaves behind, and what it refuses before it writes anything."""
+"""The pre-training stage: what it writes, how it continues, and what it refuses."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -8,22 +10,9 @@ from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserForPreTraining, masked_lm_from_encoder
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
-
-
-@pytest.fixture
-def settings(tmp_path, bert_folder, corpus_file):
-    return {
-        "encoder": str(bert_folder),
-        "corpus": str(corpus_file),
-        "output_dir": str(tmp_path / "run"),
-        "max_length": 32,
-        "per_device_train_batch_size": 4,
-        "max_steps": 2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
+from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.runs.run_folder import read_log
+from tests.pretraining.short_runs import column
 
 
 def test_a_run_folder_holds_model_recipe_record_and_log(settings, tmp_path):
@@ -36,93 +25,102 @@ def test_a_run_folder_holds_model_recipe_record_and_log(settings, tmp_path):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     assert recipe["skip_from"] == 1 and "output_dir" not in recipe
     record = json.loads((run / "run.json").read_text())
-    assert (record["seed"], record["steps"], record["objective"]) == (5, 2, "condenser")
-    assert record["tokens_seen"] > 0 and record["versions"]["torch"]
-    log = json.loads((run / "log.json").read_text())
-    assert log[1]["num_input_tokens_seen"] == record["tokens_seen"]
+    assert (record["seed"], record["steps"], record["objective"]) == (5, 3, "condenser")
+    assert record["n_documents"] == 300 and len(record["blocks_sha256"]) == 64
+    assert record["tokens_seen"] == read_log(run)[-1]["num_input_tokens_seen"] > 0
+    assert record["versions"]["torch"] and record["train_seconds"] > 0
 
 
-def test_the_mlm_objective_sees_the_same_batches_as_the_condenser(settings, tmp_path):
-    pretrain({**settings, "max_steps": 4})
-    pretrain({**settings, "max_steps": 4, "objective": "mlm", "output_dir": str(tmp_path / "mlm")})
-    seen = []
-    for name in ("run", "mlm"):
-        log = json.loads((tmp_path / name / "log.json").read_text())
-        seen.append([e["num_input_tokens_seen"] for e in log if "loss" in e])
-    assert seen[0] == seen[1]
-    assert len(seen[0]) == 4
+def test_a_finished_run_is_left_as_it_is(settings, monkeypatch):
+    model = pretrain(settings)
+    before = (model / "model.safetensors").stat().st_mtime_ns
+    monkeypatch.setattr("modeling_condenser.CondenserTrainer.train", None)  # fails if called
+    assert pretrain(settings) == model
+    assert (model / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_checkpoint_is_continued_with_its_own_head_and_split(settings, tmp_path):
-    first = pretrain({**settings, "n_head_layers": 1, "skip_from": 1})
+@pytest.mark.parametrize("objective", ["mlm", "tsdae"])
+def test_other_objectives_see_the_same_blocks_as_the_condenser(settings, tmp_path, objective):
+    pretrain(settings)
+    pretrain({**settings, "objective": objective, "output_dir": str(tmp_path / "other")})
+    names = ("step", "num_input_tokens_seen")
+    assert column(tmp_path / "run", *names) == column(tmp_path / "other", *names)
+    records = [json.loads((tmp_path / r / "run.json").read_text()) for r in ("run", "other")]
+    assert records[0]["blocks_sha256"] == records[1]["blocks_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("split", "other"),
+    [
+        ({"n_head_layers": 1, "skip_from": 1}, {"skip_from": 3}),
+        ({"head_mlm_probability": 0.5, "skip_from": 0}, {"head_mlm_probability": 0.3}),
+    ],
+)
+def test_a_checkpoint_is_continued_with_its_own_head(settings, tmp_path, split, other):
+    first = pretrain({**settings, **split})
     again = {**settings, "encoder": str(first), "output_dir": str(tmp_path / "more")}
-    model = CondenserForPreTraining.from_pretrained(pretrain(again))
-    assert (model.config.n_head_layers, model.config.skip_from) == (1, 1)
-    other = {**again, "output_dir": str(tmp_path / "other"), "skip_from": 3}
-    with pytest.raises(ValueError, match="skip_from: 3, but the checkpoint .* has 1"):
-        pretrain(other)
+    config = CondenserForPreTraining.from_pretrained(pretrain(again)).config
+    assert {name: getattr(config, name) for name in split} == split
+    before, after = (column(tmp_path / run, "head_loss", "swap_cost") for run in ("run", "more"))
+    assert after[0] < before[0]
+    [(name, value)] = other.items()
+    with pytest.raises(ValueError, match=f"{name}: {value}, but the checkpoint"):
+        pretrain({**again, **other, "output_dir": str(tmp_path / "other")})
     assert not (tmp_path / "other").exists()
 
 
-def test_a_continued_checkpoint_is_built_with_the_changes_of_its_encoder(settings):
-    first = pretrain({**settings, "n_head_layers": 1})
+def test_a_continued_checkpoint_is_built_with_the_changes_of_its_encoder(bert_run):
     changes = {"hidden_dropout_prob": 0.25}
-    model = open_model(PretrainingRecipe(str(first), "", encoder_changes=changes))
-    layers = [*model.condenser.layers, *model.head]
-    assert [layer.output.dropout.p for layer in layers] == [0.25] * 5
+    model = open_model(PretrainingRecipe(str(bert_run / "model"), "", encoder_changes=changes))
+    rates = {layer.output.dropout.p for layer in [*model.condenser.layers, *model.head]}
+    assert rates == {0.25}
 
 
-def test_a_headless_checkpoint_needs_new_head(settings, tmp_path, bert_folder):
+def test_a_headless_checkpoint_needs_new_head(tmp_path, bert_folder):
     masked_lm_from_encoder(str(bert_folder)).save_pretrained(tmp_path / "mlm")
-    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "mlm")
-    changed = {**settings, "encoder": str(tmp_path / "mlm")}
     with pytest.raises(ValueError, match="no Condenser head"):
-        pretrain(changed)
-    assert not (tmp_path / "run").exists()
-    assert pretrain({**changed, "new_head": True}).is_dir()
+        open_model(PretrainingRecipe(str(tmp_path / "mlm"), ""))
+    assert open_model(PretrainingRecipe(str(tmp_path / "mlm"), "", new_head=True)).head
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"corpus": "/nowhere/text.jsonl"}, "text.jsonl does not exist"),
-        ({"corpus": {"path": "CORPUS", "text_column": "body"}}, "no column 'body'.*text"),
+        ({"corpus": "/nowhere/text.jsonl"}, "no documents at /nowhere/text.jsonl"),
         ({"corpus": {"path": "CORPUS", "colum": "text"}}, "no field 'colum'"),
-        ({"corpus": "EMPTY"}, "empty"),
         ({"skip_from": 9}, "skip_from is 9"),
-        ({"n_head_layers": 0}, "n_head_layers is 0"),
         ({"max_length": 2}, "leaves no room for text"),
         ({"max_length": 100}, "positions for 64 tokens"),
         ({"mlm_probability": 1.5}, "mlm_probability is 1.5"),
         ({"learning_rat": 1}, "'learning_rat'.*'learning_rate'"),
-        ({"skip_from": "two"}, "skip_from is 'two', of type str; expected int"),
         ({"objective": "clm"}, "objective is 'clm'"),
-        ({"streaming": True, "max_steps": -1}, "set max_steps"),
-        (
-            {"streaming": True, "accelerator_config": {"dispatch_batches": True}},
-            "dispatch_batches: true, but batches of a streamed corpus differ in width",
-        ),
+        ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
+        ({"bow_weight": -0.1}, "bow_weight is -0.1, expected 0 or more"),
+        ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
+        ({"head_mlm_probability": 0.5, "objective": "mlm"}, "head_mlm_probability is only for"),
+        ({"head_mlm_probability": 0.5, "skip_from": 1}, "skip_from is 1, but with head_mlm"),
+        ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
+        ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
+        ({"objective": "cocondenser", "streaming": True}, "streaming is only for"),
+        ({"objective": "cocondenser", "span_length": 33}, "span_length is 33, but max_length"),
+        ({"objective": "cocondenser", "contrastive_weight": 0.0}, "contrastive_weight is 0.0"),
+        ({"objective": "cocondenser", "cache_chunk_size": 5}, "cache_chunk_size is 5"),
+        ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
+        ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
+        ({"objective": "tsdae", "bow_weight": 1.0}, "bow_weight is only for objective"),
+        ({"objective": "mlm", "deletion_probability": 0.5}, "only for objective tsdae"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(
     settings, tmp_path, corpus_file, change, message
 ):
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("")
     text = json.dumps({**settings, **change}).replace("CORPUS", str(corpus_file))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        pretrain(json.loads(text.replace('"EMPTY"', json.dumps(str(empty)))))
+        pretrain(json.loads(text))
     assert not (tmp_path / "run").exists()
 
 
-def test_blank_documents_are_an_empty_corpus(settings, tmp_path):
-    (tmp_path / "blank.jsonl").write_text('{"text": ""}\n{"text": "  "}\n')
-    with pytest.raises(ValueError, match="None of the 2 documents has any text"):
-        pretrain({**settings, "corpus": str(tmp_path / "blank.jsonl")})
-
-
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(settings, tmp_path, bert_folder):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused(settings, tmp_path, tokenizer):
     tokenizer.add_tokens(["<one>", "<two>"])
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     with pytest.raises(ValueError, match=r"resize_token_embeddings"):
@@ -130,26 +128,44 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(settings, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_without_a_mask_token_is_refused(settings, tmp_path, bert_folder):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    tokenizer.mask_token = None
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    with pytest.raises(ValueError, match="no mask token"):
-        pretrain({**settings, "tokenizer": str(tmp_path / "tokenizer")})
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_output_folder_of_another_run_is_refused_and_untouched(settings, tmp_path):
+def test_the_folder_of_another_run_or_of_something_else_is_refused_and_untouched(
+    settings, tmp_path
+):
     pretrain(settings)
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")}
     with pytest.raises(ValueError, match=r"another recipe \(seed: 'not set' then, 3 now\)"):
         pretrain({**settings, "seed": 3})
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")} == before
-
-
-def test_a_foreign_folder_is_refused_and_untouched(settings, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.txt").write_text("years of work")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
-        pretrain(settings)
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+        pretrain({**settings, "output_dir": str(tmp_path / "thesis")})
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
+
+
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "mlm": {"objective": "mlm"},
+    "no-skip": {"skip_from": 12},
+    "no-late-mlm": {"late_mlm": False},
+    "head-1": {"n_head_layers": 1},
+    "head-2": {"n_head_layers": 2},
+    "head-4": {"n_head_layers": 4},
+}
+
+
+def test_every_ablation_is_the_recipe_for_own_text_with_one_thing_changed():
+    base = read_recipe("pretrain/own-text")
+    folder = Path(__file__).parents[2] / "configuration" / "pretrain"
+    shipped = {file.stem.removeprefix("ablation-") for file in folder.glob("ablation-*.yaml")}
+    assert shipped == ABLATIONS.keys()
+    for name, change in ABLATIONS.items():
+        encoder = {"encoder": "google-bert/bert-base-uncased"}
+        assert read_recipe(f"pretrain/ablation-{name}") == {**base, **encoder, **change}, name
+
+
+def test_an_ablation_opens_the_model_that_it_describes(bert_folder):
+    for change in ({"skip_from": 4}, {"late_mlm": False}, {"n_head_layers": 4}):
+        model = open_model(PretrainingRecipe(str(bert_folder), "", **change))
+        expected = {"n_head_layers": 2, "skip_from": 2, "late_mlm": True, **change}
+        assert {field: getattr(model.config, field) for field in expected} == expected
+        assert len(model.head) == expected["n_head_layers"]

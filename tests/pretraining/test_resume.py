@@ -1,4 +1,4 @@
-"""A run that is killed, torn or starved of disk goes on as if nothing had happened."""
+"""Interrupted runs resume bit-equal from the last complete checkpoint."""
 
 import json
 import os
@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from modeling_condenser.hub import trainer as sealing
-from modeling_condenser.pretraining import pretrain as stage
-from modeling_condenser.pretraining import trainer as trainer_module
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.checkpoints import MANIFEST, last_whole_checkpoint
+from tests.pretraining.short_runs import assert_same_weights, column, interrupt
+
+pytestmark = pytest.mark.slow
 
 KILLED_RUN = """
 import json, os, signal, sys
@@ -31,115 +31,58 @@ pretrain(settings)
 """
 
 
-def settings_for(folder: Path, bert_folder, corpus_file, **changes) -> dict:
+@pytest.fixture
+def resumable(settings):
     return {
-        "encoder": str(bert_folder),
-        "corpus": str(corpus_file),
-        "output_dir": str(folder),
-        "max_length": 32,
+        **settings,
+        "encoder_changes": {},  # dropout is on
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 2,
-        "max_steps": 20,
+        "max_steps": 12,
+        "save_strategy": "steps",
         "save_steps": 5,
-        "logging_steps": 1,
-        "learning_rate": 1e-3,
-        "disable_tqdm": True,
-        "use_cpu": True,
-        **changes,
     }
 
 
-def run(settings: dict, *, kill_at: int = -1) -> int:
-    command = [sys.executable, "-c", KILLED_RUN, json.dumps(settings), str(kill_at)]
-    process = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ, cwd=Path.cwd()
-    )
-    assert process.returncode in (0, -signal.SIGKILL), process.stderr[-3000:]
-    return process.returncode
-
-
-def losses(folder: Path) -> list[tuple[float, ...]]:
-    entries = [e for e in json.loads((folder / "log.json").read_text()) if "loss" in e]
-    return [(e["step"], e["loss"], e["head_loss"], e["late_loss"], e["grad_norm"]) for e in entries]
-
-
-def assert_same_weights(a: Path, b: Path) -> None:
-    first, second = (load_file(folder / "model" / "model.safetensors") for folder in (a, b))
-    assert first.keys() == second.keys()
-    assert all(first[name].equal(second[name]) for name in first)
+def assert_same_runs(a: Path, b: Path) -> None:
+    names = ("step", "loss", "head_loss", "late_loss", "grad_norm")
+    assert column(a, *names) == column(b, *names)
+    assert_same_weights(a, b)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_run_killed_and_restarted_by_the_same_command_ends_bit_equal(
-    tmp_path, bert_folder, corpus_file, streaming
+    resumable, tmp_path, streaming
 ):
-    changes = {"streaming": streaming, "dataloader_num_workers": 2}
-    whole = settings_for(tmp_path / "whole", bert_folder, corpus_file, **changes)
-    killed = settings_for(tmp_path / "killed", bert_folder, corpus_file, **changes)
-    assert run(whole) == 0
-    assert run(killed, kill_at=12) == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "model").exists()
-    assert run(killed) == 0
-
-    assert [entry[0] for entry in losses(tmp_path / "whole")] == list(range(1, 21))
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
-
-
-class Interruption(Exception):
-    pass
-
-
-def interrupt_at(monkeypatch, step: int) -> None:
-    original = trainer_module.CondenserTrainer.training_step
-
-    def training_step(self, *args, **kwargs):
-        if self.state.global_step == step:
-            raise Interruption
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(trainer_module.CondenserTrainer, "training_step", training_step)
-
-
-def test_a_torn_or_damaged_checkpoint_is_passed_over(
-    tmp_path, bert_folder, corpus_file, monkeypatch, caplog
-):
-    settings = settings_for(tmp_path / "run", bert_folder, corpus_file)
-    pretrain(settings_for(tmp_path / "whole", bert_folder, corpus_file))
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 17)
-        with pytest.raises(Interruption):
-            pretrain(settings)
-    (tmp_path / "run" / "checkpoint-15" / MANIFEST).unlink()  # killed while it was written
-    weights = tmp_path / "run" / "checkpoint-10" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
+    settings = {**resumable, "streaming": streaming, "dataloader_num_workers": 2}
+    command = [sys.executable, "-c", KILLED_RUN, json.dumps(settings), "7"]
+    killed = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert not (tmp_path / "run" / "model").exists()
     pretrain(settings)
-    assert "checkpoint-15 is incomplete" in caplog.text
-    assert "checkpoint-10 is damaged (model.safetensors has" in caplog.text
-    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
-    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+    pretrain({**settings, "output_dir": str(tmp_path / "whole")})
+    assert_same_runs(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_says_so_and_touches_nothing(
-    tmp_path, bert_folder, corpus_file, monkeypatch
+def test_a_run_within_a_budget_resumes_bit_equal_in_a_later_epoch_past_a_torn_checkpoint(
+    resumable, tmp_path, caplog
 ):
-    settings = settings_for(tmp_path / "run", bert_folder, corpus_file, max_steps=8)
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 6)
-        with pytest.raises(Interruption):
-            pretrain(settings)
-    (tmp_path / "run" / "checkpoint-5" / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"checkpoint-5: optimizer.pt has 0 bytes"):
-        pretrain(settings)
-    assert (tmp_path / "run" / "checkpoint-5" / "model.safetensors").is_file()
+    lines = Path(resumable["corpus"]).read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(lines[:50]))
+    settings = {**resumable, "corpus": str(tmp_path / "some.jsonl"), "tokens_per_batch": 800}
+    pretrain({**settings, "output_dir": str(tmp_path / "whole")})
+    assert column(tmp_path / "whole", "epoch")[-1][0] > 2  # so that orders of several are taken up
+    interrupt(settings, step=11)
+    (tmp_path / "run" / "checkpoint-10" / MANIFEST).unlink()  # killed while it was written
+    pretrain(settings)
+    assert "checkpoint-10 is incomplete" in caplog.text
+    assert_same_runs(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_full_disk_at_save_leaves_the_previous_checkpoint_whole(
-    tmp_path, bert_folder, corpus_file, monkeypatch
+def test_a_full_disk_at_save_leaves_the_previous_checkpoint_complete(
+    resumable, tmp_path, monkeypatch
 ):
-    settings = settings_for(
-        tmp_path / "run", bert_folder, corpus_file, max_steps=10, save_total_limit=1
-    )
+    settings = {**resumable, "max_steps": 10, "save_total_limit": 1}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     seal = sealing.seal_checkpoint
 
@@ -156,22 +99,7 @@ def test_a_full_disk_at_save_leaves_the_previous_checkpoint_whole(
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert last_whole_checkpoint(tmp_path / "run") == tmp_path / "run" / "checkpoint-5"
     pretrain(settings)  # with room again, the same command finishes
-    pretrain(settings_for(tmp_path / "whole", bert_folder, corpus_file, max_steps=10))
-    assert_same_weights(tmp_path / "run", tmp_path / "whole")
-
-
-def test_a_finished_run_is_left_as_it_is(tmp_path, bert_folder, corpus_file, monkeypatch):
-    settings = settings_for(tmp_path / "run", bert_folder, corpus_file, max_steps=2)
-    model = pretrain(settings)
-    before = (model / "model.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr(stage.CondenserTrainer, "train", None)  # would fail if it were called
-    assert pretrain(settings) == model
-    assert (model / "model.safetensors").stat().st_mtime_ns == before
-
-
-def test_old_checkpoints_go_only_beyond_the_limit(tmp_path, bert_folder, corpus_file):
-    pretrain(settings_for(tmp_path, bert_folder, corpus_file, save_total_limit=2))
-    assert sorted(folder.name for folder in tmp_path.glob("checkpoint-*")) == [
-        "checkpoint-15",
-        "checkpoint-20",
-    ]
+    pretrain({**settings, "output_dir": str(tmp_path / "whole"), "save_total_limit": 2})
+    assert_same_runs(tmp_path / "run", tmp_path / "whole")
+    kept = sorted(folder.name for folder in (tmp_path / "run").glob("checkpoint-*"))
+    assert kept == ["checkpoint-10"]

@@ -1,75 +1,92 @@
-"""What the trainer logs, and that its steps do not depend on how a batch is divided."""
+"""The trainer: text in Python, its log, exact accumulation, the probe, and what it refuses."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, TrainerCallback, TrainingArguments, set_seed
+from sentence_transformers import SentenceTransformer
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_condenser import (
+    CondenserConfig,
     CondenserDataCollator,
+    CondenserForMaskedLM,
+    CondenserForPreTraining,
     CondenserTrainer,
+    CondenserTrainingArguments,
     condenser_from_encoder,
-    masked_lm_from_encoder,
 )
 from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
+from modeling_condenser.repository.curves import draw_curves
+from modeling_condenser.runs.run_folder import read_log
+from tests.backbones.encoders import BACKBONES
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SETTINGS: dict[str, Any] = {
+    "per_device_train_batch_size": 16,
+    "max_steps": 3,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "learning_rate": 1e-3,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
 
 
 @pytest.fixture
-def blocks(texts, bert_folder):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+def blocks(texts, tokenizer) -> Dataset:
     documents = Dataset.from_dict({"text": list(texts)})
     return build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
 
 
-def make_trainer(folder, bert_folder, blocks, *, start=condenser_from_encoder, **settings):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    set_seed(3)
-    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = start(str(bert_folder), config_changes=no_dropout)
-    arguments = TrainingArguments(
-        **{
-            "output_dir": str(folder),
-            "per_device_train_batch_size": 16,
-            "max_steps": 3,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "learning_rate": 1e-3,
-            "remove_unused_columns": False,
-            "include_num_input_tokens_seen": "non_padding",
-            "report_to": "none",
-            "disable_tqdm": True,
-            "use_cpu": True,
-            **settings,
-        }
-    )
-    return CondenserTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=KeyedBlocks(blocks, seed=0),
-        data_collator=CondenserDataCollator(tokenizer, max_length=32),
-        processing_class=tokenizer,
-    )
+@pytest.fixture
+def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
+    """Makes a trainer of blocks with plain `TrainingArguments`."""
+
+    def make(name="run", *, start=condenser_from_encoder, trainer=CondenserTrainer, **settings):
+        set_seed(3)
+        return trainer(
+            model=start(str(bert_folder), config_changes=NO_DROPOUT),
+            args=TrainingArguments(str(tmp_path / name), **{**SETTINGS, **settings}),
+            train_dataset=KeyedBlocks(blocks, seed=0),
+            data_collator=CondenserDataCollator(tokenizer, max_length=32),
+            processing_class=tokenizer,
+        )
+
+    return make
+
+
+@pytest.fixture
+def batch(tokenizer, blocks) -> dict[str, torch.Tensor]:
+    collator = CondenserDataCollator(tokenizer, max_length=32)
+    return collator(KeyedBlocks(blocks, seed=0).__getitems__(list(range(6))))
 
 
 def steps_of(trainer) -> list[dict[str, float]]:
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_accumulation_4_by_4_takes_the_same_steps_as_16_by_1(tmp_path, bert_folder, blocks):
-    whole = make_trainer(tmp_path / "a", bert_folder, blocks)
-    parts = make_trainer(
-        tmp_path / "b",
-        bert_folder,
-        blocks,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=4,
-    )
+def test_accumulation_4_by_4_takes_the_same_steps_as_16_by_1(make_trainer):
+    whole = make_trainer("a")
+    parts = make_trainer("b", per_device_train_batch_size=4, gradient_accumulation_steps=4)
     whole.train()
     parts.train()
     for a, b in zip(steps_of(whole), steps_of(parts), strict=True):
-        for name in ("loss", "head_loss", "late_loss", "grad_norm", "num_input_tokens_seen"):
+        for name in ("loss", "head_loss", "late_loss", "grad_norm"):
             assert b[name] == pytest.approx(a[name], rel=1e-5), name
     expected = dict(whole.model.named_parameters())
     for name, parameter in parts.model.named_parameters():
@@ -77,51 +94,61 @@ def test_accumulation_4_by_4_takes_the_same_steps_as_16_by_1(tmp_path, bert_fold
         torch.testing.assert_close(parameter, expected[name], rtol=0, atol=2e-4, msg=name)
 
 
-def test_the_log_holds_both_losses_whose_sum_is_the_loss(tmp_path, bert_folder, blocks):
-    trainer = make_trainer(tmp_path, bert_folder, blocks, logging_steps=2, max_steps=4)
-    trainer.train()
-    entries = steps_of(trainer)
-    assert [entry["step"] for entry in entries] == [2, 4]
-    for entry in entries:
-        assert entry["loss"] == pytest.approx(entry["head_loss"] + entry["late_loss"], rel=1e-5)
-        assert entry["tokens_per_second"] > 0
-        assert 0 <= entry["head_accuracy"] <= 1
-        assert 0 <= entry["late_accuracy"] <= 1
-        assert isinstance(entry["swap_cost"], float)
+def test_the_library_s_trainer_takes_the_same_steps_with_our_collator(make_trainer):
+    """Ours keeps the keys of masks though `remove_unused_columns` is true by default."""
+    log = []
+    for name, trainer, remove in (("a", CondenserTrainer, True), ("b", Trainer, False)):
+        trainer = make_trainer(name, trainer=trainer, remove_unused_columns=remove)
+        trainer.train()
+        log.append([entry["loss"] for entry in steps_of(trainer)])
+    assert log[0] == log[1]
 
 
-def test_the_logged_losses_are_means_over_the_steps_since_the_last_entry(
-    tmp_path, bert_folder, blocks
-):
-    each = make_trainer(tmp_path / "a", bert_folder, blocks, max_steps=4)
-    both = make_trainer(tmp_path / "b", bert_folder, blocks, max_steps=4, logging_steps=2)
+def test_the_log_holds_both_losses_as_means_over_the_steps_since_the_last_entry(make_trainer):
+    each = make_trainer("a", max_steps=4)
+    both = make_trainer("b", max_steps=4, logging_steps=2)
     each.train()
     both.train()
     single = [entry["head_loss"] for entry in steps_of(each)]
     double = [entry["head_loss"] for entry in steps_of(both)]
     assert double == pytest.approx([sum(single[:2]) / 2, sum(single[2:]) / 2], rel=1e-6)
+    for entry in steps_of(both):
+        assert entry["loss"] == pytest.approx(entry["head_loss"] + entry["late_loss"], rel=1e-5)
+        assert entry["tokens_per_second"] > 0
+        assert 0 <= entry["head_accuracy"] <= 1
+        assert isinstance(entry["swap_cost"], float)
 
 
-def test_plain_mlm_logs_its_one_loss_and_no_swap_cost(tmp_path, bert_folder, blocks):
-    trainer = make_trainer(tmp_path, bert_folder, blocks, start=masked_lm_from_encoder)
+def test_seconds_that_are_left_out_are_not_counted_as_training(make_trainer):
+    trainer = make_trainer()
+
+    class Measurer(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            trainer.leave_out(1000)
+
+    trainer.add_callback(Measurer())
     trainer.train()
-    for entry in steps_of(trainer):
-        assert entry["late_loss"] == pytest.approx(entry["loss"], rel=1e-5)
-        assert "late_accuracy" in entry
-        assert not {"head_loss", "head_accuracy", "swap_cost"} & entry.keys()
+    seconds = [entry["seconds"] for entry in trainer.state.log_history if "seconds" in entry]
+    assert len(seconds) == 3
+    assert all(-1000 < measured < -900 for measured in seconds)
 
 
-def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
+def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_trainer, monkeypatch):
+    with pytest.raises(ValueError, match="label_smoothing_factor is 0.1"):
+        make_trainer(label_smoothing_factor=0.1)
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match="One process sees 2 GPUs.*torchrun"):
+        make_trainer()
+
+
+def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, batch):
     """Swap cost and accuracies against the model's own logits, with CLS exchanged by hand."""
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     set_seed(0)
     model = condenser_from_encoder(str(bert_folder), skip_from=1)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:  # so that the vectors of different blocks differ
                 parameter.copy_(0.5 * torch.randn_like(parameter))
-    collator = CondenserDataCollator(tokenizer, max_length=32)
-    batch = collator(KeyedBlocks(blocks, seed=0).__getitems__(list(range(6))))
     model.train()
     measured = probe(model, batch)
     assert model.training
@@ -142,15 +169,16 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, blocks):
         return (logits.argmax(-1)[masked] == labels[masked]).float().mean().item()
 
     expected = loss(swapped) - loss(output.head_logits)
-    assert measured.swap_cost == pytest.approx(expected, abs=1e-5)
-    assert abs(measured.swap_cost) > 1e-4
-    assert measured.head_accuracy == pytest.approx(accuracy(output.head_logits))
-    assert measured.late_accuracy == pytest.approx(accuracy(output.logits))
+    assert measured["swap_cost"] == pytest.approx(expected, abs=1e-5)
+    assert abs(measured["swap_cost"]) > 1e-4
+    assert measured["head_accuracy"] == pytest.approx(accuracy(output.head_logits))
+    assert measured["late_accuracy"] == pytest.approx(accuracy(output.logits))
+    one = probe(model, {name: rows[:1] for name, rows in {**batch, "labels": labels}.items()})
+    assert one.keys() == {"head_accuracy", "late_accuracy"}
 
 
-def test_probing_changes_neither_weights_nor_random_states(tmp_path, bert_folder, blocks):
-    often = make_trainer(tmp_path / "a", bert_folder, blocks, logging_steps=1)
-    never = make_trainer(tmp_path / "b", bert_folder, blocks, logging_steps=100)
+def test_probing_changes_neither_weights_nor_random_states(make_trainer):
+    often, never = make_trainer("a", logging_steps=1), make_trainer("b", logging_steps=100)
     for trainer in (often, never):
         for module in trainer.model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -161,52 +189,91 @@ def test_probing_changes_neither_weights_nor_random_states(tmp_path, bert_folder
         assert torch.equal(a, b)
 
 
-def test_a_batch_of_one_block_has_no_swap_cost(bert_folder, blocks):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    model = condenser_from_encoder(str(bert_folder))
-    collator = CondenserDataCollator(tokenizer, max_length=32)
-    measured = probe(model, collator(KeyedBlocks(blocks, seed=0).__getitems__([0])))
-    assert measured.swap_cost is None
-    assert "swap_cost" not in measured.logs()
-
-
-def test_seconds_that_are_left_out_count_to_no_training(tmp_path, bert_folder, blocks):
-    trainer = make_trainer(tmp_path, bert_folder, blocks)
-
-    class Measurer(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            trainer.leave_out(1000)
-
-    trainer.add_callback(Measurer())
-    trainer.train()
-    seconds = [entry["seconds"] for entry in trainer.state.log_history if "seconds" in entry]
-    assert len(seconds) == 3
-    assert all(-1000 < measured < -900 for measured in seconds)
-
-
-def test_default_arguments_keep_the_keys_of_masks(tmp_path, bert_folder, blocks):
-    """Or masks would depend on what was drawn before, and resuming would change them."""
-    log = []
-    for folder, remove in (("a", False), ("b", True)):
-        trainer = make_trainer(tmp_path / folder, bert_folder, blocks, remove_unused_columns=remove)
-        trainer.train()
-        log.append([entry["loss"] for entry in steps_of(trainer)])
-    assert log[0] == log[1]
-
-
-def test_label_smoothing_is_refused(tmp_path, bert_folder, blocks):
-    with pytest.raises(ValueError, match="label_smoothing_factor is 0.1"):
-        make_trainer(tmp_path, bert_folder, blocks, label_smoothing_factor=0.1)
-
-
-def test_a_model_of_remote_code_is_probed_as_the_packages_own(tmp_path, bert_folder, blocks):
+def test_a_model_of_remote_code_is_probed_as_the_package_s_own(tmp_path, bert_folder, batch):
     own = condenser_from_encoder(str(bert_folder))
     own.save_pretrained(tmp_path)
     name = "modeling_condenser.CondenserForPreTraining"
     remote = get_class_from_dynamic_module(name, str(tmp_path)).from_pretrained(tmp_path)
     assert not isinstance(remote, type(own))
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    collator = CondenserDataCollator(tokenizer, max_length=32)
-    batch = collator(KeyedBlocks(blocks, seed=0).__getitems__(list(range(6))))
     assert probe(remote, batch) == probe(own, batch)
-    assert probe(remote, batch).swap_cost is not None
+    assert "swap_cost" in probe(remote, batch)
+
+
+def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
+    return CondenserTrainingArguments(str(folder), **{**SETTINGS, "max_length": 32, **changes})
+
+
+def test_a_trainer_that_is_given_text_takes_the_steps_of_the_command(
+    settings, tmp_path, bert_folder, corpus_file
+):
+    changes = {"bow_weight": 1.0, "tokens_per_batch": 200}
+    pretrain({**settings, **changes, "output_dir": str(tmp_path / "command")})
+    texts = [{"text": json.loads(line)["text"]} for line in corpus_file.read_text().splitlines()]
+    set_seed(42)
+    model = CondenserForPreTraining.from_encoder(str(bert_folder), config_changes=NO_DROPOUT)
+    trainer = CondenserTrainer(model, arguments(tmp_path / "a", **changes), train_dataset=texts)
+    trainer.train()
+    assert trainer.data_collator.packed
+    names = ("loss", "head_loss", "late_loss", "bow_loss", "num_input_tokens_seen")
+    for ours, expected in zip(steps_of(trainer), read_log(tmp_path / "command"), strict=True):
+        for name in names:
+            assert ours[name] == pytest.approx(expected[name], rel=1e-6), name
+
+
+def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weighted_sum(
+    settings, tmp_path
+):
+    changes = {"objective": "mlm", "bow_weight": 1.0, "bow_weight_end": 0.2, "max_steps": 4}
+    pretrain({**settings, **changes})
+    log = read_log(tmp_path / "run")
+    expected = [0.2 + 0.8 * (1 + math.cos(math.pi * step / 4)) / 2 for step in range(4)]
+    assert [entry["bow_weight"] for entry in log] == pytest.approx(expected)
+    for entry in log:
+        total = entry["late_loss"] + entry["bow_weight"] * entry["bow_loss"]
+        assert entry["loss"] == pytest.approx(total, rel=1e-5)
+    assert "bag-of-words loss" in draw_curves({"run": log}, kind=".svg").decode()
+    assert "bag-of-words" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+
+def test_the_encoder_that_is_saved_opens_in_both_libraries_with_the_same_vectors(
+    tmp_path, bert_folder
+):
+    model = CondenserForPreTraining.from_encoder(str(bert_folder)).eval()
+    folder = model.save_encoder(tmp_path / "encoder")
+    text = "The river left."
+    with torch.no_grad():
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        expected = model(**inputs).cls_late[0]
+        found = AutoModel.from_pretrained(folder)(**inputs).last_hidden_state[0, 0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    encoded = SentenceTransformer(str(folder)).encode(text, convert_to_tensor=True)
+    torch.testing.assert_close(encoded, expected, rtol=0, atol=1e-6)
+
+
+def test_a_stream_of_text_is_trained_on(tmp_path, bert_folder, texts):
+    stream = Dataset.from_dict({"text": texts}).to_iterable_dataset()
+    model = CondenserForMaskedLM.from_encoder(str(bert_folder))
+    trainer = CondenserTrainer(model, arguments(tmp_path, objective="mlm"), train_dataset=stream)
+    trainer.train()
+    assert len(steps_of(trainer)) == 3
+    budget = arguments(tmp_path, objective="mlm", tokens_per_batch=200)
+    with pytest.raises(ValueError, match="tokens_per_batch is not for a streamed corpus"):
+        CondenserTrainer(model, budget, train_dataset=stream)
+
+
+def test_an_objective_that_is_not_the_model_s_or_the_trainer_s_is_refused(
+    tmp_path, bert_folder, texts
+):
+    data = [{"text": text} for text in texts]
+    plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
+    with pytest.raises(ValueError, match="trains a CondenserForPreTraining, but the model is"):
+        CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
+    with pytest.raises(ValueError, match="objective is 'ict', but this .* use ContrastiveTrainer"):
+        CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
+
+
+def test_a_model_without_a_checkpoint_needs_a_tokenizer(tmp_path):
+    model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
+    with pytest.raises(ValueError, match="pass processing_class=tokenizer"):
+        CondenserTrainer(model, arguments(tmp_path), train_dataset=[{"text": "The river left."}])

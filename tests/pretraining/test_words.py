@@ -1,14 +1,13 @@
 """Words told from tokens, against BERT's own splitting of the text, character by character."""
 
 import unicodedata
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from modeling_condenser.pretraining.words import find_word_starts
+from modeling_condenser.pretraining.masking import find_word_starts
 
 KINDS = ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 
@@ -17,7 +16,7 @@ SENTENCE = "The naïve poet (of Łódź) sees it: 7298 % of the fjord-museum - t
 
 
 @pytest.fixture(params=KINDS)
-def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
@@ -87,18 +86,14 @@ def make_byte_level_tokenizer(*tokens: str) -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
 
-def test_all_vocabularies_give_the_words_of_a_sentence(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_all_vocabularies_give_the_words_of_a_sentence(tokenizer):
     expected = "The naïve poet ( of Łódź ) sees it : 7298 % of the fjord - museum - twice !"
     assert " ".join(words_of(tokenizer, SENTENCE)) == expected
-    assert len(tokenizer.tokenize(SENTENCE)) > len(
-        expected.split()
-    )  # some words are several tokens
+    assert len(tokenizer.tokenize(SENTENCE)) > len(expected.split())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_word_begins_wherever_bert_would_begin_one(
-    kind: str, texts: list[str], request: pytest.FixtureRequest
-) -> None:
+def test_a_word_begins_wherever_bert_would_begin_one(kind, texts, request):
     tokenizer = request.getfixturevalue(kind)
     n_compared = 0
     for text in texts:
@@ -122,87 +117,31 @@ def test_a_word_begins_wherever_bert_would_begin_one(
     assert n_compared > 150
 
 
-def test_special_tokens_are_in_no_word(tokenizer: PreTrainedTokenizerBase) -> None:
-    framed = tokenizer("the poet")["input_ids"]
-    bare = tokenizer("the poet", add_special_tokens=False)["input_ids"]
-    n_first = len(tokenizer("the", add_special_tokens=False)["input_ids"])
-    inner = [0] * n_first + [1] * (len(bare) - n_first)
-    assert number_words(tokenizer, [*framed, tokenizer.pad_token_id]) == [-1, *inner, -1, -1]
-    assert number_words(tokenizer, tokenizer.all_special_ids) == [-1] * 5
-
-
-def test_text_is_only_where_the_caller_says(wordpiece_tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = np.array([ids_of(wordpiece_tokenizer, "the", "poet", "the", "the")])
-    is_text = np.array([[False, True, True, False]])
-    starts = find_word_starts(wordpiece_tokenizer)
-    assert starts.number_words(ids, is_text).tolist() == [[-1, 0, 1, -1]]
-
-
-def test_each_row_is_numbered_from_zero(wordpiece_tokenizer: PreTrainedTokenizerBase) -> None:
-    the, piece = ids_of(wordpiece_tokenizer, "the", "##e")
-    pad = wordpiece_tokenizer.pad_token_id
-    ids = np.array([[the, piece, the, piece], [piece, piece, the, pad]])
-    starts = find_word_starts(wordpiece_tokenizer)
-    words = starts.number_words(ids, np.ones_like(ids, dtype=bool))
-    assert words.tolist() == [[0, 0, 1, 1], [0, 0, 1, -1]]
+def test_rows_are_numbered_from_zero_without_special_tokens_and_padding(wordpiece_tokenizer):
+    the, piece, unknown = ids_of(wordpiece_tokenizer, "the", "##e", "[UNK]")
+    cls, sep, pad = ids_of(wordpiece_tokenizer, "[CLS]", "[SEP]", "[PAD]")
+    ids = np.array([[cls, the, piece, the, sep, pad], [cls, piece, piece, unknown, the, the]])
+    is_text = np.array([[True] * 6, [True] * 5 + [False]])
+    words = find_word_starts(wordpiece_tokenizer).number_words(ids, is_text)
+    assert words.tolist() == [[-1, 0, 0, 1, -1, -1], [-1, 0, 0, -1, 1, -1]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "tokens"),
+    ("text", "expected"),
     [
-        ("wordpiece_tokenizer", ["##e", "##s", "the"]),
-        ("byte_level_tokenizer", ["e", "s", "Ġthe"]),
-        ("sentencepiece_tokenizer", ["e", "s", "▁the"]),
+        ("a東京a", ["a", "東", "京", "a"]),
+        ("naïf. naïf", ["naïf", ".", "naïf"]),
+        ("ab\nab\tab", ["ab", "", "ab", "", "ab"]),
+        ("ab\u00a0ab", ["ab", "", "ab"]),
+        ("ab).ab (ab", ["ab", ")", ".", "ab", "(", "ab"]),
     ],
 )
-def test_a_block_may_begin_in_the_middle_of_a_word(
-    kind: str, tokens: list[str], request: pytest.FixtureRequest
-) -> None:
-    tokenizer = request.getfixturevalue(kind)
-    assert number_words(tokenizer, ids_of(tokenizer, *tokens)) == [0, 0, 1]
+def test_byte_level_words_are_those_of_their_text(text, expected):
+    """Where bytes are merged to characters, and where they are not."""
+    assert words_of(make_byte_level_tokenizer("æĿ±", "äº¬", "Âł"), text) == expected
 
 
-@pytest.mark.parametrize("kind", ["wordpiece_tokenizer", "sentencepiece_tokenizer"])
-def test_an_unknown_token_is_in_no_word(kind: str, request: pytest.FixtureRequest) -> None:
-    tokenizer = request.getfixturevalue(kind)
-    ids = tokenizer("the ☃ the", add_special_tokens=False)["input_ids"]
-    words = number_words(tokenizer, ids)
-    unknown = ids.index(tokenizer.unk_token_id)
-    assert words[unknown] == -1
-    assert words[-1] == words[unknown - 1] + 1
-
-
-def test_a_piece_after_an_unknown_token_begins_a_word(
-    sentencepiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    tokens = ["▁the", "<unk>", "e", "s"]
-    words = number_words(sentencepiece_tokenizer, ids_of(sentencepiece_tokenizer, *tokens))
-    assert words == [0, -1, 1, 1]
-
-
-def test_each_chinese_character_is_a_word(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, sentencepiece_tokenizer: PreTrainedTokenizerBase
-) -> None:
-    assert words_of(wordpiece_tokenizer, "the 東京!") == ["the", "東", "京", "!"]
-    tokens = ids_of(sentencepiece_tokenizer, "▁the", "東", "京", "e")
-    assert number_words(sentencepiece_tokenizer, tokens) == [0, 1, 2, 3]
-
-
-def test_a_chinese_character_of_merged_bytes_is_a_word() -> None:
-    tokenizer = make_byte_level_tokenizer("æĿ±", "äº¬")
-    assert tokenizer.tokenize("a東京a") == ["a", "æĿ±", "äº¬", "a"]
-    assert words_of(tokenizer, "a東京a") == ["a", "東", "京", "a"]
-
-
-def test_the_bytes_of_a_letter_stay_in_its_word() -> None:
-    tokenizer = make_byte_level_tokenizer()
-    assert tokenizer.tokenize("naïf") == ["n", "a", "Ã", "¯", "f"]
-    assert words_of(tokenizer, "naïf. naïf") == ["naïf", ".", "naïf"]
-
-
-def test_a_bare_marker_belongs_to_the_word_that_it_precedes(
-    sentencepiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_a_bare_marker_belongs_to_the_word_that_it_precedes(sentencepiece_tokenizer):
     for tokens, expected in [
         (["▁the", "▁", "e", "s"], [0, 1, 1, 1]),
         (["▁the", "▁", "(", "e"], [0, 1, 1, 2]),
@@ -217,37 +156,10 @@ def test_a_bare_marker_belongs_to_the_word_that_it_precedes(
     ]  # fmt: skip
 
 
-def test_every_kind_of_blank_ends_a_word() -> None:
-    tokenizer = make_byte_level_tokenizer("Âł")  # no-break space
-    for blank in ("\n", "\t", "\r", "\u00a0"):
-        ids = tokenizer(f"ab{blank}ab", add_special_tokens=False)["input_ids"]
-        assert len(ids) == 5
-        assert number_words(tokenizer, ids) == [0, 0, 1, 2, 2], repr(blank)
-
-
-def test_a_token_that_ends_in_punctuation_ends_its_word() -> None:
-    tokenizer = make_byte_level_tokenizer("Ġ(", ").")
-    assert number_words(tokenizer, ids_of(tokenizer, "Ġ(", "b", ").", "b")) == [0, 1, 2, 3]
-
-
-def test_a_vocabulary_of_whole_words_is_refused() -> None:
+def test_a_vocabulary_of_whole_words_is_refused():
     model = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
     model.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="[UNK]")
     with pytest.raises(ValueError, match="marks words in no known way .model WordLevel") as refusal:
         find_word_starts(tokenizer)
     assert "WordPiece" in str(refusal.value)
-
-
-def test_a_tokenizer_of_another_library_is_refused() -> None:
-    class SlowTokenizer(SimpleNamespace):
-        all_special_ids = [0]
-
-        def __len__(self) -> int:
-            return 2
-
-        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-            return [f"t{i}" for i in ids]
-
-    with pytest.raises(ValueError, match="SlowTokenizer is not backed by the tokenizers library"):
-        find_word_starts(SlowTokenizer())

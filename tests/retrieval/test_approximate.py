@@ -1,10 +1,9 @@
-"""Approximate search beside exact search, and what its folder refuses."""
+"""Approximate search beside exact search."""
 
-import resource
 from pathlib import Path
 
-import faiss
 import numpy as np
+import psutil
 import pytest
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
@@ -31,13 +30,10 @@ def make_clusters(n: int, *, seed: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
     ids = [f"p{i:04d}" for i in np.random.default_rng(1).permutation(N)]
+    folder = tmp_path_factory.mktemp("embeddings") / "wiki"
+    vectors = make_clusters(N, seed=2)
     return write_embeddings(
-        tmp_path_factory.mktemp("embeddings") / "wiki",
-        make_clusters(N, seed=2),
-        ids,
-        shard_size=400,
-        retriever_fingerprint="a retriever",
-        passages_fingerprint="some passages",
+        folder, vectors, ids, shard_size=400, retriever_fingerprint="a", passages_fingerprint="p"
     )
 
 
@@ -54,8 +50,6 @@ def queries() -> np.ndarray:
         ("IVF16,Flat", "nprobe=4", 0.8),
         ("HNSW16", "efSearch=100", 0.98),
         ("SQ8", None, 0.9),
-        ("IVF8,RaBitQ", "nprobe=8", 0.3),
-        pytest.param("PQ8x4fs", None, 0.4, marks=pytest.mark.slow),
         pytest.param("OPQ8_16,IVF8,PQ8x4fs", "nprobe=8", 0.4, marks=pytest.mark.slow),
     ],
 )
@@ -68,199 +62,98 @@ def test_an_index_finds_what_exact_search_finds(
     tmp_path: Path,
 ) -> None:
     exact = search_exact(embeddings, queries, QUERY_IDS, depth=10)
-    index = build_approximate(embeddings, factory, tmp_path / "index")
-    run = index.search(queries, QUERY_IDS, depth=10, parameters=parameters)
+    index = build_approximate(embeddings, factory, tmp_path / "index", parameters=parameters)
+    run = index.search(queries, QUERY_IDS, depth=10)
     assert list(run) == QUERY_IDS
     assert {len(found) for found in run.values()} == {10}
     assert recall_against_exact(run, exact, depth=10) >= at_least
     for found in run.values():
         assert list(found.items()) == sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    if at_least == 1.0:
-        for query in QUERY_IDS:
-            assert list(run[query].values()) == pytest.approx(list(exact[query].values()), 1e-5)
+    for query in QUERY_IDS if at_least == 1.0 else []:
+        assert list(run[query].values()) == pytest.approx(list(exact[query].values()), 1e-5)
 
 
-def test_more_cells_find_more(embeddings: Embeddings, queries: np.ndarray, tmp_path: Path) -> None:
-    exact = search_exact(embeddings, queries, QUERY_IDS, depth=50)
-    index = build_approximate(embeddings, "IVF32,Flat", tmp_path / "index")
-    recalls = [
-        recall_against_exact(
-            index.search(queries, QUERY_IDS, depth=50, parameters=f"nprobe={n}"), exact, depth=50
-        )
-        for n in (1, 2, 4, 32)
-    ]
-    assert recalls == sorted(recalls)
-    assert recalls[0] < 0.95 < recalls[2] < recalls[3] == 1
-
-
-def test_parameters_hold_for_one_search_only(
-    embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
-) -> None:
-    index = build_approximate(embeddings, "IVF32,Flat", tmp_path / "index")
-    plain = index.search(queries, QUERY_IDS, depth=50)
-    wide = index.search(queries, QUERY_IDS, depth=50, parameters="nprobe=8")
-    assert plain != wide
-    assert index.search(queries, QUERY_IDS, depth=50) == plain
-
-
-def test_scored_anew_the_scores_are_those_of_exact_search(
+def test_rescored_passages_have_the_scores_of_exact_search(
     embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
 ) -> None:
     exact = search_exact(embeddings, queries, QUERY_IDS, depth=N)
-    index = build_approximate(embeddings, "IVF8,RaBitQ", tmp_path / "index")
-    plain = index.search(queries, QUERY_IDS, depth=10, parameters="nprobe=8")
-    run = index.search(queries, QUERY_IDS, depth=10, parameters="nprobe=8", rescore=100)
+    index = build_approximate(embeddings, "IVF8,RaBitQ", tmp_path / "index", parameters="nprobe=8")
+    plain = index.search(queries, QUERY_IDS, depth=10)
+    run = index.search(queries, QUERY_IDS, depth=10, rescore=100)
     for query, found in run.items():
-        assert len(found) == 10
-        assert found == {passage: exact[query][passage] for passage in found}
-    assert any(plain[q][p] != exact[q][p] for q in plain for p in plain[q])
-    first_ten = {q: dict(list(found.items())[:10]) for q, found in exact.items()}
-    recall = recall_against_exact(run, first_ten, depth=10)
-    assert recall > recall_against_exact(plain, first_ten, depth=10) + 0.2
-    assert recall > 0.9
-
-
-def test_ties_are_ordered_by_id(tmp_path: Path) -> None:
-    vectors = np.tile(make_clusters(3, seed=0), (10, 1))
-    ids = [f"p{i:02d}" for i in np.random.default_rng(0).permutation(30)]
-    embeddings = write_embeddings(tmp_path / "e", vectors, ids, shard_size=7)
-    index = build_approximate(embeddings, "Flat", tmp_path / "i")
-    run = index.search(vectors[:1], ["q"], depth=10)
-    assert list(run["q"]) == sorted(ids[0::3])
+        expected = {passage: exact[query][passage] for passage in found}
+        assert len(found) == 10 and found == pytest.approx(expected, abs=1e-5)
+    best = {q: dict(list(found.items())[:10]) for q, found in exact.items()}
+    recall = recall_against_exact(run, best, depth=10)
+    assert recall > max(0.9, recall_against_exact(plain, best, depth=10) + 0.2)
+    with pytest.raises(ValueError, match="rescore is 5, expected at least the depth, 10"):
+        index.search(queries, QUERY_IDS, depth=10, rescore=5)
 
 
 def test_cells_that_hold_too_few_give_fewer_passages(
     embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
 ) -> None:
     index = build_approximate(embeddings, "IVF32,Flat", tmp_path / "index")
-    run = index.search(queries, QUERY_IDS, depth=1000, parameters="nprobe=1")
+    exact = search_exact(embeddings, queries, QUERY_IDS, depth=50)
+    found = index.search(queries, QUERY_IDS, depth=50)  # in one of 32 cells
+    assert 0.3 < recall_against_exact(found, exact, depth=50) < 0.95
+    run = index.search(queries, QUERY_IDS, depth=1000, rescore=1000)
     sizes = {len(found) for found in run.values()}
     assert min(sizes) > 0 and max(sizes) < 1000
     assert min(score for found in run.values() for score in found.values()) >= -1.0001
-    deep = index.search(queries, QUERY_IDS, depth=10 * N, parameters="nprobe=32", rescore=20 * N)
-    assert deep == search_exact(embeddings, queries, QUERY_IDS, depth=N)
 
 
-def test_the_same_seed_gives_the_same_index_and_another_seed_another(
-    embeddings: Embeddings, tmp_path: Path
-) -> None:
-    settings = {"train_size": 700}
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        build_approximate(embeddings, "IVF16,SQ8", tmp_path / name, seed=seed, **settings)
-    contents = [(tmp_path / name / "index.faiss").read_bytes() for name in "abc"]
-    assert contents[0] == contents[1] != contents[2]
-
-
-def test_what_is_there_is_opened_and_something_else_is_refused(
+def test_a_saved_index_is_opened_and_another_is_refused(
     embeddings: Embeddings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "indexes" / "wiki"
-    build_approximate(embeddings, "IVF16,Flat", folder)
+    build_approximate(embeddings, "IVF16,Flat", folder, seed=5)
     assert sorted(file.name for file in folder.iterdir()) == ["index.faiss", "index.json"]
-    assert [file.name for file in folder.parent.iterdir()] == ["wiki"]
     written = (folder / "index.faiss").stat().st_mtime_ns
-    again = build_approximate(embeddings, "IVF16,Flat", folder)
+    again = build_approximate(embeddings, "IVF16,Flat", folder, seed=5)
     assert (folder / "index.faiss").stat().st_mtime_ns == written
     assert again.index.ntotal == N
-    assert ApproximateIndex.open(folder, embeddings).identity == again.identity
-    with pytest.raises(ValueError, match="factory 'IVF16,Flat', expected 'IVF8,Flat'"):
+    with pytest.raises(ValueError, match="an index with another factory, seed"):
         build_approximate(embeddings, "IVF8,Flat", folder)
-    with pytest.raises(ValueError, match="seed 0, expected 1"):
-        build_approximate(embeddings, "IVF16,Flat", folder, seed=1)
-    other = write_embeddings(
-        tmp_path / "other",
-        make_clusters(N, seed=9),
-        [str(i) for i in range(N)],
-        retriever_fingerprint="another",
-        passages_fingerprint="some passages",
-    )
-    with pytest.raises(ValueError, match="retriever 'a retriever', expected 'another'"):
-        build_approximate(other, "IVF16,Flat", folder)
-    with pytest.raises(ValueError, match="retriever 'a retriever', expected 'another'"):
-        ApproximateIndex.open(folder, other)
-
-
-def test_a_broken_folder_is_refused(embeddings: Embeddings, tmp_path: Path) -> None:
+    ids = [str(i) for i in range(N)]
+    other = write_embeddings(tmp_path / "other", make_clusters(N, seed=9), ids)
+    with pytest.raises(ValueError, match="an index of other embeddings"):
+        ApproximateIndex(folder, other)
+    build_approximate(embeddings, "IVF16,Flat", tmp_path / "same", seed=5)
+    assert (tmp_path / "same/index.faiss").read_bytes() == (folder / "index.faiss").read_bytes()
+    (folder / "index.faiss").write_bytes((folder / "index.faiss").read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"index.faiss cannot be read"):
+        ApproximateIndex(folder, embeddings)
     with pytest.raises(FileNotFoundError, match=r"holds no index \(index.json is missing"):
-        ApproximateIndex.open(tmp_path, embeddings)
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileNotFoundError, match=r"index.json is missing"):
-        build_approximate(embeddings, "Flat", tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
-    folder = tmp_path / "index"
-    build_approximate(embeddings, "Flat", folder)
-    content = (folder / "index.faiss").read_bytes()
-    (folder / "index.faiss").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"index.faiss is damaged; remove"):
-        ApproximateIndex.open(folder, embeddings)
-    small = faiss.IndexFlatIP(WIDTH)
-    small.add(make_clusters(3, seed=0))
-    faiss.write_index(small, str(folder / "index.faiss"))
-    with pytest.raises(ValueError, match=f"holds 3 vectors, expected {N}"):
-        ApproximateIndex.open(folder, embeddings)
-    (folder / "index.json").write_text('{"factory": "Flat"}')
-    with pytest.raises(ValueError, match=r"index.json is damaged"):
-        ApproximateIndex.open(folder, embeddings)
+        ApproximateIndex(tmp_path, embeddings)
 
 
 @pytest.mark.parametrize(
-    ("factory", "message"),
+    ("factory", "parameters", "message"),
     [
-        ("nonsense", "index 'nonsense' for 16 numbers [(]could not parse index string"),
-        ("HNSW32,RaBitQ", "IndexHNSWRaBitQ supports only the L2 metric"),
-        ("NSG16", "cannot add vectors in several parts .* NSG does not support incremental"),
-        ("IVF2000,Flat", "cannot train 'IVF2000,Flat' on 1500 of 1500 vectors; with too few"),
+        ("nonsense", None, "index 'nonsense' of 1500 vectors .*could not parse index string"),
+        ("HNSW32,RaBitQ", None, "IndexHNSWRaBitQ supports only the L2 metric"),
+        ("IVF2000,Flat", None, "cannot make an index 'IVF2000,Flat' of 1500 vectors"),
+        ("Flat", "nprobs=3", "'Flat' does not have the parameters 'nprobs=3'"),
+        ("IVF4,Flat", "nprobe", "'IVF4,Flat' does not have the parameters 'nprobe'"),
     ],
 )
-def test_a_factory_that_cannot_work_is_refused_and_leaves_nothing(
-    factory: str, message: str, embeddings: Embeddings, tmp_path: Path
+def test_a_wrong_factory_or_parameter_is_refused(
+    factory: str, parameters: str | None, message: str, embeddings: Embeddings, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        build_approximate(embeddings, factory, tmp_path / "index")
+        build_approximate(embeddings, factory, tmp_path / "index", parameters=parameters)
     assert ".cpp" not in str(error.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ("nprobs=3", "'IVF16,Flat' has no parameter 'nprobs'; known: nprobe"),
-        ("nprobe", "'nprobe' is not name=number"),
-        ("nprobe=0", "'nprobe=0' is not name=number with a number above 0"),
-    ],
-)
-def test_parameters_that_do_not_exist_are_refused(
-    parameters: str, message: str, embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
-) -> None:
-    index = build_approximate(embeddings, "IVF16,Flat", tmp_path / "index")
-    with pytest.raises(ValueError, match=message):
-        index.search(queries, QUERY_IDS, parameters=parameters)
-
-
-def test_queries_that_do_not_fit_are_refused(
-    embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
-) -> None:
-    index = build_approximate(embeddings, "Flat", tmp_path / "index")
-    with pytest.raises(ValueError, match="Queries have 3 numbers and passages 16"):
-        index.search(np.ones((1, 3), dtype=np.float32), ["q"])
-    with pytest.raises(ValueError, match="rescore is 5 and depth 10"):
-        index.search(queries, QUERY_IDS, depth=10, rescore=5)
-    with pytest.raises(ValueError, match="hold NaN or infinity"):
-        index.search(np.full((1, 16), np.inf, dtype=np.float32), ["q"])
+    assert parameters or list(tmp_path.iterdir()) == []
 
 
 def test_an_opened_index_is_mapped_not_read(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((100_000, 64)).astype(np.float32)
     embeddings = write_embeddings(tmp_path / "e", vectors, [str(i) for i in range(100_000)])
     build_approximate(embeddings, "Flat", tmp_path / "i")
-    before = resident_bytes()
-    ApproximateIndex.open(tmp_path / "i", embeddings)
-    assert resident_bytes() - before < vectors.nbytes / 4
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    before = psutil.Process().memory_info().rss
+    ApproximateIndex(tmp_path / "i", embeddings)
+    assert psutil.Process().memory_info().rss - before < vectors.nbytes / 4
 
 
 def test_recall_is_the_mean_share_of_the_exact_answer() -> None:
@@ -270,7 +163,5 @@ def test_recall_is_the_mean_share_of_the_exact_answer() -> None:
     assert recall_against_exact(run, exact, depth=2) == (1 / 2 + 0) / 2
     assert recall_against_exact(run, exact, depth=3) == (2 / 3 + 0) / 2
     assert recall_against_exact(exact, exact, depth=9) == 1
-    with pytest.raises(ValueError, match="runs of 1 and 2 queries, of which 1 are in both"):
+    with pytest.raises(ValueError, match="runs of 1 and 2 queries, expected the same"):
         recall_against_exact({"q1": {}}, exact, depth=3)
-    with pytest.raises(ValueError, match="depth is 0"):
-        recall_against_exact(run, exact, depth=0)

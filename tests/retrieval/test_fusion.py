@@ -45,7 +45,7 @@ def test_standardised_scores_are_summed_and_a_missing_one_is_the_lowest() -> Non
     ]
 
 
-def test_a_fused_run_is_cut_behind_the_ties() -> None:
+def test_a_fused_run_is_cut_at_the_depth() -> None:
     assert list(weighted_sum([BM25, DENSE], [0.25, 0.75], depth=4)["q"]) == ["b", "a", "c", "d"]
     # 1/62 + 1/61, 1/61, then c with 1/62: its rank in DENSE, where c to f tie, is 2.
     assert list(reciprocal_rank_fusion([BM25, DENSE], depth=3)["q"]) == ["b", "a", "c"]
@@ -54,21 +54,11 @@ def test_a_fused_run_is_cut_behind_the_ties() -> None:
     assert list(weighted_sum([deep], [1.0])["q"]) == list(deep["q"])[:100]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"q": {"a": 0.1, "b": 0.1, "c": 0.1}},  # the mean of the three is not 0.1 when rounded
-        {"q": {"c": 7.0}},
-        {"q": {}},
-        {},
-    ],
-)
-def test_a_run_without_deviation_contributes_nothing_to_the_sum(
-    other: dict[str, dict[str, float]],
-) -> None:
-    fused = weighted_sum([BM25, other], [0.5, 0.5])["q"]
-    # c was not found by BM25, where b is lowest.
-    assert fused == {"a": 0.5, "b": -0.5, **({"c": -0.5} if other.get("q") else {})}
+def test_a_run_without_deviation_contributes_nothing_to_the_sum() -> None:
+    equal = {"q": {"a": 0.1, "b": 0.1, "c": 0.1}}  # the mean of the three is not 0.1 when rounded
+    for other in (equal, {"q": {"c": 7.0}}):  # c is not in BM25, where b is lowest
+        assert weighted_sum([BM25, other], [0.5, 0.5])["q"] == {"a": 0.5, "b": -0.5, "c": -0.5}
+    assert weighted_sum([BM25, {}], [0.5, 0.5])["q"] == {"a": 0.5, "b": -0.5}
 
 
 def test_a_query_of_one_run_is_fused_too() -> None:
@@ -95,10 +85,5 @@ def test_a_fusion_weighs_the_dense_run() -> None:
     assert Fusion("rrf").fuse(BM25, DENSE, depth=1) == {"q": {"b": 1 / 62 + 1 / 61}}
     assert str(Fusion("rrf")) == "reciprocal rank fusion (k = 60)"
     assert str(Fusion("weighted", 0.3)) == "a sum of standardised scores (weights 0.7 and 0.3)"
-
-
-def test_weights_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 weights for 2 runs, expected one for each"):
-        weighted_sum([BM25, DENSE], [0.5])
     with pytest.raises(ValueError, match=r"weight is 1\.5, expected 0 to 1"):
         Fusion("weighted", 1.5)

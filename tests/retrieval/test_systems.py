@@ -9,28 +9,21 @@ from modeling_condenser.retrieval.runs import write_run
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
 
-def test_a_folder_alone_is_an_encoder_named_after_it(tmp_path: Path) -> None:
+def test_an_encoder_is_named_after_its_folder_or_its_run(tmp_path: Path) -> None:
     system = parse_system(tmp_path / "my-encoder")
-    assert (system.model, system.name, dict(system.settings)) == (
-        str(tmp_path / "my-encoder"),
-        "my-encoder",
-        {},
-    )
-    assert not system.is_lexical
-
-
-def test_a_run_folders_model_has_the_runs_name(tmp_path: Path) -> None:
+    assert (system.model, system.name) == (str(tmp_path / "my-encoder"), "my-encoder")
+    assert system.is_dense and not system.is_lexical
     assert parse_system(tmp_path / "my-run" / "model").name == "my-run"
 
 
-def test_settings_are_read_by_their_kind_and_stand_in_the_name() -> None:
-    system = parse_system("owner/bert,pooling=mean,similarity=cosine,query_max_length=32")
+def test_settings_are_read_by_their_kind_and_are_part_of_the_name() -> None:
+    system = parse_system("owner/bert,pooling=mean,query_max_length=32,token_budget=512")
     assert dict(system.settings) == {
         "pooling": "mean",
-        "similarity": "cosine",
         "query_max_length": 32,
+        "token_budget": 512,
     }
-    assert system.name == "bert-mean-cosine-32"
+    assert system.name == "bert-mean-32"  # the budget changes no vector
 
 
 def test_a_name_can_be_given_and_a_prompt_may_hold_an_equals_sign() -> None:
@@ -40,9 +33,17 @@ def test_a_name_can_be_given_and_a_prompt_may_hold_an_equals_sign() -> None:
     assert dict(system.settings) == {"query_prompt": "query= "}
 
 
-def test_how_fast_it_encodes_is_no_part_of_a_name() -> None:
-    system = parse_system("owner/bert,pooling=cls,token_budget=512")
-    assert (system.name, system.settings["token_budget"]) == ("bert-cls", 512)
+def test_a_system_takes_a_dtype_only_if_it_states_none() -> None:
+    system = parse_system("owner/bert,pooling=cls")
+    half = system.in_dtype("bfloat16")
+    assert (half.name, half.settings["dtype"]) == ("bert-cls-bfloat16", "bfloat16")
+    assert half.word == "owner/bert,pooling=cls,dtype=bfloat16"
+    assert parse_system(half.word) == half
+    assert system.in_dtype("float32") == system
+    stated = parse_system("owner/bert,dtype=float32,name=mine")
+    assert stated.in_dtype("bfloat16") == stated
+    assert parse_system("owner/bert,name=mine").in_dtype("bfloat16").name == "mine"
+    assert parse_system("bm25").in_dtype("bfloat16") == parse_system("bm25")
 
 
 def test_bm25_has_settings_of_its_own() -> None:
@@ -77,11 +78,11 @@ def test_a_run_file_answers_the_queries_that_it_has(tmp_path: Path) -> None:
         ("bm25,pooling=mean", "bm25 has no setting 'pooling=mean'.*preset=…, k1=…, b=…"),
         ("x,poling=mean", "Did you mean 'pooling'"),
         ("x,pooling=last", "pooling is 'last', expected one of cls, mean, max"),
-        ("x,query_max_length=long", "query_max_length is 'long', expected a whole number"),
-        ("bm25,k1=high", "k1 is 'high', expected a number"),
+        ("x,query_max_length=long", "query_max_length is 'long', expected int"),
+        ("bm25,k1=high", "k1 is 'high', expected float"),
         ("x,pooling", "x has no setting 'pooling'"),
     ],
 )
-def test_what_does_not_fit_is_named(text: str, message: str) -> None:
+def test_wrong_settings_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_system(text)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
@@ -49,29 +48,23 @@ def read_text(text: str, tmp_path: Path, *changes: str) -> dict[str, Any]:
     [
         ("1e-4", 1e-4),
         (".5e1", 5.0),
-        ("1.5", 1.5),
         ("7", 7),
         ("true", True),
         ("null", None),
         ("[1, a]", [1, "a"]),
         ("{a: 1e2}", {"a": 100.0}),
-        ("1e", "1e"),
         ("bert-base-uncased", "bert-base-uncased"),
         ("'1e-4'", "1e-4"),
     ],
 )
-def test_values_are_read_as_they_look(written: str, expected: Any, tmp_path: Path) -> None:
+def test_values_are_read_as_they_look(written, expected, tmp_path):
     from_file = read_text(f"field: {written}", tmp_path)["field"]
     from_words = parse_changes(["--field", written])["field"]
     for value in (from_file, from_words):
         assert value == expected and type(value) is type(expected)
 
 
-def test_the_library_s_own_yaml_is_left_alone() -> None:
-    assert yaml.safe_load("1e-4") == "1e-4"
-
-
-def test_changes_come_over_the_file(tmp_path: Path) -> None:
+def test_changes_come_over_the_file(tmp_path):
     text = "learning_rate: 1e-4\nmax_steps: 10\ncorpus: {path: a, name: en}\n"
     words = ["--max_steps", "20", "--learning-rate=3e-5", "--bf16", "true", "--seed", "-1"]
     assert read_text(text, tmp_path, *words) == {
@@ -83,43 +76,30 @@ def test_changes_come_over_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_a_value_may_hold_an_equals_sign_or_be_empty() -> None:
-    changes = parse_changes(["--run_name=a=b", "--keeper", "", "--corpus", "{path: x}"])
-    assert changes == {"run_name": "a=b", "keeper": None, "corpus": {"path": "x"}}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_words_without_field_or_value_and_files_without_fields_are_refused(tmp_path):
+    for words, message in (
         (["seed", "1"], "'seed' came without a field"),
         (["--seed"], "--seed came without a value"),
-    ],
-)
-def test_words_that_are_no_changes_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_changes(words)
-
-
-def test_a_file_that_is_no_mapping_is_refused_and_an_empty_one_read(tmp_path: Path) -> None:
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_changes(words)
     with pytest.raises(ValueError, match="holds a list, expected `field: value` lines"):
         read_text("- a\n- b\n", tmp_path)
-    assert read_text("# nothing\n", tmp_path, "--a", "1") == {"a": 1}
+    assert read_text("# nothing\n", tmp_path, "--a=b=c") == {"a": "b=c"}
 
 
-def test_fields_go_to_the_class_that_has_them() -> None:
-    zoo, tickets = fill({"name": "Oslo", "price": 12, "cages": ["a"]}, Zoo, Tickets)
-    assert zoo == Zoo(name="Oslo", cages=["a"])
+def test_fields_go_to_every_class_that_has_them():
+    zoo, tickets, again = fill({"name": "Oslo", "price": 12, "cages": ["a"]}, Zoo, Tickets, Zoo)
+    assert zoo == again == Zoo(name="Oslo", cages=["a"])
     assert tickets == Tickets(price=12.0) and type(tickets.price) is float
+    assert fill({"name": "Oslo", "season": None, "share": 1}, Zoo) == (Zoo("Oslo", share=1.0),)
 
 
-def test_an_unknown_field_is_refused_and_the_nearest_named() -> None:
+def test_unknown_and_missing_fields_are_refused_and_the_nearest_named():
     with pytest.raises(ValueError, match="no field 'n_animal'. Did you mean 'n_animals'?"):
         fill({"name": "Oslo", "n_animal": 3}, Zoo, Tickets)
-    with pytest.raises(ValueError, match="no field 'xyzzy'.$"):
-        fill({"name": "Oslo", "xyzzy": 3}, Zoo)
-
-
-def test_a_missing_field_is_named() -> None:
+    with pytest.raises(ValueError, match="no field 'warmup_ration'. Did you mean 'warmup_"):
+        fill({"warmup_ration": 0.1}, TrainingArguments)
     with pytest.raises(ValueError, match="lacks the field 'price', which has no default"):
         fill({"name": "Oslo"}, Zoo, Tickets)
 
@@ -128,61 +108,22 @@ def test_a_missing_field_is_named() -> None:
     ("name", "value", "message"),
     [
         ("n_animals", "3", "n_animals is '3', of type str; expected int"),
-        ("n_animals", True, "n_animals is True, of type bool; expected int"),
-        ("share", "1/2", "share is '1/2', of type str; expected float"),
         ("is_open", "yes", "is_open is 'yes', of type str; expected bool"),
-        ("name", 5, "name is 5, of type int; expected str"),
         ("keeper", 5, "keeper is 5, of type int; expected str or nothing"),
         ("season", "spring", "season is 'spring', expected one of 'summer', 'winter'"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_refused(name: str, value: Any, message: str) -> None:
+def test_a_value_of_a_wrong_type_is_refused(name, value, message):
     with pytest.raises(ValueError, match=message):
         fill({"name": "Oslo", name: value}, Zoo)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("season", "winter"), ("season", None), ("keeper", None), ("keeper", "Ng"), ("share", 1)],
-)
-def test_a_value_of_a_right_type_is_taken(name: str, value: Any) -> None:
-    (zoo,) = fill({"name": "Oslo", name: value}, Zoo)
-    assert getattr(zoo, name) == value
-
-
-def test_a_field_of_the_library_that_takes_a_number_takes_a_whole_one(tmp_path: Path) -> None:
-    settings = {"output_dir": str(tmp_path), "learning_rate": 1, "warmup_steps": 100, "seed": 4}
-    (arguments,) = fill({**settings, "report_to": "none", "use_cpu": True}, TrainingArguments)
-    assert (arguments.learning_rate, arguments.warmup_steps, arguments.seed) == (1.0, 100, 4)
-    with pytest.raises(ValueError, match="no field 'warmup_ration'. Did you mean 'warmup_"):
-        fill({**settings, "warmup_ration": 0.1}, TrainingArguments)
-
-
-def test_a_corpus_is_one_source_or_several() -> None:
-    def sources(corpus: Any) -> list[Source]:
-        return PretrainingRecipe(encoder="e", corpus=corpus).sources
-
-    assert sources("a.txt") == [Source("a.txt")]
-    assert sources({"path": "a/b", "name": "en"}) == [Source("a/b", name="en")]
-    assert sources(["a.txt", {"path": "b", "join_rows": 20}]) == [
-        Source("a.txt"),
-        Source("b", join_rows=20),
-    ]
-    with pytest.raises(ValueError, match="no field 'text_colum'. Did you mean 'text_column'?"):
-        sources({"path": "a", "text_colum": "b"})
-
-
-def test_a_shipped_recipe_is_found_by_name_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = SHIPPED / "study" / "demo.yaml"
     for name in ("study/demo", "study/demo.yaml"):
         assert find_recipe(name).samefile(file)
     assert read_recipe("study/demo")["control"] == "mlm"
-
-
-def test_an_unknown_recipe_is_refused_and_the_shipped_ones_named() -> None:
     with pytest.raises(FileNotFoundError, match="no recipe 'study/dmo'.*study/demo"):
         find_recipe("study/dmo")
 
@@ -212,7 +153,7 @@ ON_THE_COMMAND_LINE = {
         for file in sorted((SHIPPED / kind).glob("*.yaml"))
     ],
 )
-def test_every_shipped_recipe_fills_its_classes(name: str) -> None:
+def test_every_shipped_recipe_fills_its_classes(name):
     settings = read_recipe(name)
     classes = CLASSES[name.partition("/")[0]]
     check_fills(settings, classes)

@@ -4,7 +4,6 @@ import json
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -35,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_new_or_empty_folder_gets_the_recipe(tmp_path: Path) -> None:
+def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "runs" / "new"):
         claim_run_folder(folder, SETTINGS)
@@ -44,7 +43,7 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path: Path) -> None:
         assert written == {n: v for n, v in SETTINGS.items() if n != "output_dir"}
 
 
-def test_the_same_settings_resume_the_run_also_in_a_moved_folder(tmp_path: Path) -> None:
+def test_the_same_settings_resume_the_run_also_in_a_moved_folder(tmp_path):
     claim_run_folder(tmp_path, SETTINGS)
     (tmp_path / "checkpoint-1").mkdir()
     before = contents(tmp_path)
@@ -53,41 +52,18 @@ def test_the_same_settings_resume_the_run_also_in_a_moved_folder(tmp_path: Path)
     assert contents(tmp_path) == before
 
 
-def test_settings_that_do_not_change_the_result_may_change(tmp_path: Path) -> None:
-    claim_run_folder(tmp_path, SETTINGS)
-    changed = {**SETTINGS, "save_steps": 7, "dataloader_num_workers": 4, "logging_steps": 1}
-    claim_run_folder(tmp_path, changed)
-    del changed["save_steps"]
-    claim_run_folder(tmp_path, changed)
-    assert yaml.safe_load((tmp_path / RECIPE_FILE).read_text())["save_steps"] == 100
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"learning_rate": 2e-5}, "learning_rate: 1e-05 then, 2e-05 now"),
-        ({"seed": 3}, "seed: 'not set' then, 3 now"),
-        ({"encoder": "roberta", "seed": 3}, "encoder: 'bert' then, 'roberta' now, seed: "),
-    ],
-)
-def test_other_settings_are_refused_with_both_values(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_only_settings_that_do_not_change_the_result_may_change(tmp_path):
     claim_run_folder(tmp_path, SETTINGS)
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match=f"a run of another recipe .*{message}"):
-        claim_run_folder(tmp_path, {**SETTINGS, **changes})
+    changed = {**SETTINGS, "save_steps": 7, "dataloader_num_workers": 4, "logging_steps": 1}
+    claim_run_folder(tmp_path, changed)
+    del changed["encoder"]
+    with pytest.raises(ValueError, match="another recipe .encoder: 'bert' then, 'not set' now, s"):
+        claim_run_folder(tmp_path, {**changed, "seed": 3})
     assert contents(tmp_path) == before
 
 
-def test_a_missing_setting_is_refused(tmp_path: Path) -> None:
-    claim_run_folder(tmp_path, SETTINGS)
-    fewer = {name: value for name, value in SETTINGS.items() if name != "learning_rate"}
-    with pytest.raises(ValueError, match="learning_rate: 1e-05 then, 'not set' now"):
-        claim_run_folder(tmp_path, fewer)
-
-
-def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     before = contents(tmp_path)
@@ -96,14 +72,7 @@ def test_a_folder_of_something_else_is_refused_and_not_changed(tmp_path: Path) -
     assert contents(tmp_path) == before
 
 
-def test_a_file_that_a_killed_process_left_is_ignored(tmp_path: Path) -> None:
-    (tmp_path / f".{RECIPE_FILE}.host-1.partial").write_text("encod")
-    claim_run_folder(tmp_path, SETTINGS)
-    claim_run_folder(tmp_path, SETTINGS)
-    assert (tmp_path / RECIPE_FILE).is_file()
-
-
-def test_a_record_holds_facts_versions_and_machine(tmp_path: Path) -> None:
+def test_a_record_holds_facts_versions_and_machine(tmp_path):
     record_run(tmp_path, {"seed": 4, "steps": 10})
     record = json.loads((tmp_path / RUN_FILE).read_text())
     assert record == {**describe_machine(), "seed": 4, "steps": 10}
@@ -112,34 +81,20 @@ def test_a_record_holds_facts_versions_and_machine(tmp_path: Path) -> None:
     assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
 
 
-def test_a_finished_folder_replaces_the_old_one(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "old").write_text("old")
-    with whole_folder(folder) as partial:
-        (partial / "weights").write_text("new")
-        assert contents(folder) == {"old": b"old"}
-    assert contents(tmp_path) == {"model/weights": b"new"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 @pytest.mark.parametrize("exists", [False, True])
-def test_an_error_leaves_the_old_folder_and_no_partial_one(
-    exists: bool, error: BaseException, tmp_path: Path
-) -> None:
+def test_an_error_leaves_the_old_folder_and_no_partial_one(exists, tmp_path):
     folder = tmp_path / "deep" / "model"
     if exists:
         folder.mkdir(parents=True)
         (folder / "old").write_text("old")
-    with pytest.raises(type(error)), whole_folder(folder) as partial:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), whole_folder(folder) as partial:  # noqa: PT012
         (partial / "weights").write_text("half of the wei")
-        raise error
+        raise KeyboardInterrupt
     assert contents(tmp_path) == ({"deep/model/old": b"old"} if exists else {})
     assert [entry.name for entry in folder.parent.iterdir()] == (["model"] if exists else [])
 
 
-def test_folders_that_a_killed_process_left_are_removed(tmp_path: Path) -> None:
+def test_a_finished_folder_replaces_old_and_partial_ones(tmp_path):
     for name, file in [("model", "old"), (".model.partial", "half"), (".model.replaced", "older")]:
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(file)

@@ -1,4 +1,4 @@
-"""An encoder without a model: its vectors are a hash of the text."""
+"""A stand-in for `Retriever` without a model: its vectors are a hash of the text."""
 
 import hashlib
 import time
@@ -21,20 +21,21 @@ def hash_vectors(titles: list[str], texts: list[str]) -> np.ndarray:
     return numbers.reshape(-1, DIMENSION).astype(np.float32)
 
 
-class StubEncoder:
+class HashRetriever:
     """What `encode_collection` uses of a `Retriever`.
 
     Args:
         seconds: that each call takes.
         log: file that gets the first text of each call when it begins.
         fingerprint: of the model.
-        fails_on: a text whose vector is NaN.
+        fails_on: a first text at which encoding fails.
         device: that it claims to be on.
     """
 
     dimension = DIMENSION
     contract = EncodingContract(query_max_length=8, passage_max_length=8)
     token_budget, dtype = 2048, "float32"
+    folder, settings = Path("stub"), {}
 
     def __init__(
         self,
@@ -49,16 +50,15 @@ class StubEncoder:
         self.seconds, self.log = seconds, log
         self.fingerprint, self.fails_on = fingerprint, fails_on
 
-    def encode_passages(self, passages: Dataset, *, progress: bool = False) -> np.ndarray:
+    def encode_passages(self, passages: Dataset) -> np.ndarray:
         rows = passages[:]
         if self.log:
             with self.log.open("a") as file:
                 file.write(f"{rows['text'][0]}\n")
         time.sleep(self.seconds)
-        vectors = hash_vectors(list(rows["title"]), list(rows["text"]))
-        if self.fails_on in rows["text"]:
-            vectors[list(rows["text"]).index(self.fails_on)] = np.nan
-        return vectors
+        if rows["text"][0] == self.fails_on:
+            raise OSError("No space left on device")
+        return hash_vectors(list(rows["title"]), list(rows["text"]))
 
 
 def make_passages(n: int) -> Dataset:

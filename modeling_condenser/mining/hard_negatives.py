@@ -1,0 +1,87 @@
+"""Files of hard negatives: one line a query, as mining writes and fine-tuning reads them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.text_files import plain_name, read_lines
+
+
+@dataclass(frozen=True)
+class HardNegatives:
+    """The hard negatives of one query.
+
+    Attributes:
+        query_id: the query.
+        positive_ids: passages judged relevant, and those that the cross-encoder considers relevant;
+            empty if the file names none.
+        negative_ids: best first; empty if no candidate remained.
+        negative_scores: the searcher's scores of the negatives.
+        positive_teacher_scores: the cross-encoder's scores (log-odds); None without one.
+        negative_teacher_scores: the same of the negatives.
+    """
+
+    query_id: str
+    positive_ids: tuple[str, ...] = ()
+    negative_ids: tuple[str, ...] = ()
+    negative_scores: tuple[float, ...] = ()
+    positive_teacher_scores: tuple[float, ...] | None = None
+    negative_teacher_scores: tuple[float, ...] | None = None
+
+    def line(self) -> str:
+        """The line of negatives.jsonl."""
+        return json_line({name: value for name, value in vars(self).items() if value is not None})
+
+
+def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
+    """Query id -> passages graded above 0, for the queries that have any."""
+    positives = {}
+    for query_id in collection.queries:
+        grades = collection.qrels.get(query_id, {})
+        positives[query_id] = tuple(passage_id for passage_id, g in grades.items() if g > 0)
+    return {query_id: ids for query_id, ids in positives.items() if ids}
+
+
+def json_line(record: dict[str, object]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
+    """Read a file of hard negatives.
+
+    Args:
+        file: JSON lines as `condenser mine` writes them; or, with the ending .tsv or .txt, lines of
+            query id, tab and passage ids separated by commas, as in train.negatives.tsv of
+            RocketQA's MS MARCO. Either may end in .gz.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is malformed.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no file of negatives {file}: correct the path, or create it with "
+            "`condenser mine`."
+        )
+    parse = _parse_table if plain_name(file).endswith((".tsv", ".txt")) else _parse_json
+    for number, line in read_lines(file):
+        try:
+            yield parse(line)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{file}:{number}: {line!r:.80} are no hard negatives ({error}); expected JSON as "
+                "`condenser mine` writes it, or in .tsv a query id, a tab, and ids with commas."
+            ) from error
+
+
+def _parse_table(line: str) -> HardNegatives:
+    query_id, negatives = line.split("\t")
+    return HardNegatives(query_id, negative_ids=tuple(filter(None, negatives.split(","))))
+
+
+def _parse_json(line: str) -> HardNegatives:
+    record = json.loads(line)
+    lists = {f.name: tuple(record[f.name]) for f in fields(HardNegatives)[1:] if f.name in record}
+    return HardNegatives(str(record["query_id"]), **lists)

@@ -1,0 +1,69 @@
+"""Find passages by id, and passages with the same text."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+_BATCH_ROWS = 50_000
+
+
+class PassageIndex:
+    """Finds the rows of passages by their ids, and tells which of them have the same text.
+
+    Ids and texts are represented by 64-bit hashes, so a passage takes 24 bytes of memory. Two of 10
+    million passages have the same hash with a probability of 3e-6.
+
+    Args:
+        passages: columns `_id` (unique), `title`, `text`; N rows.
+        progress: whether to show a bar.
+
+    Attributes:
+        content: hashes of the texts (of the titles, where the text is empty), (N,) int64.
+    """
+
+    def __init__(self, passages: Dataset, *, progress: bool = True):
+        self._passages = passages
+        ids = np.empty(len(passages), dtype=np.int64)
+        self.content = np.empty(len(passages), dtype=np.int64)
+        table = passages.select_columns(["_id", "title", "text"]).with_format("arrow")
+        with tqdm(
+            total=len(passages), desc="indexing passages", delay=2, disable=not progress
+        ) as bar:
+            for first in range(0, len(passages), _BATCH_ROWS):
+                batch = table[first : first + _BATCH_ROWS].to_pydict()
+                rows = slice(first, first + len(batch["_id"]))
+                pairs = zip(batch["title"], batch["text"], strict=True)
+                ids[rows] = [hash(passage_id) for passage_id in batch["_id"]]
+                self.content[rows] = [hash(text or f"\0{title}") for title, text in pairs]
+                bar.update(len(batch["_id"]))
+        self._order = np.argsort(ids, kind="stable")
+        self._ids = ids[self._order]
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """The rows of ids, (n,) int64; an id that no passage has is a ValueError."""
+        wanted = np.fromiter(map(hash, ids), np.int64, len(ids))
+        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        missing = np.flatnonzero(self._ids[places] != wanted)
+        if len(missing):
+            raise ValueError(
+                f"The collection has no passage {ids[missing[0]]!r}: use ids and passages of the "
+                "same release."
+            )
+        return self._order[places]
+
+    def read(self, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Passage id -> title and text."""
+        unique = list(dict.fromkeys(ids))
+        rows = self.rows(unique).tolist()
+        return dict(zip(unique, read_rows(self._passages, rows), strict=True))
+
+
+def read_rows(passages: Dataset, rows: Sequence[int]) -> list[tuple[str, str]]:
+    """Titles and texts of passages, in the order of the rows."""
+    # Reading in the order of the file is several times as fast as in any other.
+    unique, inverse = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+    found = passages[unique]
+    pairs = list(zip(found["title"], found["text"], strict=True))
+    return [pairs[i] for i in inverse]

@@ -1,0 +1,100 @@
+"""Parts of the miner: judging in rounds, the index of passages, run files."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from modeling_condenser.mining.candidates import Candidate
+from modeling_condenser.mining.miner import Verdict, select
+from modeling_condenser.mining.passage_index import PassageIndex
+from modeling_condenser.mining.run_file import RunFile
+from modeling_condenser.retrieval.runs import rank_passages
+from tests.mining.making import make_passages, make_run_file
+
+REASONS = [None, None, "answer", "cross_encoder", "relabelled_as_positive"]
+
+
+@pytest.mark.parametrize(("seed", "n"), [(0, 1), (2, 8), (3, None)])
+def test_selection_equals_judging_one_candidate_after_another(seed, n):
+    rng = random.Random(seed)
+    orders = {}
+    for i in range(12):
+        ranks = rng.sample(range(1, 60), rng.choice([0, 1, 5, 40]))
+        orders[f"q{i}"] = [Candidate(rank, f"p{rank}", float(-rank)) for rank in ranks]
+    verdicts = {
+        (query_id, candidate.passage_id): Verdict(rng.choice(REASONS), rng.random())
+        for query_id, order in orders.items()
+        for candidate in order
+    }
+    judged: list[tuple[str, str]] = []
+
+    def judge(pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        judged.extend(pairs)
+        return [verdicts[pair] for pair in pairs]
+
+    dropped: Counter[str] = Counter()
+    selections = select(orders, judge, n=n, dropped=dropped)
+    expected_dropped: Counter[str] = Counter()
+    needed = 0
+    for query_id, order in orders.items():
+        taken, relabelled = [], []
+        for candidate in order:
+            if n is not None and len(taken) == n:
+                break
+            needed += 1
+            reason, score = verdicts[query_id, candidate.passage_id]
+            if reason is None:
+                taken.append((candidate.rank, score))
+                continue
+            expected_dropped[reason] += 1
+            if reason == "relabelled_as_positive":
+                relabelled.append((candidate.rank, score))
+        own = selections[query_id]
+        assert [(c.rank, c.teacher_score) for c in own.negatives] == sorted(taken)
+        assert [(c.rank, c.teacher_score) for c in own.relabelled] == sorted(relabelled)
+    assert list(selections) == list(orders)
+    assert dropped == expected_dropped
+    assert len(judged) == len(set(judged))
+    assert needed <= len(judged) <= 2 * needed + len(orders)
+
+
+def test_passages_are_found_by_id_and_equal_texts_have_equal_content(monkeypatch):
+    monkeypatch.setattr("modeling_condenser.mining.passage_index._BATCH_ROWS", 2)
+    texts = {"a": "same", "b": "other", "c": "same", "d": "same ", "e": "", "f": "", "g": ""}
+    index = PassageIndex(make_passages(texts, titles={"c": "title", "e": "x", "f": "y", "g": "x"}))
+    assert index.rows(["g", "a", "d", "g"]).tolist() == [6, 0, 3, 6]
+    assert index.read(["c", "a", "c"]) == {"c": ("title", "same"), "a": ("", "same")}
+    assert index.read([]) == {}
+    contents = dict(zip(texts, index.content.tolist(), strict=True))
+    equal = {(x, y) for x in texts for y in texts if x < y and contents[x] == contents[y]}
+    assert equal == {("a", "c"), ("e", "g")}  # without a text, the title counts
+    with pytest.raises(ValueError, match="no passage 'z'"):
+        index.rows(["a", "z"])
+
+
+def test_the_queries_of_a_run_file_are_read_in_any_order(tmp_path):
+    whole = make_run_file(tmp_path / "run")
+    run = RunFile(tmp_path / "run", whole)
+    for depth in (1, 1000):
+        found = run.search(dict.fromkeys(["q22", "q0", "unknown", "q7", "q8"], ""), depth=depth)
+        assert list(found) == ["q22", "q0", "q8"]
+        for query_id, scores in found.items():
+            assert list(scores.items()) == rank_passages(whole[query_id])[:depth]
+
+
+def test_blank_lines_tabs_and_other_alphabets_are_read(tmp_path):
+    content = "\n\nq1\tQ0\tpé\t1\t1.5\tt\r\n\n  q1 Q0 日本 2 1e-3 t\n\nq2 Q0 a 1 -3 t"
+    (tmp_path / "run").write_bytes(content.encode())
+    found = RunFile(tmp_path / "run", ["q1"]).search({"q2": "", "q1": ""}, depth=9)
+    assert found == {"q2": {"a": -3.0}, "q1": {"pé": 1.5, "日本": 0.001}}
+
+
+def test_a_malformed_run_file_is_refused(tmp_path):
+    (tmp_path / "run").write_text("q1 Q0 a 1 2.0 t\nq1 Q0 c 1 nan t\n")
+    with pytest.raises(ValueError, match="the line 'q1 Q0 c 1 nan t' is malformed"):
+        RunFile(tmp_path / "run", ["q1"]).search({"q1": ""}, depth=9)
+    (tmp_path / "run").write_text("q1 Q0 a 1 2 t\nq2 Q0 c 1 2 t\nq1 Q0 d 1 2 t\n")
+    with pytest.raises(ValueError, match="the lines of query 'q1'"):
+        RunFile(tmp_path / "run", ["q1"])
