@@ -25,18 +25,18 @@ from modeling_condenser import masked_lm_from_encoder
 from modeling_condenser.pretraining.trainer import train_seconds
 from modeling_condenser.publishing.export import save_tokenizer
 from modeling_condenser.repository.card import CARD_FILE
-from modeling_condenser.repository.card_facts import CURVES_FILE
 from modeling_condenser.repository.citations import cite
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.curves import draw_curves
 from modeling_condenser.repository.provenance import (
     PRETRAINING,
     Stage,
+    label_stages,
     read_stage,
     write_provenance,
 )
 from modeling_condenser.repository.training_log import thin_log
-from modeling_condenser.repository.training_section import label_stages, training_section
+from modeling_condenser.repository.training_section import CURVES_FILE, training_section
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"

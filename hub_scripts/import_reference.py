@@ -29,19 +29,10 @@ def run(words: list[str]) -> None:
         late_mlm=arguments.late_mlm == "true",
         tokenizer=arguments.tokenizer,
     )
-    stage = read_provenance(out)[-1]
-    facts, split = stage.run, stage.recipe
-    encoder = facts["backbone"]
-    backbone, head = facts["files"]["backbone"], facts["files"]["head"]
+    facts = read_provenance(out)[-1].run
     print(f"checkpoint: {out}")
-    print(
-        f"  backbone: {encoder['model_type']}, {encoder['num_hidden_layers']} layers, "
-        f"{backbone['tensors']} tensors of {backbone['name']}"
-    )
-    print(
-        f"  head: {split['n_head_layers']} layers, {head['tensors']} tensors of {head['name']}; "
-        f"reads the tokens of layer {split['skip_from']}"
-    )
+    for part, file in facts["files"].items():
+        print(f"  {part}: {file['tensors']} tensors of {file['name']}")
     print(f"  left out: {', '.join(facts['left_out']) or 'nothing'}")
     print(f"next: condenser export {out} ENCODER")
 

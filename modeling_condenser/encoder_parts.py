@@ -1,12 +1,14 @@
-"""How a Condenser uses the layers and the LM head of any encoder.
+"""How a Condenser uses the layers and the LM head of any encoder, and its CLS vector.
 
 Travels to the Hub with `modeling_condenser.py`.
 """
 
 import copy
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -126,6 +128,23 @@ def replace_cls(
     if starts is None:
         return torch.cat([cls, hidden[:, 1:]], dim=1)
     return hidden.index_copy(1, starts[:-1].long(), cls.to(hidden.dtype))
+
+
+def write_cls_pooling(folder: Path, dimension: int) -> None:
+    """Write the files by which sentence-transformers 6 takes CLS, not the mean of the tokens."""
+    modules = {"": "base.modules.transformer.Transformer"}
+    modules["1_Pooling"] = "sentence_transformer.modules.pooling.Pooling"
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (path, kind) in enumerate(modules.items())
+    ]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in {
+        "modules.json": listed,
+        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": "cls"},
+        "config_sentence_transformers.json": {"similarity_fn_name": "dot"},
+    }.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
 def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:

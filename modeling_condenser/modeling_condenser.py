@@ -42,10 +42,10 @@ from .encoder_parts import (
     replace_cls,
     select_cls,
     take_lm_head,
+    write_cls_pooling,
 )
 from .losses import IGNORE_INDEX, MaskedTokens, bag_of_words_loss, mlm_losses, sum_losses
 
-# The class with which each Auto class opens a checkpoint.
 AUTO_MAP = {
     "AutoConfig": "configuration_condenser.CondenserConfig",
     "AutoModel": "modeling_condenser.CondenserModel",
@@ -65,8 +65,7 @@ class CondenserForPreTrainingOutput(ModelOutput):
         bow_loss: () bag-of-words loss of the late CLS, before its weight; with `bow_targets` only.
         head_logits: (B, T, V) predictions of the Condenser head; without `labels` only.
         logits: (B, T, V) predictions of the backbone's late output; without `labels` only.
-        hidden_states: of the backbone, each (B, T, H), on request.
-        attentions: of the backbone, each (B, heads, T, T), on request.
+        hidden_states: of the backbone, each (B, T, H), on request; likewise `attentions`.
         cls_late: (B, H) the dense vectors of the blocks.
     """
 
@@ -96,15 +95,22 @@ class CondenserPreTrainedModel(PreTrainedModel):
         backbone: Any = self.base_model
         backbone.encoder._init_weights(module)
 
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """False, so that `_init_weights` is called for modules without own parameters, too."""
-        return False  # ModernBERT initialises its layers through such modules
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Initialise modules without own weights, too, which the library skips in custom code."""
+        new = [m for m in self.modules() if not getattr(m, "_is_hf_initialized", False)]
+        super().initialize_weights()  # ModernBERT initialises its layers through such modules
+        for module in reversed(new):
+            if not any(True for _ in module.parameters(recurse=False)):
+                self._init_weights(module)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save weights, configuration and the code that every Auto class needs to open them."""
         self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            encoder: Any = self.config.encoder_config
+            write_cls_pooling(Path(save_directory), encoder.hidden_size)
 
 
 class CondenserModel(CondenserPreTrainedModel):
@@ -182,16 +188,12 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
         """Start from an encoder and its LM head, with a new Condenser head if the class has one.
 
-        Args:
-            name_or_path: Hub name or folder of an encoder, or "starter".
-            **kwargs: as for `masked_lm_from_encoder` or `condenser_from_encoder`.
+        Arguments are those of `masked_lm_from_encoder` or `condenser_from_encoder`.
         """
         return getattr(_package("pretraining.warm_start"), cls._warm_start)(name_or_path, **kwargs)
 
     def save_encoder(self, folder: str | Path, *, tokenizer: Any = None) -> Path:
-        """Save the backbone as a plain encoder's repository; needs the condenser package.
-
-        `AutoModel` and `SentenceTransformer` (with CLS pooling) open it without remote code.
+        """Save the backbone as a plain encoder, which opens without remote code.
 
         Args:
             folder: new or empty.
@@ -306,8 +308,8 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         """Open a pre-training checkpoint, with all its weights.
 
         Args:
-            pretrained_model_name_or_path: Hub name or folder of a Condenser checkpoint.
-            *args: as for `PreTrainedModel.from_pretrained`, like `**kwargs`.
+            pretrained_model_name_or_path: as for `PreTrainedModel.from_pretrained`, like the rest.
+            *args: see there.
             new_head: accept a checkpoint without a Condenser head and start a new one.
 
         Raises:
@@ -315,11 +317,10 @@ class CondenserForPreTraining(CondenserForMaskedLM):
                 (section 3.4), so a missing head is an error without `new_head`.
         """
         wants_info = kwargs.pop("output_loading_info", False)
-        model, info = super().from_pretrained(
-            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-        )
+        name = pretrained_model_name_or_path
+        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         missing = {key for key in info["missing_keys"] if not (new_head and _is_of_head(key))}
-        refuse_incomplete(pretrained_model_name_or_path, missing, set(info["unexpected_keys"]))
+        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
 
     def encode(
@@ -416,7 +417,6 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             return CondenserForPreTrainingOutput(cls_late=cls_late.flatten(0, 1))
         cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
         cls_late = cls_late.flatten(0, 1)  # (B, H)
-
         loss = head_loss = late_loss = bow_loss = head_logits = logits = None
         if labels is None:
             head_logits, logits = self.lm_head(cd), self.lm_head(late)  # (B, T, V)

@@ -19,7 +19,7 @@ from modeling_condenser.repository.provenance import (
     read_provenance,
     write_provenance,
 )
-from modeling_condenser.repository.readiness_log import readiness_entries
+from modeling_condenser.repository.readiness import readiness_entries
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,

@@ -8,7 +8,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.repository.readiness_log import SAMPLE, is_readiness
+from modeling_condenser.repository.readiness import SAMPLE, is_readiness
 
 from .readiness import Instruments, measure_readiness
 from .subject import Subject
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class ReadinessCallback(TrainerCallback):
     """Measures the model at the start, every so many steps, and at the end.
 
-    The figures are entries of their own in the trainer's log (`repository/readiness_log.py`): they
+    The figures are entries of their own in the trainer's log (`repository/readiness.py`): they
     are reported like losses, saved with checkpoints, and the run's record and card are made from
     them. Weights, gradients, random states, modes and attention back-end are as if nothing had
     been measured. Only the first process measures; the others wait for it. The time that it takes

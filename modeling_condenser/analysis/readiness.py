@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
-from modeling_condenser.repository.readiness_log import (
+from modeling_condenser.repository.readiness import (
     ENTROPY,
     EVEN_ENTROPY,
     FEW_SHOT,
@@ -56,7 +56,7 @@ class Readiness:
     seconds: float = 0.0
 
     def logs(self) -> dict[str, float]:
-        """As an entry of a training log (`repository/readiness_log.py`)."""
+        """As an entry of a training log (`repository/readiness.py`)."""
         condensing = {} if self.condensing is None else asdict(self.condensing)
         layers = enumerate(self.entropy.layers, start=1)
         return {

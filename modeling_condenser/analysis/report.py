@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modeling_condenser.repository.curves import draw_entropies, draw_readiness
 from modeling_condenser.repository.markdown import escape, table
-from modeling_condenser.repository.readiness_curves import draw_entropies, draw_readiness
-from modeling_condenser.repository.readiness_log import titled_measures
-from modeling_condenser.repository.readiness_section import (
+from modeling_condenser.repository.readiness import (
     ENTROPY_FILE,
     HOW_TO_READ,
     readiness_table,
+    titled_measures,
 )
-from modeling_condenser.repository.readiness_section import READINESS_FILE as CURVES_FILE
+from modeling_condenser.repository.readiness import READINESS_FILE as CURVES_FILE
 
 from .readiness import Readiness
 from .run_models import Measurable

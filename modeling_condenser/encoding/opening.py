@@ -24,6 +24,7 @@ from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
     MODULES_FILE,
     find_model_folder,
+    is_checkpoint,
     module_paths,
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
@@ -97,7 +98,7 @@ def _open(
     if (folder / CONTRACT_FILE).is_file():
         contract = dataclasses.replace(EncodingContract.load(folder), **stated)
         return _with_pooling(_open_transformer(folder), contract, device), contract
-    if (folder / MODULES_FILE).is_file():
+    if (folder / MODULES_FILE).is_file() and not is_checkpoint(folder):
         kind = read_modules_config(folder).get("model_type", SentenceTransformer.__name__)
         if kind != SentenceTransformer.__name__:
             raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")

@@ -1,1 +1,1 @@
-"""The Hub: files fetched and checked, folders committed whole, and what went wrong in words."""
+"""Fetch models from the Hub, and push to it."""

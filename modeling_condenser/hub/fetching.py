@@ -1,20 +1,21 @@
-"""Repositories of the Hub in the local cache: a name in; a folder with checked files out."""
+"""Fetch repositories and training checkpoints from the Hub."""
 
-import time
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.utils.sha import git_hash
+from transformers.trainer import TRAINER_STATE_NAME
 
-from modeling_condenser.runs.whole_files import checksum_file
+from modeling_condenser.runs.checkpoints import is_complete, last_whole_checkpoint
+from modeling_condenser.runs.run_folder import whole_folder
 
 from .errors import HubError, hub_errors
-from .retries import retrying
 
 RepositoryType = Literal["model", "dataset", "space"]
-_SHA256_DIGITS, _SHA1_DIGITS = 64, 40
+LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 
 
 class HubName(NamedTuple):
@@ -36,62 +37,60 @@ def fetch(
     only: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
 ) -> Path:
-    """Fetch a repository, or what of it is needed, into the Hub's cache.
-
-    Each file that this call downloads is hashed and compared with the checksum that the Hub gave
-    for it: the client itself compares lengths only.
+    """Fetch a repository into the Hub's cache.
 
     Args:
         name: `owner/name` or `owner/name@revision`.
         repo_type: kind of repository.
         only: patterns of the files to fetch; all by default.
-        without: patterns of files to leave.
-
-    Returns:
-        The folder of the revision in the cache; it may hold files of earlier calls too.
+        without: patterns of files to leave out.
 
     Raises:
-        NotOnHubError: it is not there, may not be seen, or the Hub cannot be reached and it was not
-            fetched before.
-        HubError: anything else, such as a file that differs from its checksum, which is removed.
+        NotOnHubError: it does not exist on the Hub, or may not be read.
+        HubError: the Hub failed, or cannot be reached and the files are not in the cache.
     """
     repository, revision = HubName.parse(name)
-    started = time.time()
     with hub_errors(f"fetch {name}"):
-        folder = Path(
-            retrying(
-                lambda: snapshot_download(
-                    repository,
-                    repo_type=repo_type,
-                    revision=revision,
-                    allow_patterns=list(only) if only is not None else None,
-                    ignore_patterns=list(without) if without is not None else None,
-                )
-            )
+        folder = snapshot_download(
+            repository,
+            repo_type=repo_type,
+            revision=revision,
+            allow_patterns=None if only is None else list(only),
+            ignore_patterns=None if without is None else list(without),
         )
-    _check_downloads(folder, name, since=started)
-    return folder
+    return Path(folder)
 
 
-def _check_downloads(folder: Path, name: str, *, since: float) -> None:
-    """Compare new files of the cache with their names, which are their checksums."""
-    for file in folder.rglob("*"):
-        if not file.is_symlink():  # a cache without links does not keep the checksums
-            continue
-        blob = file.resolve()
-        if blob.is_file() and blob.stat().st_mtime >= since - 1 and not _is_intact(blob):
-            file.unlink()
-            blob.unlink()
-            raise HubError(
-                f"Cannot use {file.relative_to(folder)} of {name}: what came differs from the "
-                "checksum that the Hub gives. It was removed; fetch it again, and if this is said "
-                "again, something between here and the Hub changes the file."
-            )
+def fetch_checkpoint(name: str, run_folder: Path) -> Path:
+    """Copy the last checkpoint that a run pushed into a run folder, to resume from it.
+
+    Args:
+        name: `owner/name` or `owner/name@revision`, pushed with `hub_strategy="checkpoint"`.
+        run_folder: of the local run.
+
+    Returns:
+        `run_folder/checkpoint-N`, or a later local checkpoint.
+
+    Raises:
+        HubError: the repository does not exist, or holds no complete checkpoint.
+    """
+    fetched = fetch(name, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
+    if not is_complete(fetched):
+        raise HubError(
+            f"{name} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
+            f'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
+            "(owner/name@COMMIT)."
+        )
+    step = _step(fetched)
+    local = last_whole_checkpoint(run_folder)
+    if local is not None and _step(local) >= step:
+        return local
+    checkpoint = run_folder / f"checkpoint-{step}"
+    with whole_folder(checkpoint) as partial:
+        shutil.copytree(fetched, partial, dirs_exist_ok=True)  # files instead of the cache's links
+    return checkpoint
 
 
-def _is_intact(blob: Path) -> bool:
-    if len(blob.name) == _SHA256_DIGITS:
-        return checksum_file(blob) == blob.name
-    if len(blob.name) == _SHA1_DIGITS:
-        return git_hash(blob.read_bytes()) == blob.name
-    return True  # an ETag that is no checksum
+def _step(checkpoint: Path) -> int:
+    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    return int(state["global_step"])

@@ -1,8 +1,9 @@
-"""A model's name in; its folder out, downloaded where it is not here."""
+"""Find the folder of a model by its name, and download it if needed."""
 
 import importlib.metadata
 import json
 from pathlib import Path
+from typing import Any
 
 from .errors import NotOnHubError
 from .fetching import fetch
@@ -21,9 +22,7 @@ _WITHOUT_WEIGHTS = ("Pooling", "Normalize")
 
 
 def resolve_encoder_name(name: str | Path) -> str:
-    """The folder of the encoder that comes with this package for "starter"; else the name itself.
-
-    The bundled encoder goes before a folder of that name: write `./starter` for the folder.
+    """The folder of the bundled encoder for "starter"; any other name unchanged.
 
     Raises:
         FileNotFoundError: files of the bundled encoder are missing.
@@ -33,45 +32,41 @@ def resolve_encoder_name(name: str | Path) -> str:
     missing = [file for file in _STARTER_FILES if not (STARTER_FOLDER / file).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"The encoder {STARTER!r} that comes with condenser is incomplete: {STARTER_FOLDER} "
-            f"lacks {', '.join(missing)}. Install condenser again, or name another encoder; a "
-            f"folder of your own is written ./{STARTER}."
+            f"The bundled encoder {STARTER!r} lacks {', '.join(missing)}: install condenser again. "
+            f"A folder of your own is named ./{STARTER}."
         )
     return str(STARTER_FOLDER)
 
 
 def is_starter(name: str) -> bool:
-    """Whether a name or a path is that of the encoder that comes with this package."""
+    """Whether a name or path is that of the bundled encoder."""
     return name in (STARTER, str(STARTER_FOLDER))
 
 
 def describe_starter() -> str:
-    """What a model card calls the bundled encoder: by the version of the package it came with."""
+    """Name of the bundled encoder on cards, with the version of the package."""
     try:
         return f"{STARTER_TITLE} {importlib.metadata.version('condenser')}"
-    except importlib.metadata.PackageNotFoundError:  # run from its source, not installed
+    except importlib.metadata.PackageNotFoundError:  # not installed
         return STARTER_TITLE
 
 
 def find_model_folder(model: str | Path) -> Path:
-    """The folder of a model, downloaded where it is a Hub name.
-
-    Only configuration, tokenizer and one set of weights are downloaded.
+    """The folder of a model; of a model on the Hub the files that it needs are downloaded.
 
     Args:
         model: a folder, "starter", `owner/name`, or `owner/name@revision`.
 
     Raises:
-        FileNotFoundError: there is neither a folder nor a Hub model of that name, or the Hub cannot
-            be reached and the model was not downloaded before.
-        OSError: the Hub answered with an error, or a file differs from its checksum.
+        FileNotFoundError: there is neither a folder nor a Hub model of that name.
+        OSError: the Hub failed, or cannot be reached and the model is not in the cache.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         return Path(name)
     missing = (
-        f"There is no encoder {name!r}: expected a folder that exists, or the name of a model on "
-        "the Hub, such as owner/name."
+        f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, such "
+        "as owner/name."
     )
     is_path = Path(name).exists() or Path(name).is_absolute() or name.startswith(".")
     if is_path or name.partition("@")[0].count("/") > 1:
@@ -85,7 +80,7 @@ def find_model_folder(model: str | Path) -> Path:
 
 
 def _lacking_weights(folder: Path) -> list[str]:
-    """Patterns of the older weight files, for the folders of modules without newer ones."""
+    """Patterns of pickled weights, for modules that have no safetensors."""
     return [
         f"{path}/{_OLD_WEIGHTS}" if path else _OLD_WEIGHTS
         for path, kind in module_paths(folder).items()
@@ -93,10 +88,21 @@ def _lacking_weights(folder: Path) -> list[str]:
     ]
 
 
-def module_paths(folder: Path) -> dict[str, str]:
-    """Where a model's modules lie, below its folder, and what they are: path -> class.
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's config.json; empty if there is none."""
+    file = folder / CONFIG_FILE
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
-    A model that is not of sentence-transformers has one, its encoder, in the folder itself.
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder holds a pre-training checkpoint, which has a Condenser's config."""
+    return read_config(folder).get("model_type") == "condenser"
+
+
+def module_paths(folder: Path) -> dict[str, str]:
+    """Subfolder -> class name of each sentence-transformers module.
+
+    A model without sentence-transformers modules has one: its encoder, in the folder itself.
     """
     file = folder / MODULES_FILE
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Opening weights without the library's reports and bars, where what they report is checked."""
+"""Open weights without transformers' reports and progress bars."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,7 @@ from transformers.utils import logging
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Silence transformers' tables of missing weights and its progress bars."""
+    """Silence reports of missing weights, where the caller checks them, and progress bars."""
     with ExitStack() as restored:
         restored.callback(logging.set_verbosity, logging.get_verbosity())
         if logging.is_progress_bar_enabled():

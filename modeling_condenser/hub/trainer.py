@@ -1,22 +1,22 @@
-"""A Trainer that loses nothing: whole checkpoints, and repositories that load after every push.
+"""A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
-Mixed into the library's Trainer, or into one that is made from it. The library's own pushes leave
-out code and card and send a pickle of the arguments, and its two commits can part; here each push
-is one commit of a whole repository.
+The library's own pushes during training leave out code and card, and send a pickle of the
+arguments. While training they are switched off by the library's own arguments, and a callback does
+their work after each checkpoint; no private method is overridden.
 """
 
 import logging
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from transformers import Trainer
+from huggingface_hub import HfApi
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
-from transformers.utils.hub import PushInProgress
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
 from modeling_condenser.runs.checkpoints import (
     MANIFEST,
@@ -26,32 +26,29 @@ from modeling_condenser.runs.checkpoints import (
 )
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .checkpoint_fetching import LAST_CHECKPOINT, fetch_checkpoint
-from .commits import Committed, Target, commit
-from .errors import HubError, hub_errors
-from .retries import retrying
+from .commits import STALE_WEIGHTS, Committed, Target, commit_folder
+from .fetching import LAST_CHECKPOINT, fetch_checkpoint
 
 logger = logging.getLogger(__name__)
 
-_STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
-
 
 class WholeTrainer(Trainer):
-    """What the trainers of this package share. `write_repository` is theirs to say.
+    """Base of the trainers of this package, which define `write_repository`.
 
-    With `push_to_hub=True`, `hub_strategy` means what it means for the library: "end" pushes by
+    With `push_to_hub=True`, `hub_strategy` means what it means in the library: "end" pushes by
     `push_to_hub()` only, "every_save" with every checkpoint, "checkpoint" with the training state
-    in `last-checkpoint/` too, "all_checkpoints" with each in its own folder. A push that fails
-    does not end the training; the next one sends what is missing.
+    in `last-checkpoint/` too, "all_checkpoints" with each in its own folder. Every push is one
+    commit of a repository that can be loaded. A push that fails does not end the training.
     """
 
-    @cached_property
-    def _pusher(self) -> ThreadPoolExecutor:
-        """One push after the other: each is compared with what the one before it left."""
-        return ThreadPoolExecutor(max_workers=1, thread_name_prefix="push")
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._api = HfApi()  # its background thread runs one upload after the other
+        self._last_upload: Future | None = None
+        self.add_callback(_SealAndPush(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Fill an empty folder with all that a repository of the model as it stands must hold.
+        """Fill an empty folder with the repository of the current model.
 
         Args:
             folder: to fill.
@@ -59,14 +56,12 @@ class WholeTrainer(Trainer):
         """
         raise NotImplementedError
 
-    # Checkpoints
-
     def find_resume(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to go on from.
+        """The checkpoint to resume from.
 
         Args:
             asked: a checkpoint folder; a repository of the Hub that holds one; None or True for
-                the last whole one of `output_dir`, if any; False to start anew.
+                the last complete one of `output_dir`, if any; False to start again.
         """
         if asked is False:
             return None
@@ -79,69 +74,56 @@ class WholeTrainer(Trainer):
         last = last_whole_checkpoint(run_folder)
         return str(last) if last else None
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save, seal, let older checkpoints go, and push.
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As `Trainer.train`; returns after the last push has ended."""
+        with self._own_checkpoints():
+            output = super().train(*args, **kwargs)
+        if self._last_upload is not None:
+            self._last_upload.exception()  # wait
+        return output
 
-        Raises:
-            OSError: the checkpoint could not be written; older ones are untouched.
-        """
-        run_folder = Path(str(self.args.output_dir))
-        folder = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        keep, self.args.save_total_limit = self.args.save_total_limit, None
+    @contextmanager
+    def _own_checkpoints(self) -> Iterator[None]:
+        """Switch off the library's pushes and removal of checkpoints."""
+        arguments = self.args
+        self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
+        arguments.push_to_hub, arguments.save_total_limit = False, None
         try:
-            if self.args.should_save:
-                (folder / MANIFEST).unlink(missing_ok=True)
-            super()._save_checkpoint(model, trial)
-            # Every process writes its random state into the checkpoint.
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                seal_checkpoint(folder)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            raise OSError(
-                f"Could not write {folder}: {error}. Older checkpoints are untouched: when the "
-                "cause (such as a full disk) is removed, the same command goes on from the last."
-            ) from error
+            yield
         finally:
-            self.args.save_total_limit = keep
-        if self.args.push_to_hub:
+            arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
+
+    def finish_checkpoint(self, folder: Path) -> None:
+        """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
+        self.accelerator.wait_for_everyone()  # each process writes its random state
+        if self.args.should_save:
+            seal_checkpoint(folder)
+        if self._is_pushing and self.is_world_process_zero():
             self._push_checkpoint(folder)
         if self.args.should_save:
-            drop_old_checkpoints(run_folder, keep=keep, best=self.state.best_model_checkpoint)
-
-    # Pushes
-
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Make the repository, before any training."""
-        token = token or self.args.hub_token
-        name = self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name
-        with hub_errors(f"make the repository {name}", token=token):
-            retrying(lambda: super(WholeTrainer, self).init_hf_repo(token=token, private=private))
+            best = self.state.best_model_checkpoint
+            drop_old_checkpoints(folder.parent, keep=self._keep, best=best)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: `write_repository` writes the card, which knows more."""
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing yet: the checkpoint is not sealed when the library asks for its push."""
+        """Do nothing: `write_repository` writes the card."""
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
-        """Push the model as of a checkpoint, and the checkpoint with it if that is wanted."""
-        if not self.is_world_process_zero():
-            return
+        """Push the model of a checkpoint, with its training state if the strategy says so."""
         strategy = HubStrategy(self.args.hub_strategy)
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        is_busy = self._last_upload is not None and not self._last_upload.done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
         staging = self._new_staging()
         self.write_repository(staging, checkpoint)
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        stale: tuple[str, ...] = _STALE_WEIGHTS
+        stale = list(STALE_WEIGHTS)
         if strategy == HubStrategy.CHECKPOINT:
             _add_training_state(checkpoint, staging / LAST_CHECKPOINT)
-            stale = (*stale, f"{LAST_CHECKPOINT}/*")
+            stale.append(f"{LAST_CHECKPOINT}/*")
         elif strategy == HubStrategy.ALL_CHECKPOINTS:
             _add_training_state(checkpoint, staging / checkpoint.name)
         message = f"Training in progress, step {self.state.global_step}"
-        self._start_push(staging, message, stale=stale)
+        target = Target(str(self.hub_model_id), self.args.hub_revision, token=self.args.hub_token)
+        self._upload(staging, target, message, stale).add_done_callback(_warn_of_failure)
 
     def push_to_hub(  # type: ignore[override]
         self,
@@ -152,79 +134,84 @@ class WholeTrainer(Trainer):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Committed | Future | None:
-        """Push the model as it stands, as a whole repository.
+        """Push the model as it is, as a whole repository.
 
-        Args:
-            commit_message: of the commit.
-            blocking: whether to return only when it is done.
-            token: by default `hub_token`, or the one that is logged in.
-            revision: branch; by default `hub_revision`.
-            private: whether a new repository is private.
-            **kwargs: for the library's card, which is not written.
+        The arguments are the library's; those for its own card are not used.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
 
         Raises:
-            HubError: the Hub refused, or could not be reached; the repository is as it was.
+            HubError: the Hub failed or refused.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
-        self._finish_current_push()
         staging = self._new_staging()
         self.accelerator.wait_for_everyone()
         self.write_repository(staging, None)
         if not self.is_world_process_zero():
             return None
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        future = self._start_push(
-            staging, commit_message or "End of training", token=token, revision=revision
+        target = Target(
+            str(self.hub_model_id),
+            revision=revision or self.args.hub_revision,
+            private=private,
+            token=token or self.args.hub_token,
         )
-        return future.result() if blocking else future
+        upload = self._upload(staging, target, commit_message or "End of training")
+        return upload.result() if blocking else upload
 
     def _new_staging(self) -> Path:
         staging = Path(str(self.args.output_dir)) / f".push-{self.state.global_step}"
         if self.is_world_process_zero():
-            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
             staging.mkdir(parents=True)
         return staging
 
-    def _start_push(
-        self,
-        staging: Path,
-        message: str,
-        *,
-        stale: tuple[str, ...] = _STALE_WEIGHTS,
-        token: str | None = None,
-        revision: str | None = None,
+    def _upload(
+        self, staging: Path, target: Target, message: str, stale: list[str] | None = None
     ) -> Future:
-        """Commit a folder in a thread of its own, and remove it then."""
-        target = Target(
-            str(self.hub_model_id),
-            revision=revision or self.args.hub_revision,
-            token=token or self.args.hub_token,
-        )
-        files = {
-            file.relative_to(staging).as_posix(): file
-            for file in sorted(staging.rglob("*"))
-            if file.is_file()
-        }
+        """Commit a folder in the background, and remove it afterwards."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
 
-        def push() -> Committed:
+        def upload() -> Committed:
             try:
-                return commit(files, target, message=message, stale=stale)
-            except HubError as error:
-                logger.warning("%s The training is not touched by it.", error)
-                raise
+                patterns = STALE_WEIGHTS if stale is None else stale
+                return commit_folder(staging, target, message=message, stale=patterns)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-        future = self._pusher.submit(push)
-        if self.push_in_progress is None or self.push_in_progress.is_done():
-            self.push_in_progress = PushInProgress([future])  # type: ignore
-        else:
-            self.push_in_progress.jobs.append(future)
-        return future
+        self._last_upload = self._api.run_as_future(upload)
+        return self._last_upload
+
+
+class _SealAndPush(TrainerCallback):
+    """Completes each checkpoint after the library has saved it."""
+
+    def __init__(self, trainer: WholeTrainer):
+        self.trainer = trainer
+
+    def _unseal(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Remove the marker of an earlier checkpoint of this step before it is written again."""
+        if control.should_save and args.should_save:
+            (_checkpoint(args, state) / MANIFEST).unlink(missing_ok=True)
+
+    on_step_end = on_epoch_end = on_evaluate = _unseal  # type: ignore[assignment]
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.trainer.finish_checkpoint(_checkpoint(args, state))
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _warn_of_failure(upload: Future) -> None:
+    if error := upload.exception():
+        logger.warning("%s The training continues.", error)
 
 
 def _add_training_state(checkpoint: Path, folder: Path) -> None:

@@ -69,7 +69,12 @@ def pretrain(
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
-    own = {name: value for name, value in settings.items() if not callbacks or name != READINESS}
+    if settings.get(READINESS) is not None and not callbacks:
+        raise ValueError(
+            f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
+            "analysis.while_training.pretrain_and_measure with the same settings, or leave it out."
+        )
+    own = {name: value for name, value in settings.items() if name != READINESS}
     recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER

@@ -29,7 +29,7 @@ from modeling_condenser.repository.provenance import (
     read_pretraining,
     write_provenance,
 )
-from modeling_condenser.repository.readiness_log import readiness_entries
+from modeling_condenser.repository.readiness import readiness_entries
 from modeling_condenser.repository.training_log import thin_log
 from modeling_condenser.runs.checkpoints import is_training_state
 from modeling_condenser.runs.run_folder import describe_machine

@@ -1,38 +1,20 @@
-"""What must not be published: files in, reasons to refuse them out, each with file and line.
-
-Pickles execute code where they are opened; tokens and keys are stolen within minutes; paths tell
-who works where, and mean nothing elsewhere.
-"""
+"""Find what must not be published: pickles, secrets and local paths."""
 
 import gzip
 import json
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from huggingface_hub import constants, get_token
 
-_PICKLES = (
-    ".bin",
-    ".ckpt",
-    ".dill",
-    ".h5",
-    ".joblib",
-    ".msgpack",
-    ".pickle",
-    ".pkl",
-    ".pt",
-    ".pth",
-)
-_TEXTS = (".json", ".jsonl", ".md", ".py", ".tsv", ".txt", ".yaml", ".yml", ".trec", ".jinja")
-# Vocabularies hold any string at all, so only what is certain is looked for in them.
-_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+_PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
 _PICKLE_START = re.compile(rb"\x80[\x02-\x05]")
-_LONGEST_LINE = 100_000  # of a line, what is searched for patterns
-
+# A vocabulary holds any string, so only the token and the paths of this machine are looked for.
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+_LONGEST_LINE = 100_000  # characters of a line that are searched
 _SECRETS = {
     "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
     "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
@@ -49,124 +31,77 @@ _SECRETS = {
     ),
 }
 _PATHS = {
-    "a path of a local machine": (
+    "a local path": (
         r"(?<![\w./:-])/(?:home|Users|root|mnt|tmp|var|scratch|workspace|data|srv|media|opt|private)"
         r"/[\w.-]+(?:/[\w.-]+)*|(?<![\w./:-])/root\b|\b[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|\bfile:///\S+"
     )
 }
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a file must not be published.
-
-    Attributes:
-        path: of the file, in the repository.
-        line: counted from 1; None where a file has no lines.
-        reason: what it holds, with secrets cut to their first characters.
-    """
-
-    path: str
-    line: int | None
-    reason: str
-
-    def __str__(self) -> str:
-        place = self.path if self.line is None else f"{self.path}, line {self.line}"
-        return f"{place}: {self.reason}"
-
-
-def find_refusals(files: Mapping[str, Path]) -> list[Refusal]:
-    """Look through files for what must not be published.
+def find_refusals(files: Mapping[str, Path]) -> list[str]:
+    """Every pickle, secret and local path in files; empty if they may be published.
 
     Args:
         files: path in the repository -> local file.
 
     Returns:
-        Every pickle, secret and local path that was found; empty if there is none.
+        Path, line and reason, with secrets cut to their first characters.
     """
-    return [refusal for path, file in sorted(files.items()) for refusal in _look(path, file)]
+    return [f"{path}{reason}" for path, file in sorted(files.items()) for reason in _check(file)]
 
 
-def _look(path: str, file: Path) -> Iterator[Refusal]:
-    pickle = _pickle_in(file)
-    if pickle:
-        yield Refusal(
-            path, None, f"{pickle}, which executes code where it is opened: save as safetensors"
-        )
+def _check(file: Path) -> Iterator[str]:
+    if _is_pickle(file):
+        yield ": a pickle, which can execute code: save it as safetensors"
     elif file.suffix == ".safetensors":
         try:
-            header = _safetensors_header(file)
+            yield from _search([_read_metadata(file)], {**_SECRETS, **_PATHS})
         except ValueError:
-            yield Refusal(path, None, "no whole safetensors file: save the model again")
-            return
-        yield from _look_at_lines(path, [header], numbered=False)
-    elif path.endswith(".gz"):
+            yield ": not a complete safetensors file: save the model again"
+    elif file.suffix == ".gz":
         with gzip.open(file, "rt", encoding="utf-8", errors="replace") as lines:
-            yield from _look_at_lines(path, lines, patterns=_SECRETS)
-    elif file.suffix in _TEXTS or _is_text(file):
-        is_vocabulary = Path(path).name in _VOCABULARIES
+            yield from _search(lines, _SECRETS)
+    elif b"\0" not in _start(file, 4096):
+        patterns = {} if file.name in _VOCABULARIES else {**_SECRETS, **_PATHS}
         with file.open(encoding="utf-8", errors="replace") as lines:
-            patterns = {} if is_vocabulary else {**_SECRETS, **_PATHS}
-            yield from _look_at_lines(path, lines, patterns=patterns)
+            yield from _search(lines, patterns)
 
 
-def _pickle_in(file: Path) -> str | None:
-    """What kind of pickle a file is, by its name and by its first bytes; None if it is none."""
-    if file.suffix in _PICKLES:
-        return f"a {file.suffix} file"
+def _start(file: Path, n_bytes: int) -> bytes:
     with file.open("rb") as stream:
-        start = stream.read(8)
-    if _PICKLE_START.match(start):
-        return "a pickle"
+        return stream.read(n_bytes)
+
+
+def _is_pickle(file: Path) -> bool:
+    """By name, first bytes, or content of an archive."""
+    start = _start(file, 256)
+    if file.suffix in _PICKLES or _PICKLE_START.match(start):
+        return True
     if start.startswith(b"PK") and zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
-            if any(name.endswith((".pkl", ".pickle")) for name in archive.namelist()):
-                return "an archive with a pickle"
-    if start.startswith(b"\x93NUMPY"):
-        with file.open("rb") as stream:
-            if b"'descr': '|O'" in stream.read(256):
-                return "an array of pickled objects"
-    return None
+            return any(name.endswith((".pkl", ".pickle")) for name in archive.namelist())
+    return start.startswith(b"\x93NUMPY") and b"'descr': '|O'" in start
 
 
-def _safetensors_header(file: Path) -> str:
-    """The JSON that a weight file begins with, which holds its metadata."""
+def _read_metadata(file: Path) -> str:
+    """The metadata of a safetensors file, as JSON."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         header = stream.read(min(length, 100_000_000))
     return json.dumps(json.loads(header).get("__metadata__", {}))
 
 
-def _is_text(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return b"\0" not in stream.read(4096)
-
-
-def _look_at_lines(
-    path: str,
-    lines: Iterator[str] | Sequence[str],
-    *,
-    patterns: Mapping[str, str] = {**_SECRETS, **_PATHS},
-    numbered: bool = True,
-) -> Iterator[Refusal]:
-    own = _own_strings()
-    compiled = [(what, re.compile(pattern)) for what, pattern in patterns.items()]
-    for number, line in enumerate(lines, start=1):
-        searched = line[:_LONGEST_LINE]
-        found = [(what, m.group()) for what, p in compiled if (m := p.search(searched))]
-        for what, text in own:
-            if text in line and not any(text in other or other in text for _, other in found):
-                found.append((what, text))
-        for what, text in found:
-            shown = text if "path" in what else f"{text[:4]}…"
-            yield Refusal(path, number if numbered else None, f"{what} ({shown})")
-
-
-def _own_strings() -> list[tuple[str, str]]:
-    """What gives this very machine and its user away, wherever it stands."""
+def _search(lines: Iterable[str], patterns: Mapping[str, str]) -> Iterator[str]:
     folders = {Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(constants.HF_HOME)}
-    # A folder such as /data alone may be anybody's.
-    paths = sorted(str(folder) for folder in folders if len(folder.parts) > 2)
-    token = get_token()
-    own = [("a path of this machine", path) for path in paths]
-    return [*own, ("the token that is logged in", token)] if token else own
+    # A short path such as /data may be on any machine.
+    own = [re.escape(str(folder)) for folder in folders if len(folder.parts) > 2]
+    searched = {**patterns, "a path of this machine": "|".join(own) or r"(?!)"}
+    if token := get_token():
+        searched["the token that is logged in"] = re.escape(token)
+    compiled = {what: re.compile(pattern) for what, pattern in searched.items()}
+    for number, line in enumerate(lines, start=1):
+        for what, pattern in compiled.items():
+            if match := pattern.search(line[:_LONGEST_LINE]):
+                shown = match[0] if "path" in what else f"{match[0][:4]}…"
+                yield f", line {number}: {what} ({shown})"
+                break

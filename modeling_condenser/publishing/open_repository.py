@@ -1,9 +1,9 @@
-"""Open a repository as a stranger does, and say what does not work: run in a process of its own.
+"""Open a repository as a user without this package does, in a process of its own.
 
     python open_repository.py FOLDER encoder|checkpoint
 
-Prints one line of JSON: a list of problems, empty if there is none. This package cannot be imported
-here, so a checkpoint has nothing but the code that it brings.
+Prints a JSON list of problems. This package cannot be imported here, so a checkpoint is opened by
+the code in its repository.
 """
 
 import json
@@ -17,11 +17,11 @@ TOLERANCE = 1e-4
 
 
 class _Absent:
-    """Keeps this package from being found."""
+    """Blocks imports of this package."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] in ("modeling_condenser", "hub_scripts"):
-            raise ModuleNotFoundError(f"{name} is not what a stranger has")
+            raise ModuleNotFoundError(f"{name} is blocked")
 
 
 def open_encoder(folder: str) -> list[str]:
@@ -31,64 +31,51 @@ def open_encoder(folder: str) -> list[str]:
     from transformers import AutoModel, AutoTokenizer
 
     model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
-    problems = _keys(info)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     contract = json.loads(Path(folder, "encoding_contract.json").read_text())
-    prompt, texts = contract["passage_prompt"], TEXTS
     vectors = []
-    with torch.no_grad():
-        for text in texts:
-            batch = tokenizer(
-                prompt + text,
-                truncation=True,
-                max_length=contract["passage_max_length"],
-                return_tensors="pt",
-                return_token_type_ids=contract["token_type_ids"],
-            )
-            hidden = model.eval()(**batch).last_hidden_state[0].float()  # (T, H)
-            pooled = {"cls": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0)}
-            vectors.append(pooled[contract["pooling"]])
+    for text in TEXTS:
+        batch = tokenizer(
+            contract["passage_prompt"] + text,
+            truncation=True,
+            max_length=contract["passage_max_length"],
+            return_tensors="pt",
+        )
+        hidden = model.eval()(**batch).last_hidden_state[0].float().detach()  # (T, H)
+        pooled = {"cls": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0)}
+        vectors.append(pooled[contract["pooling"]])
     expected = torch.stack(vectors)  # (2, H)
     if contract["similarity"] == "cosine":
         expected = torch.nn.functional.normalize(expected, dim=-1)
-    sentences = SentenceTransformer(folder, device="cpu")
-    found = torch.as_tensor(sentences.encode_document(texts)).float()
+    found = torch.as_tensor(SentenceTransformer(folder, device="cpu").encode_document(TEXTS))
+    problems = _lost_weights(info)
     if not torch.isfinite(expected).all():
-        problems.append("its vectors hold NaN or infinity")
+        problems.append("vectors hold NaN or infinity")
     elif found.shape != expected.shape or (found - expected).abs().max() > TOLERANCE:
-        problems.append("sentence-transformers gives other vectors than the encoding contract says")
+        problems.append("sentence-transformers and the encoding contract give different vectors")
     return problems
 
 
 def open_checkpoint(folder: str) -> list[str]:
-    """Open a pre-training checkpoint with the code that it brings, and compute its losses."""
+    """Open a pre-training checkpoint by its own code, and compute its losses."""
     import torch
-    from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+    from transformers import AutoModelForPreTraining, AutoTokenizer
 
-    whole, info = AutoModelForPreTraining.from_pretrained(
-        folder, trust_remote_code=True, output_loading_info=True
-    )
-    problems = _keys(info)
-    _, info = AutoModel.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
-    problems += _keys({**info, "unexpected_keys": []})
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    asked: dict[str, Any] = {"trust_remote_code": True}
+    whole, info = AutoModelForPreTraining.from_pretrained(folder, output_loading_info=True, **asked)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **asked)
     batch = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
     labels = torch.full_like(batch["input_ids"], -100)
     labels[0, 1] = batch["input_ids"][0, 1]
     with torch.no_grad():
         loss = whole.eval()(**batch, labels=labels).loss.item()
-    if not math.isfinite(loss):
-        problems.append(f"its loss is {loss}")
-    return problems
+    return [*_lost_weights(info), *([] if math.isfinite(loss) else [f"the loss is {loss}"])]
 
 
-def _keys(info: dict[str, Any]) -> list[str]:
-    problems = []
-    for name, what in (("missing_keys", "lacks"), ("unexpected_keys", "has no place for")):
-        keys = sorted(map(str, info[name]))
-        if keys:
-            problems.append(f"it {what} {len(keys)} weights, such as {keys[0]}")
-    return problems
+def _lost_weights(info: dict[str, Any]) -> list[str]:
+    named = {"missing_keys": "are missing", "unexpected_keys": "do not belong to it"}
+    lost = {what: sorted(map(str, info[name])) for name, what in named.items()}
+    return [f"{len(k)} weights {what}, such as {k[0]}" for what, k in lost.items() if k]
 
 
 def main() -> None:
@@ -96,7 +83,7 @@ def main() -> None:
     sys.meta_path.insert(0, _Absent())  # type: ignore[arg-type]
     try:
         problems = open_encoder(folder) if kind == "encoder" else open_checkpoint(folder)
-    except Exception as error:  # whatever it is, a stranger would meet it too
+    except Exception as error:  # a user would meet it too
         problems = [f"{type(error).__name__}: {error}"]
     sys.stdout.write(json.dumps(problems) + "\n")
 

@@ -1,160 +1,245 @@
-"""Model cards: made from what lies in a repository's folder, and nothing else.
+"""Write and read model cards.
 
-In: a folder with an encoder and its contract, or with a pre-training checkpoint; its provenance and
-its results, where they are there. Out: README.md with metadata for the Hub, and beside it the
-pictures of its training. What a person wrote on an earlier card stays.
+A card is rendered from `card.md.jinja` and the files of the repository, and from nothing else. Text
+that a person adds outside of the generated block is kept when the card is written again.
 """
 
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-from huggingface_hub import ModelCard, ModelCardData
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from huggingface_hub.utils import validate_repo_id, yaml_dump
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import validate_repo_id
 
+from modeling_condenser.hub.model_folder import read_config
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import whole_file
 
-from .card_facts import CURVES_FILE, CardFacts, read_facts
-from .card_sections import make_sections
-from .curves import draw_curves, has_curves
-from .markers import find_repository, merge_sections, repository_comment, split_sections
-from .metadata import make_metadata, merge_metadata
-from .readiness_section import draw_pictures
-from .snippets import PLACEHOLDER
-from .training_section import label_stages
-
-__all__ = ["CARD_FILE", "PLACEHOLDER", "read_card", "write_card"]
+from . import markdown
+from .citations import cite
+from .contract import CONTRACT_FILE, EncodingContract
+from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
+from .provenance import FINETUNING, Stage, label_stages, read_provenance
+from .publishable import hub_name
+from .readiness import (
+    ENTROPY_FILE,
+    EVEN_ENTROPY,
+    HOW_TO_READ,
+    READINESS_FILE,
+    entropy_lines,
+    first_and_last,
+    readiness_table,
+)
+from .results import DIGITS, EvaluationResult, read_results
+from .training_section import CURVES_FILE, training_section
 
 CARD_FILE = "README.md"
-_FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-_NOTE = (
-    "<!-- What stands between comments named condenser:… is written anew with every evaluation and "
-    "upload. Your own text is kept anywhere else. -->"
-)
+PLACEHOLDER = "OWNER/NAME"
+"""Stands in the card's examples until the repository has a name."""
+
+_TEMPLATE = Path(__file__).with_name("card.md.jinja")
+# Earlier versions wrote one such block for each section.
+_GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
+_ORIGINS = {  # the objective that says most about an encoder first
+    "cocondenser": "condensed, and contrasted over its corpus (Gao & Callan 2021, 2022)",
+    "condenser": "condensed for dense retrieval (Gao & Callan 2021)",
+    "ict": "trained with the Inverse Cloze Task (Lee et al. 2019)",
+    "tsdae": "trained with TSDAE (Wang et al. 2021)",
+    "mlm": "trained with plain masked language modelling",
+}
 
 
-def write_card(folder: Path, *, name: str | None = None, license: str | None = None) -> None:
-    """Write a repository's README.md, and the pictures of its training.
+def write_card(
+    folder: Path, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write a repository's README.md and the pictures that it shows.
 
-    The sections that are made here stand between comments (`markers.py`). On a card that has them
-    they are replaced in their places; a card without them, which somebody wrote, is kept as it
-    is and the sections follow it. Metadata are joined with those that the card has
-    (`merge_metadata`).
+    Text outside of the generated block is kept below it. License, language and other metadata of
+    an earlier card are kept; tags and data sets are added to; base model and results are replaced.
 
     Args:
         folder: with an encoding contract, or a Condenser checkpoint.
-        name: `owner/name` of the repository on the Hub, for the snippets; it is remembered. Until
-            it is known, `OWNER/NAME` stands in its place.
-        license: identifier as the Hub knows it, such as "apache-2.0"; by default the one that the
-            card has.
+        name: `owner/name` on the Hub for the examples; `OWNER/NAME` by default.
+        metadata: entries to set, such as {"license": "apache-2.0"}.
 
     Raises:
-        ValueError: the folder holds no model of ours, the metadata or comments of its card are
-            broken, or no repository can have the name; the card is then as it was.
+        ValueError: the folder holds no model of this package, its card's metadata cannot be read,
+            or the name is not valid on the Hub.
     """
-    metadata, text = read_card(folder / CARD_FILE)
-    name = name or find_repository(text)
-    if name:
-        validate_repo_id(name)
-    facts = read_facts(folder)
-    if name:
-        facts = replace(facts, title=name.rpartition("/")[2])
-    made = make_metadata(
-        facts.stages,
-        facts.results,
-        model_name=facts.title,
-        is_checkpoint=facts.contract is None,
+    validate_repo_id(name or PLACEHOLDER)
+    config = read_config(folder)
+    contract = EncodingContract.load(folder) if (folder / CONTRACT_FILE).is_file() else None
+    if contract is None and config.get("model_type") != "condenser":
+        raise ValueError(
+            f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: "
+            "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
+        )
+    stages, results = read_provenance(folder), read_results(folder)
+    title = name.rpartition("/")[2] if name else _title(folder)
+    existing, text = read_card(folder / CARD_FILE)
+    made = _make_metadata(stages, results, title, is_checkpoint=contract is None)
+    merged = {**_merge_metadata(existing, made), **(metadata or {})}
+    pictures = _draw_pictures(stages)
+    has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
+    encoder = config if contract else config.get("encoder_config") or {}
+    card = ModelCard.from_template(
+        ModelCardData(**merged),
+        template_path=str(_TEMPLATE),
+        md=markdown,
+        quoted=lambda text: json.dumps(text, ensure_ascii=False),
+        title=title,
+        repository=name,
+        about=_summarise(contract is None, stages, has_head=has_head),
+        config=config,
+        encoder=encoder,
+        contract=contract,
+        dimension=encoder.get("hidden_size", encoder.get("dim", "")),
+        has_head=has_head,
+        has_script=(folder / "evaluate_retrieval.py").is_file(),
+        code_files=sorted(file.name for file in folder.glob("*.py")),
+        results=results,
+        collections=[markdown.escape(c) for c in dict.fromkeys(r.collection for r in results)],
+        readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
+        pictures=pictures,
+        readiness_table=readiness_table,
+        first_and_last=first_and_last,
+        how_to_read=HOW_TO_READ,
+        training=training_section(stages),
+        citations=cite(stages),
+        license=_license(merged),
+        own_text=re.sub(r"\n{3,}", "\n\n", _GENERATED.sub("", text)).strip(),
     )
-    metadata = merge_metadata(metadata, made)
-    if license:
-        metadata["license"] = license
-    facts = replace(facts, license=_license(metadata))
-    body = merge_sections(text, _sections(facts, name, text, folder), file=folder / CARD_FILE)
-    card = f"---\n{yaml_dump(metadata, sort_keys=False).strip()}\n---\n\n{body}"
-    ModelCard(card)  # as the Hub's client reads it: raises ValueError
-    for picture, content in _pictures(facts).items():
-        with whole_file(folder / picture) as file:
+    files = {**pictures, CARD_FILE: str(card).rstrip().encode() + b"\n"}
+    for file_name, content in files.items():
+        with whole_file(folder / file_name) as file:
             file.write(content)
-    with whole_file(folder / CARD_FILE) as file:
-        file.write(card.encode())
-
-
-class _HubLoader(yaml.SafeLoader):
-    """Reads YAML as the Hub does (version 1.2): `language: no` is Norwegian, and not false."""
-
-
-_HubLoader.yaml_implicit_resolvers = {
-    first: [pair for pair in resolvers if pair[0] != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_HubLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
 
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
-    """A card's metadata and text; both empty if there is none.
+    """A card's metadata and text; both empty if there is no card.
 
     Raises:
-        ValueError: the metadata are no YAML, or not what the Hub's client reads.
+        ValueError: huggingface_hub cannot read the metadata.
     """
     if not file.is_file():
         return {}, ""
-    content = file.read_text(encoding="utf-8-sig")
-    match = REGEX_YAML_BLOCK.search(content)
-    if match is None:
-        return {}, content
     try:
-        metadata = yaml.load(match[2], _HubLoader) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(
-            f"the metadata at the top of {file} are no YAML ({error}): mend them."
-        ) from error
-    if not isinstance(metadata, dict):
-        raise ValueError(
-            f"the metadata at the top of {file} are a {type(metadata).__name__}, expected lines "
-            "of the form `key: value`: mend them."
+        card = ModelCard(file.read_text(encoding="utf-8-sig"))
+    except Exception as error:  # YAML errors, and whatever else the metadata class raises
+        raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
+    return card.data.to_dict(), card.text
+
+
+def _make_metadata(
+    stages: Sequence[Stage],
+    results: Sequence[EvaluationResult],
+    model_name: str,
+    *,
+    is_checkpoint: bool,
+) -> dict[str, Any]:
+    """The metadata that follow from stages and results."""
+    tags = ["condenser", "dense-retrieval"]
+    if is_checkpoint:
+        library, task = "transformers", "fill-mask"
+    else:
+        tags += ["sentence-transformers", "feature-extraction"]
+        library = "sentence-transformers"
+        task = "sentence-similarity" if _is_finetuned(stages) else "feature-extraction"
+    encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
+    sources = [
+        hub_name(part.get("path") if isinstance(part, Mapping) else part)
+        for stage in stages
+        for key in ("corpus", "collection", "data")
+        for part in markdown.as_list(stage.recipe.get(key))
+    ]
+    entries = [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Retrieval",
+            dataset_type=result.source or result.collection,
+            dataset_name=result.collection,
+            dataset_split=result.split,
+            dataset_revision=result.revision,
+            metric_type=measure,
+            metric_name=measure,
+            metric_value=round(value, DIGITS),
+            metric_args={"depth": result.depth, **result.search},
         )
-    try:
-        ModelCardData(**metadata)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"the Hub's client cannot read the metadata at the top of {file} ({error}): mend them."
-        ) from error
-    return metadata, content[match.end() :]
+        for result in results
+        for measure, value in result.values.items()
+    ]
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task,
+        tags=tags,
+        base_model=next(filter(None, encoders), None),  # the nearest that is on the Hub
+        datasets=list(dict.fromkeys(filter(None, sources))) or None,
+        model_name=model_name if results else None,
+        eval_results=entries or None,
+    ).to_dict()
 
 
-def _sections(facts: CardFacts, name: str | None, text: str, folder: Path) -> dict[str, str]:
-    sections = make_sections(facts)
-    parts = split_sections(text, file=folder / CARD_FILE)
-    foreign = "\n".join(content for section, content in parts if section is None)
-    if re.search(r"^# ", _FENCED.sub("", foreign), re.MULTILINE):  # it has a title already
-        sections["about"] = sections["about"].partition("\n\n")[2]
-    sections["about"] = f"{_NOTE}\n\n{sections['about']}"
-    if name:
-        sections = {key: value.replace(PLACEHOLDER, name) for key, value in sections.items()}
-        sections["about"] = f"{repository_comment(name)}\n{sections['about']}"
-    return sections
+def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in existing.items() if key != "model-index"}
+    replaced = {key: made[key] for key in ("base_model", "model-index") if key in made}
+    merged = {**made, **kept, **replaced}
+    for key in ("tags", "datasets"):
+        values = [*markdown.as_list(existing.get(key)), *markdown.as_list(made.get(key))]
+        if values:
+            merged[key] = list(dict.fromkeys(values))
+    return merged
+
+
+def _summarise(is_checkpoint: bool, stages: Sequence[Stage], *, has_head: bool) -> str:
+    """What the model is, in two sentences."""
+    if is_checkpoint:
+        kind = (
+            "A pre-training checkpoint of a Condenser (Gao & Callan 2021): an encoder with its "
+            "masked-LM head, and a short head that predicts masked words from the encoder's CLS "
+            "vector and early tokens, so that the vector learns to carry the text."
+            if has_head
+            else "A checkpoint of plain masked language modelling, without a Condenser head."
+        )
+        return f"{kind} It is not a retriever: export the encoder and fine-tune it."
+    objectives = [stage.run.get("objective") for stage in stages]
+    origin = next((text for name, text in _ORIGINS.items() if name in objectives), None)
+    origin = origin or "trained in a way that is not recorded here"
+    if not _is_finetuned(stages):
+        return f"A plain encoder, {origin}. Fine-tune it to make a retriever."
+    # Graded pairs do not train a ranking.
+    kind = "A sentence encoder" if objectives[-1] == "mse_cosine" else "A dense retriever"
+    return f"{kind}, fine-tuned from an encoder that was {origin}."
+
+
+def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
+    """File name -> picture of training curves, readiness and attention entropy, if recorded."""
+    labelled = label_stages(stages)
+    pictures = {}
+    if runs := {label: s.log for label, s in labelled.items() if has_curves(s.log)}:
+        pictures[CURVES_FILE] = draw_curves(runs)
+    measured = {label: s.readiness for label, s in labelled.items() if s.readiness}
+    if any(len(entries) > 1 for entries in measured.values()):
+        pictures[READINESS_FILE] = draw_readiness(measured)
+    if lines := entropy_lines(measured):
+        last = [*measured.values()][-1][-1]
+        pictures[ENTROPY_FILE] = draw_entropies(lines, even=last.get(EVEN_ENTROPY))
+    return pictures
+
+
+def _is_finetuned(stages: Sequence[Stage]) -> bool:
+    return any(stage.name == FINETUNING for stage in stages)
 
 
 def _license(metadata: Mapping[str, Any]) -> str | None:
     stated = metadata.get("license")
-    if isinstance(stated, list):
-        return ", ".join(map(str, stated))
-    known = metadata.get("license_name") if stated == "other" else None
-    return str(known or stated) if stated else None
+    if stated == "other":
+        stated = metadata.get("license_name", stated)
+    return ", ".join(map(str, markdown.as_list(stated))) or None
 
 
-def _pictures(facts: CardFacts) -> dict[str, bytes]:
-    """The curves of all pre-training stages whose logs hold their losses, and their readiness."""
-    runs = {
-        label: stage.log
-        for label, stage in label_stages(facts.stages).items()
-        if has_curves(stage.log)
-    }
-    curves = {CURVES_FILE: draw_curves(runs)} if runs else {}
-    return {**curves, **draw_pictures(facts.stages)}
+def _title(folder: Path) -> str:
+    """A folder's name, also while it is being written; the run folder's name for its model."""
+    name = folder.resolve().name.removeprefix(".").removesuffix(".partial")
+    return folder.resolve().parent.name if name == MODEL_FOLDER else name

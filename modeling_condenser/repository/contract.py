@@ -1,8 +1,7 @@
-"""The encoding contract: how a text becomes a vector, written once and read by every consumer.
+"""The encoding contract: how a text becomes a vector, stored beside the weights.
 
-A retriever is its weights and these choices; a silently different pooling or title separator is the
-usual reason why a published figure is not reproduced. transformers, sentence-transformers and the
-evaluation script of a repository all follow the one file written here.
+A different pooling or title separator is the usual reason why a published figure cannot be
+reproduced, so every consumer of an export reads these choices from one file.
 """
 
 import json
@@ -24,15 +23,14 @@ class EncodingContract:
     """How a retriever encodes.
 
     Attributes:
-        pooling: how the last hidden state becomes one vector: "cls" is position 0, as in the
-            Condenser papers; "mean" and "max" are over the text's tokens, special ones included
-            (the thesis, section 3.3).
-        similarity: "dot" for inner product, "cosine" for inner product of unit vectors,
-            "euclidean" for the negative distance.
         query_max_length: longest query in tokens, with special tokens; the rest is cut.
         passage_max_length: longest passage in tokens, with special tokens; the rest is cut.
+        pooling: how the last hidden state becomes one vector: "cls" is position 0, as in the
+            Condenser papers; "mean" and "max" are over the text's tokens, special ones included.
+        similarity: "cosine" is the inner product of unit vectors, "euclidean" the negative
+            distance.
         title_separator: stands between a passage's title and its text, where it has a title.
-        query_prompt: put before every query, for encoders that were trained so.
+        query_prompt: put before every query.
         passage_prompt: put before every passage.
         token_type_ids: whether segment ids are passed; pre-training passes none.
     """
@@ -54,8 +52,8 @@ class EncodingContract:
         """Read a repository's contract.
 
         Raises:
-            FileNotFoundError: the folder has none, so how it encodes is unknown.
-            ValueError: it has a field that this version does not know.
+            FileNotFoundError: the folder has none.
+            ValueError: it has a field or value that this version does not know.
         """
         file = folder / CONTRACT_FILE
         if not file.is_file():
@@ -63,7 +61,7 @@ class EncodingContract:
                 f"{folder} has no {CONTRACT_FILE}, so how it encodes is unknown: export the "
                 "encoder with `condenser export`, which writes it."
             )
-        return fill(json.loads(file.read_text()), cls)[0]
+        return fill(json.loads(file.read_text(encoding="utf-8")), cls)[0]
 
     def query(self, text: str) -> str:
         """A query as it is encoded."""

@@ -1,60 +1,52 @@
-"""Pieces of Markdown: foreign text in, text that cannot break a table or a sentence out."""
+"""Write Markdown from text that may hold any characters."""
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 _LONGEST_TEXT = 120
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$#])")
 
 
 def escape(text: object) -> str:
-    """A name as plain text on one line, whatever characters it holds."""
+    """Text on one line, with the characters that mean something in Markdown or HTML escaped."""
     one_line = " ".join(str(text).split())
     html = one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", html)
 
 
-def code(text: object) -> str:
-    """A text between backticks on one line, which it cannot end; a table's cell may hold it."""
-    one_line = " ".join(str(text).split()).replace("|", "\\|")
-    longest = max((len(ticks) for ticks in re.findall("`+", one_line)), default=0)
-    ticks = "`" * (longest + 1)
-    space = " " if longest or not one_line else ""
-    return f"{ticks}{space}{one_line}{space}{ticks}"
-
-
 def shorten(text: str) -> str:
-    """The beginning of a text of more than 120 characters, escaped."""
+    """The first 120 characters of a text, escaped."""
     one_line = " ".join(text.split())
     if len(one_line) > _LONGEST_TEXT:
         one_line = one_line[: _LONGEST_TEXT - 1].rstrip() + "…"
     return escape(one_line)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
-    """A table of ready-made cells.
-
-    Args:
-        header: names of the columns.
-        rows: as many cells each.
-        numbers_from: this column and those after it are aligned to the right.
-    """
-    rule = ["---" if i < numbers_from else "---:" for i in range(len(header))]
-    lines = [header, rule, *rows]
-    assert all(len(line) == len(header) for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def code(text: object) -> str:
+    """Text as inline code on one line; safe in a table cell."""
+    one_line = " ".join(str(text).split()).replace("|", "\\|")
+    if "`" not in one_line and one_line:
+        return f"`{one_line}`"
+    ticks = _ticks(one_line, 1)
+    return f"{ticks} {one_line} {ticks}"
 
 
 def code_block(text: str, language: str = "") -> str:
-    """Text as it is, between fences that it cannot close."""
-    longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    """Text in a fenced block, with fences longer than any in the text."""
+    fence = _ticks(text, 3)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def details(summary: str, content: str) -> str:
-    """Content that a reader opens by a click."""
-    return f"<details>\n<summary>{summary}</summary>\n\n{content}\n\n</details>"
+def _ticks(text: str, at_least: int) -> str:
+    longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
+    return "`" * max(at_least, longest + 1)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
+    """A table of finished cells; columns from `numbers_from` on are aligned to the right."""
+    rule = ["---" if i < numbers_from else "---:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
 
 def listed(items: Sequence[str]) -> str:
@@ -73,15 +65,12 @@ def p_value(p: float) -> str:
 
 
 def p_in_words(p: float | None) -> str:
-    """ "p = 0.031", "p < 0.001", or that there is none."""
+    """ "p = 0.031", "p < 0.001" or "not tested"."""
     if p is None:
         return "not tested"
     return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
-def duration(seconds: float) -> str:
-    """ "45 s", "12 min", "3 h 20 min"."""
-    minutes = round(seconds / 60)
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+def as_list(value: Any) -> list[Any]:
+    """A list or tuple as a list, another value as a list of one, nothing as an empty list."""
+    return list(value) if isinstance(value, list | tuple) else [value] if value else []

@@ -1,7 +1,7 @@
-"""Provenance: the stages that made a published model, each with its recipe, its record and its log.
+"""Provenance: the stages that made a model, each with its recipe, record and log.
 
-Every stage copies its predecessor's provenance and adds itself, so that a card can be made from the
-folder alone, wherever it was copied to.
+Every stage copies the provenance of its predecessor and adds itself, so that the folder alone is
+enough to write a card.
 """
 
 import json
@@ -16,19 +16,9 @@ from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
-from .publishable import publishable
-from .readiness_log import readiness_entries
+from .publishable import publishable as publishable
+from .readiness import readiness_entries
 from .training_log import thin_log
-
-__all__ = [
-    "PROVENANCE_FILE",
-    "Stage",
-    "publishable",
-    "read_pretraining",
-    "read_provenance",
-    "read_stage",
-    "write_provenance",
-]
 
 PROVENANCE_FILE = "provenance.json"
 PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
@@ -36,14 +26,14 @@ PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a model's making.
+    """One stage of training.
 
     Attributes:
         name: "Pre-training" or "Fine-tuning".
-        recipe: what was asked for; local paths are cut to their last part, tokens left out.
-        run: what it ran on and how long it took.
-        log: entries of the training log that hold losses, at most 200 of them (`thin_log`).
-        readiness: entries that hold readiness, where it was measured (`readiness_log.py`).
+        recipe: its settings, without secrets and local paths (`publishable`).
+        run: its record: data, versions, hardware, time.
+        log: at most 200 entries of the training log with losses (`thin_log`).
+        readiness: entries with readiness, if it was measured (`readiness.py`).
     """
 
     name: str
@@ -54,37 +44,33 @@ class Stage:
 
 
 def read_stage(run_folder: Path, name: str) -> Stage | None:
-    """The stage that a run folder holds; None if it is not a run folder."""
-    recipe, run, log = (run_folder / file for file in (RECIPE_FILE, RUN_FILE, LOG_FILE))
-    if not recipe.is_file():
+    """The stage of a run folder; None if it is not a run folder."""
+    if not (run_folder / RECIPE_FILE).is_file():
         return None
-    settings = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {}
-    entries = _read_json(log, [])
+    entries = _read_json(run_folder / LOG_FILE, [])
     return Stage(
         name,
-        publishable(settings, near=run_folder),
-        publishable(_read_json(run, {}), near=run_folder),
+        publishable(_read_recipe(run_folder), near=run_folder),
+        publishable(_read_json(run_folder / RUN_FILE, {}), near=run_folder),
         thin_log(entries),
         readiness_entries(entries),
     )
 
 
 def read_pretraining(run_folder: Path) -> list[Stage]:
-    """The pre-training runs that led to a run, itself last, as far back as they lie here."""
+    """The pre-training runs that led to a run, the run itself last, as far as they are local."""
     stage = read_stage(run_folder, PRETRAINING)
     if stage is None:
         return []
-    recipe = yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
-    encoder = Path(resolve_encoder_name(recipe.get("encoder", "")))
-    started_from_run = encoder.is_dir() and encoder.resolve().parent != run_folder.resolve()
+    encoder = Path(resolve_encoder_name(_read_recipe(run_folder).get("encoder", "")))
     earlier: list[Stage] = []
-    if started_from_run:
+    if encoder.is_dir() and encoder.resolve().parent != run_folder.resolve():
         earlier = read_provenance(encoder) or read_pretraining(encoder.resolve().parent)
     return [*earlier, stage]
 
 
 def read_provenance(folder: Path) -> list[Stage]:
-    """The stages that made a model, first to last; none if they are not known."""
+    """The stages that made a model, first to last; empty if not recorded."""
     stages = _read_json(folder / PROVENANCE_FILE, [])
     listed = ("log", "readiness")
     return [Stage(**{**stage, **{k: tuple(stage.get(k, ())) for k in listed}}) for stage in stages]
@@ -92,6 +78,19 @@ def read_provenance(folder: Path) -> list[Stage]:
 
 def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
     write_json(folder / PROVENANCE_FILE, [asdict(stage) for stage in stages])
+
+
+def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
+    """Stages by name, numbered where a name occurs again."""
+    labelled: dict[str, Stage] = {}
+    for stage in stages:
+        number = sum(label.partition(" ")[0] == stage.name for label in labelled) + 1
+        labelled[stage.name if number == 1 else f"{stage.name} {number}"] = stage
+    return labelled
+
+
+def _read_recipe(run_folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
 
 
 def _read_json(file: Path, otherwise: Any) -> Any:

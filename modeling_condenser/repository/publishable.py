@@ -1,64 +1,51 @@
-"""Settings as they may be published: what is secret or says something of this machine is left out.
-
-In: a recipe, a run's record or the Trainer's arguments. Out: the same as plain JSON values, with
-local paths cut to their last part. A path of this machine says nothing elsewhere.
-"""
+"""Remove secrets and local paths from settings before they are published."""
 
 import glob
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from modeling_condenser.hub.model_folder import describe_starter, is_starter
 
 _SECRET_NAME = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$", re.I)
 _SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{16,}")
-_WHERE = frozenset({"output_dir", "logging_dir"})  # name this machine, or mean nothing elsewhere
-_WORDS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # texts, never paths
-# Settings that name models or data, and so may be a folder's bare name. Another setting's word,
-# such as an objective, means no folder that happens to be called so.
+_OUTPUT_FOLDERS = frozenset({"output_dir", "logging_dir"})
+_TEXTS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # never paths
+# Settings that name models or data, so a bare word in them may be a folder.
 _SOURCES = frozenset(
     "encoder tokenizer corpus path collection data negatives name_or_path resume_from_checkpoint "
     "cross_encoder systems baseline model".split()
 )
-_ENCODERS = frozenset({"encoder", "tokenizer"})
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_LOCAL_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home", ".corp")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@]*@)?([^\s?#]*)\S*")
+_LOCAL_PATH = re.compile(r"(?i)file://|[a-z]:[\\/]|\\\\|[/.~]|runs/")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA_ENDINGS = tuple(
     ".json .jsonl .tsv .csv .parquet .arrow .txt .gz .xz .zst .trec .yaml .pt .bin".split()
 )
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def publishable(settings: Mapping[str, Any], *, near: Path | None = None) -> dict[str, Any]:
-    """Make settings fit to be published.
+    """Settings as plain JSON values without secrets and local paths.
 
     Args:
-        settings: of any depth; nothing in it is changed.
-        near: a folder that relative paths may be meant from, or from one above it, beside the
-            working folder.
+        settings: a recipe, a run's record or the Trainer's arguments, of any depth.
+        near: relative paths are also looked up in the parents of this folder.
 
     Returns:
-        Plain JSON values without tokens, passwords and output folders: a local path is
-        `local: LAST PART`, an address has no user name and no host of a private network, and the
-        encoder that comes with this package is named with the package's version.
+        Settings without tokens, passwords and output folders. A local path becomes
+        `local: LAST PART`, an address loses its login and its query, and the bundled encoder is
+        named with the package's version.
     """
     return {
         str(name): _publishable(value, near, str(name))
         for name, value in settings.items()
-        if not (_SECRET_NAME.search(str(name)) or name in _WHERE)
+        if not (_SECRET_NAME.search(str(name)) or name in _OUTPUT_FOLDERS)
     }
 
 
 def hub_name(text: object) -> str | None:
-    """The `owner/name` in a published setting, without `@revision`; None if it is no such name.
-
-    A name cannot be told from a relative path of two parts, but `publishable` has marked those.
-    """
+    """The `owner/name` in a published setting, without `@revision`; None if there is none."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
     if not _HUB_NAME.fullmatch(name) or name.lower().endswith(_DATA_ENDINGS):
         return None
@@ -72,50 +59,20 @@ def _publishable(value: Any, near: Path | None, name: str) -> Any:
         return [_publishable(item, near, name) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = _SECRET_VALUE.sub("…", value if isinstance(value, str) else str(value))
-    if name in _WORDS:
+    text = _SECRET_VALUE.sub("…", str(value)) if type(value) is str else str(value)
+    if name in _TEXTS:
         return text
-    if name in _ENCODERS and is_starter(text):
+    if name in ("encoder", "tokenizer") and is_starter(text):
         return describe_starter()
     if _URL.search(text) and not text.lower().startswith("file://"):
-        return _URL.sub(lambda found: _public_address(found[0]), text)
+        return _URL.sub(r"\1\2", text)
     is_local = _looks_local(text) or (("/" in text or name in _SOURCES) and _exists(text, near))
-    return f"local: {_last_part(text)}" if is_local else text
-
-
-def _public_address(url: str) -> str:
-    """An address without user name and password; without its host, where that is private."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "…"
-    if parts.scheme in ("hf", "s3", "gs", "az"):  # what stands there is a bucket or an owner
-        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    if _is_private(host):
-        return f"local: {_last_part(parts.path)}"
-    return urlunsplit((parts.scheme, f"{host}{port}", parts.path, "", ""))
-
-
-def _is_private(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return "." not in host or host.endswith(_LOCAL_ENDINGS)
-
-
-def _last_part(text: str) -> str:
-    return PureWindowsPath(text).name if "\\" in text else Path(text).name
+    path = PureWindowsPath(text) if "\\" in text else Path(text)
+    return f"local: {path.name}" if is_local else text
 
 
 def _looks_local(text: str) -> bool:
-    """Whether a setting can only name something on a machine, be it still there or not."""
-    if text.lower().startswith("file://") or _WINDOWS_PATH.match(text):
-        return True
-    if Path(text).is_absolute() or text.startswith((".", "~", "runs/")):
-        return True
-    if text.partition("@")[0].count("/") > 1:  # a revision may hold some, as refs/pr/1
+    if _LOCAL_PATH.match(text) or text.partition("@")[0].count("/") > 1:
         return True
     return "/" in text and glob.has_magic(text)
 

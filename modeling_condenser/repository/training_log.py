@@ -1,4 +1,4 @@
-"""A run's log in; as many of its entries as a curve needs out."""
+"""Select the entries of a training log that a curve needs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,30 +13,19 @@ _KEPT = (
 )
 
 
-def thin_log(
-    entries: Sequence[Mapping[str, Any]], *, at_most: int = MOST_ENTRIES
-) -> tuple[dict[str, float], ...]:
-    """Keep the entries that hold losses, as evenly spaced as can be, the first and the last too.
-
-    Args:
-        entries: as the Trainer logs them.
-        at_most: so many are kept; at least 2.
-
-    Returns:
-        Their numbers under the known names, and nothing else.
-    """
-    told = spread(
-        [entry for entry in entries if any(name in entry for name in LOSSES)], at_most=at_most
-    )
+def thin_log(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], ...]:
+    """The known numbers of at most 200 evenly spaced entries with losses."""
+    with_losses = [entry for entry in entries if any(name in entry for name in LOSSES)]
     return tuple(
-        {name: entry[name] for name in _KEPT if is_number(entry.get(name))} for entry in told
+        {name: entry[name] for name in _KEPT if is_number(entry.get(name))}
+        for entry in spread(with_losses)
     )
 
 
 def spread(
     entries: Sequence[Mapping[str, Any]], *, at_most: int = MOST_ENTRIES
 ) -> Sequence[Mapping[str, Any]]:
-    """So many of the entries, as evenly spaced as can be, the first and the last too."""
+    """At most so many (2 or more) evenly spaced entries, the first and the last included."""
     if len(entries) <= at_most:
         return entries
     last = len(entries) - 1
@@ -44,5 +33,5 @@ def spread(
 
 
 def is_number(value: object) -> bool:
-    """Whether JSON holds it as a number."""
+    """Whether a value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)

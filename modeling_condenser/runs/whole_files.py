@@ -30,12 +30,6 @@ def is_partial(file: Path) -> bool:
     return file.name.startswith(".") and file.name.endswith(".partial")
 
 
-def remove_partials(folder: Path, name: str) -> None:
-    """Remove temporary files that killed processes left; no process may be writing the file."""
-    for partial in folder.glob(f".{name}.*.partial"):
-        partial.unlink(missing_ok=True)
-
-
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file atomically."""
     with whole_file(path) as file:

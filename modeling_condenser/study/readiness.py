@@ -16,9 +16,9 @@ from modeling_condenser.analysis.report import Analysis, entropy_table, measures
 from modeling_condenser.analysis.run_models import single_model
 from modeling_condenser.analysis.settings import Measuring
 from modeling_condenser.collection.load import load_passages
+from modeling_condenser.repository.curves import draw_entropies
 from modeling_condenser.repository.publishable import publishable
-from modeling_condenser.repository.readiness_curves import draw_entropies
-from modeling_condenser.repository.readiness_section import ENTROPY_FILE, HOW_TO_READ
+from modeling_condenser.repository.readiness import ENTROPY_FILE, HOW_TO_READ
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import whole_file
 

@@ -26,7 +26,7 @@ from modeling_condenser.pretraining.arguments import CONTRASTIVE
 from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
-from modeling_condenser.repository.curves import plot_curves
+from modeling_condenser.repository.curves import draw_curves
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.runs import Run, read_run
@@ -160,7 +160,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         readiness=write_readiness(readiness, out),
     )
     results.write(out)
-    plot_curves(logs, out / "curves.png")
+    (out / "curves.png").write_bytes(draw_curves(logs))
     study.finish(results, {arm: of_seeds[0] for arm, of_seeds in finetuned.items()})
     return results
 

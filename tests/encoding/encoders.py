@@ -13,17 +13,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
 # Of very mixed length, out of order, with copies.
-MIXED = [
-    LONG * 9,
-    "",
-    "Why?",
-    "東京大学 café naïveté \N{SNOWMAN}",
-    LONG,
-    " ",
-    "Why?",
-    LONG * 2,
-    "x",
-]
+MIXED = [LONG * 9, "", "Why?", "東京大学 café naïveté \N{SNOWMAN}", LONG]
+MIXED += [" ", "Why?", LONG * 2, "x"]
 
 # Segment 1 for all tokens but the first.
 SEGMENTED = processors.TemplateProcessing(

@@ -22,15 +22,7 @@ def hash_vectors(titles: list[str], texts: list[str]) -> np.ndarray:
 
 
 class HashRetriever:
-    """What `encode_collection` uses of a `Retriever`.
-
-    Args:
-        seconds: that each call takes.
-        log: file that gets the first text of each call when it begins.
-        fingerprint: of the model.
-        fails_on: a first text at which encoding fails.
-        device: that it claims to be on.
-    """
+    """What `encode_collection` uses of a `Retriever`; `fails_on` is the first text of a call."""
 
     dimension = DIMENSION
     contract = EncodingContract(query_max_length=8, passage_max_length=8)

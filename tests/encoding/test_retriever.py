@@ -226,17 +226,17 @@ def test_segment_ids_are_passed_if_the_contract_says_so(
 def test_neither_budget_nor_window_nor_company_changes_a_vector(
     bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = [*MIXED, *texts[:60]]
+    some = [*MIXED, *texts[:30]]
     retriever = Retriever(bert_folder, pooling="mean")
     expected = retriever.encode_queries(some)
     assert np.array_equal(retriever.encode_queries(some), expected)
-    for budget in (1, 65, 700, 10**9):
+    for budget in (1, 65, 10**9):
         retriever.token_budget = budget
         np.testing.assert_allclose(retriever.encode_queries(some), expected, rtol=0, atol=1e-6)
     monkeypatch.setattr(encoding, "WINDOW", 7)
     np.testing.assert_allclose(retriever.encode_queries(some), expected, rtol=0, atol=1e-6)
-    found = retriever.encode_passages(as_passages(some).select(range(3, 40)))
-    np.testing.assert_allclose(found, expected[3:40], rtol=0, atol=1e-6)
+    found = retriever.encode_passages(as_passages(some).select(range(3, 30)))
+    np.testing.assert_allclose(found, expected[3:30], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

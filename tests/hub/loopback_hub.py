@@ -1,159 +1,372 @@
-"""A Hugging Face Hub on 127.0.0.1, for tests with the real clients and no network.
+"""A small Hugging Face Hub on 127.0.0.1: repositories in memory, for tests with the real clients.
 
-`with LoopbackHub() as hub` opens one; the fixture `loopback_hub` also points the clients of this
-process at it (huggingface_hub, transformers, datasets, evaluate, sentence-transformers), with a
-fresh cache and the token of the user `owner`. `hub.environment(folder)` does it for a subprocess.
-It keeps models, datasets and Spaces in memory, takes commits and LFS uploads as the Hub does,
-counts requests and, where a test orders it, fails, cuts the line or sends wrong bytes. What it does
-not do: Xet, redirects of LFS files to another host, multipart uploads, merging a pull request.
+It answers the requests of create_repo, create_branch, upload_folder, snapshot_download,
+hf_hub_download, from_pretrained and load_dataset. All files are "regular": no LFS and no Xet.
+The fixture `loopback_hub` points the clients of this process at it, logged in as `owner`.
 """
 
+import base64
+import hashlib
+import json
 import re
+import sys
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
+# Imported before a test points their constants elsewhere.
+import datasets  # noqa: F401
+import evaluate  # noqa: F401
+import huggingface_hub
 import pytest
+import transformers.utils.hub  # noqa: F401
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
+from huggingface_hub.utils.sha import git_hash
 
-from tests.hub.loopback_client import (
-    QuickClock,
-    environment,
-    forget_connections,
-    point_this_process_at,
-)
-from tests.hub.loopback_exchange import Account, State
-from tests.hub.loopback_faults import Fault, Faults
-from tests.hub.loopback_repository import Repository, RepoType
-from tests.hub.loopback_server import LoopbackServer, Record
+_LIBRARIES = ("huggingface_hub", "transformers", "datasets", "evaluate", "sentence_transformers")
+_TYPES = {"models": "model", "datasets": "dataset", "spaces": "space"}
+_API = r"/api/(?P<types>models|datasets|spaces)/(?P<repo>[^/]+/[^/]+)"
 
-OWNER, OWNER_TOKEN = "owner", "hf_loopback_owner"
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit and all files of the repository after it."""
+
+    sha: str
+    title: str
+    tree: dict[str, bytes]
+
+
+@dataclass
+class Repository:
+    """Branches as lists of commits, the oldest first."""
+
+    private: bool
+    branches: dict[str, list[Commit]] = field(default_factory=dict)
+
+    def commits(self, revision: str = "main") -> list[Commit]:
+        """Commits of a branch, the newest first."""
+        return self.branches[revision][::-1]
+
+    def files(self, revision: str = "main") -> dict[str, bytes]:
+        """Path -> content at a branch or commit."""
+        found = self.find(revision)
+        assert found is not None, f"no revision {revision}"
+        return dict(found.tree)
+
+    def find(self, revision: str) -> Commit | None:
+        if revision in self.branches:
+            return self.branches[revision][-1]
+        shas = {c.sha: c for commits in self.branches.values() for c in commits}
+        return shas.get(revision)
+
+    def add(self, branch: str, title: str, tree: dict[str, bytes]) -> Commit:
+        before = self.branches.get(branch, [])
+        seed = f"{branch} {len(before)} {title} {[git_hash(content) for content in tree.values()]}"
+        commit = Commit(hashlib.sha1(seed.encode()).hexdigest(), title, tree)
+        self.branches[branch] = [*before, commit]
+        return commit
 
 
 class LoopbackHub:
-    """The Hub: what it holds, who may ask, what was asked, and what is to go wrong.
+    """The Hub: its repositories, and orders to fail.
 
     Attributes:
-        url: the endpoint, `http://127.0.0.1:<port>`.
-        token: a write token of the user `owner`.
-        requests: what was asked so far, oldest first; status 0 where a request was cut.
-        faults: the orders still open; `faults.left()` is 0 once all happened.
-        clock: with the fixture, `clock.waits` are the seconds that the client would have waited.
+        url: the endpoint.
+        token: of the user `owner`.
+        requests: method and path of each request so far.
     """
 
     def __init__(self) -> None:
-        self.token = OWNER_TOKEN
-        self.requests: list[Record] = []
-        self.faults = Faults()
-        self.clock = QuickClock()
-        self._closed = False
-        self._state = State()
-        self._server = LoopbackServer(self._state, self.faults, self.requests)
-        self.url = self._state.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self.add_token(OWNER_TOKEN, user=OWNER)
+        self.token = "hf_loopback_owner"
+        self.requests: list[tuple[str, str]] = []
+        self.repositories: dict[tuple[str, str], Repository] = {}
+        self._failures: list[tuple[str, str, int]] = []
+        hub = self
 
-    def __enter__(self) -> Self:
-        # A short poll, for that is how long `close` may take.
+        class Handler(_Handler):
+            pass
+
+        Handler.hub = hub
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         ).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
-        """Ends the Hub: from now on, connections are refused. Again has no effect."""
-        if not self._closed:
-            self._closed = True
-            self._server.close()
+        self._server.shutdown()
+        self._server.server_close()
 
-    def add_token(self, token: str, *, user: str, write: bool = True) -> str:
-        """Lets a token stand for a user, to read only or also to write; returns the token."""
-        self._state.accounts[token] = Account(user, write=write)
-        return token
+    def repo(self, name: str, *, repo_type: str = "model") -> Repository:
+        return self.repositories[repo_type, name]
 
-    def repo(self, repo_id: str, *, repo_type: RepoType = "model") -> Repository:
-        """A repository as it stands: `.files(revision)`, `.commits(revision)`, `.refs`, `.private`.
+    def has_repo(self, name: str, *, repo_type: str = "model") -> bool:
+        return (repo_type, name) in self.repositories
 
-        Raises:
-            KeyError: there is none of this name and type.
-        """
-        return self._state.repositories[repo_type, repo_id]
+    def fail_next(self, method: str, path_regex: str, *, status: int) -> None:
+        """Answer the next such request with an error."""
+        self._failures.append((method, path_regex, status))
 
-    def has_repo(self, repo_id: str, *, repo_type: RepoType = "model") -> bool:
-        """Whether there is a repository of this name and type."""
-        return (repo_type, repo_id) in self._state.repositories
+    def ordered_failure(self, method: str, path: str) -> int | None:
+        for order in self._failures:
+            if order[0] == method and re.search(order[1], path):
+                self._failures.remove(order)
+                return order[2]
+        return None
 
     def environment(self, folder: Path, *, token: str | None = None) -> dict[str, str]:
-        """Variables, to be laid over `os.environ`, for a subprocess with its caches in `folder`."""
-        return environment(self.url, folder, token=token)
+        """Variables for a subprocess with its caches in a folder."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(folder),
+            "HF_HUB_CACHE": str(folder / "hub"),
+            "HF_DATASETS_CACHE": str(folder / "datasets"),
+            "HF_MODULES_CACHE": str(folder / "modules"),
+            "HF_TOKEN_PATH": str(folder / "token"),
+            "HF_TOKEN": token or "",
+            "HF_HUB_OFFLINE": "0",
+            "TRANSFORMERS_OFFLINE": "0",
+            "HF_DATASETS_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "NO_PROXY": "127.0.0.1",
+        }
 
-    def asked(self, method: str, path_regex: str) -> list[Record]:
-        """The requests so far of a method (`*`: any) whose path, query and all, fits."""
-        return [
-            record
-            for record in self.requests
-            if method in ("*", record.method) and re.search(path_regex, record.path)
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: LoopbackHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = self._read_chunks()
+        parts = urlsplit(self.path)
+        self.hub.requests.append((self.command, self.path))
+        if status := self.hub.ordered_failure(self.command, self.path):
+            return self._answer({"error": "ordered to fail"}, status)
+        method = "GET" if self.command == "HEAD" else self.command
+        for wanted, pattern, route in _ROUTES:
+            match = re.fullmatch(pattern, parts.path)
+            if match and method == wanted:
+                named = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
+                return route(self, body=body, query=parse_qs(parts.query), **named)
+        self._answer({"error": f"no such route: {self.path}"}, 404)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _handle
+
+    def _read_chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _answer(
+        self, content: Any, status: int = 200, headers: dict[str, str] | None = None
+    ) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def _missing(self, code: str) -> None:
+        self._answer({"error": code}, 404, {"X-Error-Code": code, "X-Error-Message": code})
+
+    def _user(self) -> str | None:
+        return "owner" if self.headers.get("Authorization") == f"Bearer {self.hub.token}" else None
+
+    def _find(self, types: str | None, repo: str, rev: str = "main") -> Commit | None:
+        """The commit that is asked for; answers itself if there is none or it may not be read."""
+        repository = self.hub.repositories.get((_TYPES[types or "models"], repo))
+        if repository is None or (repository.private and self._user() is None):
+            self._missing("RepoNotFound")
+            return None
+        found = repository.find(rev)
+        if found is None:
+            self._missing("RevisionNotFound")
+        return found
+
+    def whoami(self, **_: Any) -> None:
+        user = self._user()
+        told = {"name": user, "type": "user"} if user else {"error": "Invalid credentials"}
+        self._answer(told, 200 if user else 401)
+
+    def validate_yaml(self, **_: Any) -> None:
+        self._answer({"errors": [], "warnings": []})
+
+    def create(self, *, body: bytes, **_: Any) -> None:
+        if self._user() is None:
+            return self._answer({"error": "Invalid credentials in Authorization header"}, 401)
+        told = json.loads(body)
+        name = f"{told.get('organization') or 'owner'}/{told['name']}"
+        key = (told.get("type") or "model", name)
+        url = {"url": f"{self.hub.url}/{name}", "name": name, "id": name}
+        if key in self.hub.repositories:
+            return self._answer({"error": "You already created this repo", **url}, 409)
+        private = told.get("visibility") == "private" or bool(told.get("private"))
+        repository = self.hub.repositories[key] = Repository(private)
+        repository.add("main", "initial commit", {".gitattributes": b"\n"})
+        self._answer(url)
+
+    def create_branch(self, *, types: str, repo: str, branch: str, **_: Any) -> None:
+        if start := self._find(types, repo):
+            self.hub.repo(repo, repo_type=_TYPES[types]).branches.setdefault(branch, [start])
+            self._answer({}, 201)
+
+    def preupload(self, *, body: bytes, types: str, repo: str, rev: str, **_: Any) -> None:
+        if head := self._find(types, repo, rev):
+            files = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "regular",
+                    "shouldIgnore": False,
+                    "oid": git_hash(head.tree[file["path"]]) if file["path"] in head.tree else None,
+                }
+                for file in json.loads(body)["files"]
+            ]
+            self._answer({"files": files})
+
+    def commit(
+        self, *, body: bytes, query: dict[str, Any], types: str, repo: str, rev: str
+    ) -> None:
+        head = self._find(types, repo, rev)
+        if head is None:
+            return
+        tree, title = dict(head.tree), ""
+        for line in map(json.loads, body.splitlines()):
+            value = line["value"]
+            match line["key"]:
+                case "header":
+                    title = value["summary"]
+                case "file":
+                    tree[value["path"]] = base64.b64decode(value["content"])
+                case "deletedFile":
+                    del tree[value["path"]]
+        branch = "refs/pr/1" if "create_pr" in query else rev
+        made = self.hub.repo(repo, repo_type=_TYPES[types]).add(branch, title, tree)
+        told = {"commitOid": made.sha, "commitUrl": f"{self.hub.url}/{repo}/commit/{made.sha}"}
+        if branch != rev:
+            told["pullRequestUrl"] = f"{self.hub.url}/{repo}/discussions/1"
+        self._answer(told)
+
+    def info(self, *, types: str, repo: str, rev: str = "main", **_: Any) -> None:
+        if found := self._find(types, repo, rev):
+            repository = self.hub.repo(repo, repo_type=_TYPES[types])
+            siblings = [{"rfilename": path} for path in found.tree]
+            told = {"id": repo, "sha": found.sha, "private": repository.private, "tags": []}
+            self._answer({**told, "modelId": repo, "siblings": siblings, "downloads": 0})
+
+    def tree(
+        self, *, query: dict[str, Any], types: str, repo: str, rev: str, path: str = "", **_: Any
+    ) -> None:
+        """Files and folders below a path; without `recursive`, those that lie directly in it."""
+        found = self._find(types, repo, rev)
+        if found is None:
+            return
+        start = f"{path}/" if path else ""
+        inside = [name for name in found.tree if name.startswith(start)]
+        if path and not inside:
+            return self._missing("EntryNotFound")
+        parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
+        folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
+        entries = [
+            {"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders
         ]
+        entries += [_entry(name, found.tree[name]) for name in inside]
+        if query.get("recursive") not in (["True"], ["true"], ["1"]):
+            entries = [e for e in entries if "/" not in e["path"].removeprefix(start)]
+        self._answer(entries)
 
-    def fail_next(
-        self,
-        method: str,
-        path_regex: str,
-        *,
-        status: int = 503,
-        times: int = 1,
-        headers: Mapping[str, str] | None = None,
+    def paths_info(self, *, body: bytes, types: str, repo: str, rev: str, **_: Any) -> None:
+        if found := self._find(types, repo, rev):
+            paths = parse_qs(body.decode()).get("paths", [])
+            self._answer([_entry(path, found.tree[path]) for path in paths if path in found.tree])
+
+    def resolve(
+        self, *, repo: str, rev: str, path: str, types: str | None = None, **_: Any
     ) -> None:
-        """The next such requests are not carried out but answered with an error status."""
-        self.faults.order(
-            Fault("fail", method, path_regex, times, status=status, headers=headers or {})
+        found = self._find(types, repo, rev)
+        if found is None:
+            return
+        if path not in found.tree:
+            return self._missing("EntryNotFound")
+        content = found.tree[path]
+        self._answer(
+            content, headers={"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": found.sha}
         )
 
-    def cut_next(
-        self,
-        method: str,
-        path_regex: str,
-        *,
-        times: int = 1,
-        after_bytes: int = 0,
-        side: Literal["request", "response"] | None = None,
-    ) -> None:
-        """The next such requests lose their line after so many bytes of a body.
 
-        With `side="request"` (the default but for GET and HEAD) while the body is read, so that
-        nothing is carried out; with `"response"` (the default for GET and HEAD) while the reply is
-        sent, so that all is carried out; after 0 bytes of it not even the status arrives.
-        """
-        side = side or ("response" if method in ("GET", "HEAD") else "request")
-        kind: Literal["cut request", "cut response"] = (
-            "cut request" if side == "request" else "cut response"
-        )
-        self.faults.order(Fault(kind, method, path_regex, times, after_bytes=after_bytes))
+def _entry(path: str, content: bytes) -> dict[str, Any]:
+    return {"type": "file", "path": path, "size": len(content), "oid": git_hash(content)}
 
-    def corrupt_next(self, path_regex: str, *, times: int = 1) -> None:
-        """The next such downloads have a changed byte, with the right length and headers."""
-        self.faults.order(Fault("corrupt", "GET", path_regex, times))
+
+_ROUTES: list[tuple[str, str, Any]] = [
+    ("GET", r"/api/whoami-v2", _Handler.whoami),
+    ("POST", r"/api/validate-yaml", _Handler.validate_yaml),
+    ("POST", r"/api/repos/create", _Handler.create),
+    ("POST", rf"{_API}/branch/(?P<branch>.+)", _Handler.create_branch),
+    ("POST", rf"{_API}/preupload/(?P<rev>[^/]+)", _Handler.preupload),
+    ("POST", rf"{_API}/commit/(?P<rev>[^/]+)", _Handler.commit),
+    ("POST", rf"{_API}/paths-info/(?P<rev>[^/]+)", _Handler.paths_info),
+    ("GET", rf"{_API}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?", _Handler.tree),
+    ("GET", rf"{_API}/revision/(?P<rev>[^/]+)", _Handler.info),
+    ("GET", _API, _Handler.info),
+    (
+        "GET",
+        r"/((?P<types>datasets|spaces)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)",
+        _Handler.resolve,
+    ),
+]
+
+
+def _point_clients_at(hub: LoopbackHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the endpoint and the caches in the constants that the libraries read on import."""
+    for name, value in hub.environment(home).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("HF_TOKEN")
+    flags = {"HF_HUB_OFFLINE": False, "HF_DATASETS_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+    replaced = {constants.ENDPOINT: hub.url, constants.HF_HOME: str(home)}
+    modules = [m for name, m in sys.modules.items() if name.split(".")[0] in _LIBRARIES]
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if name in flags:
+                monkeypatch.setattr(module, name, flags[name])
+            elif isinstance(value, huggingface_hub.HfApi):
+                monkeypatch.setattr(value, "endpoint", hub.url)
+            # The folder of remote code stays: Python has it on its path.
+            elif isinstance(value, str | Path) and name.isupper() and "MODULES" not in name:
+                for old, new in replaced.items():
+                    if str(value).startswith(old) and not name.startswith("_HF_DEFAULT"):
+                        changed = type(value)(new + str(value).removeprefix(old))
+                        monkeypatch.setattr(module, name, changed)
+    origins = _http._HUB_ORIGINS | {_http._url_origin(hub.url)}
+    monkeypatch.setattr(_http, "_HUB_ORIGINS", origins)
 
 
 @pytest.fixture
 def loopback_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    """An empty Hub that the clients in this process speak to, logged in as `owner`.
-
-    The client's cache, `tmp_path / "hf_home"`, is fresh; its waits between retries take no time.
-    """
-    home = tmp_path / "hf_home"
-    with LoopbackHub() as hub:
-        forget_connections()
-        point_this_process_at(hub.url, home, monkeypatch=monkeypatch, clock=hub.clock)
-        home.mkdir()
-        (home / "token").write_text(hub.token)
-        yield hub
-        forget_connections()
+    """An empty Hub for the clients of this process, with a fresh cache."""
+    hub, home = LoopbackHub(), tmp_path / "hf_home"
+    _http.close_session()
+    _point_clients_at(hub, home, monkeypatch)
+    home.mkdir()
+    (home / "token").write_text(hub.token)
+    yield hub
+    _http.close_session()
+    hub.close()

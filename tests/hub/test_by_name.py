@@ -5,16 +5,16 @@ from pathlib import Path
 
 import evaluate
 import pytest
-from datasets import Dataset
 from huggingface_hub import HfApi
 
 from hub_scripts.main import main
 from modeling_condenser import publishing
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.provenance import read_provenance
+
+pytestmark = pytest.mark.slow
 
 MODEL, DATA = "owner/encoder", "owner/collection"
 
@@ -39,42 +39,6 @@ def test_a_beir_folder_is_uploaded_and_loaded_by_its_name(loopback_hub, collecti
     assert load_collection(f"{DATA}@{sha}").qrels == here.qrels
     loopback_hub.close()  # from the cache
     assert load_collection(f"{DATA}@{sha}").qrels == here.qrels
-
-
-def test_tables_are_pushed_by_datasets_and_loaded_as_a_collection(loopback_hub, collection):
-    here = load_collection(collection)
-    queries = [{"_id": query, "text": text} for query, text in here.queries.items()]
-    qrels = [
-        {"query-id": query, "corpus-id": passage, "score": float(grade)}
-        for query, grades in here.qrels.items()
-        for passage, grade in grades.items()
-    ]
-    Dataset.from_list(here.passages.to_list()).push_to_hub(DATA, "corpus", split="corpus")
-    Dataset.from_list(queries).push_to_hub(DATA, "queries", split="queries")
-    Dataset.from_list(qrels).push_to_hub(DATA, "default", split="test")
-    there = load_collection(DATA)
-    assert there.passages.to_list() == here.passages.to_list()
-    assert (there.queries, there.qrels) == (here.queries, here.qrels)
-
-
-def test_a_private_collection_needs_its_owners_token(loopback_hub, collection, monkeypatch):
-    upload(collection, DATA, "dataset")
-    loopback_hub.repo(DATA, repo_type="dataset").private = True
-    wrong = "hf_" + "wrongWRONG0123456789"
-    monkeypatch.setenv("HF_TOKEN", wrong)
-    with pytest.raises(OSError, match="Cannot fetch owner/collection") as error:
-        load_collection(DATA)
-    assert wrong not in str(error.value)
-
-
-def test_a_retriever_by_its_name_is_the_folder_it_was_pushed_from(loopback_hub, encoder):
-    sha = upload(encoder, MODEL)
-    texts = ["A text.", "Another one."]
-    here = Retriever(encoder, device="cpu")
-    for name in (MODEL, f"{MODEL}@{sha}"):
-        there = Retriever(name, device="cpu")
-        assert there.fingerprint == here.fingerprint
-        assert (there.encode_queries(texts) == here.encode_queries(texts)).all()
 
 
 def test_a_model_and_a_collection_are_evaluated_by_their_names(

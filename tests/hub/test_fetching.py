@@ -1,91 +1,74 @@
-"""Repositories in the cache: whole, of the revision that was asked for, and as the Hub has them."""
+"""Models are found by name: folders, the bundled encoder, repositories of the Hub."""
 
 from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
 
-from modeling_condenser.hub import retries
-from modeling_condenser.hub.errors import HubError, NotOnHubError
-from modeling_condenser.hub.fetching import HubName, fetch
-from tests.hub.loopback_hub import LoopbackHub
-from tests.hub.uploading import FILES, REPO, read
+from modeling_condenser.hub import model_folder
+from modeling_condenser.hub.errors import NotOnHubError
+from modeling_condenser.hub.fetching import fetch
+from modeling_condenser.hub.model_folder import find_model_folder, resolve_encoder_name
+
+NAME = "owner/encoder"
+FILES = {
+    "config.json": "{}",
+    "model.safetensors": "weights",
+    "pytorch_model.bin": "old weights",
+    "onnx/model.onnx": "another format",
+    "last-checkpoint/model.safetensors": "of a training",
+}
 
 
-@pytest.fixture
-def uploaded(loopback_hub: LoopbackHub, api: HfApi, folder: Path) -> str:
-    """The sha of a repository's first commit with files."""
-    return str(api.upload_folder(repo_id=REPO, folder_path=folder).oid)
+def upload(folder: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    HfApi().create_repo(NAME, exist_ok=True)
+    return str(HfApi().upload_folder(repo_id=NAME, folder_path=folder).oid)
 
 
-def test_names_with_and_without_a_revision():
-    assert HubName.parse("owner/name") == ("owner/name", None)
-    assert HubName.parse("owner/name@refs/pr/1") == ("owner/name", "refs/pr/1")
+def fetched(folder: Path) -> set[str]:
+    return {str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file()}
 
 
-def test_all_of_it_or_what_is_wanted(uploaded):
-    assert read(fetch(REPO, only=["*.json"], without=["1_*/*"])).keys() == {"config.json"}
-    assert read(fetch(REPO)) == FILES
+def test_a_revision_is_pinned_and_only_patterns_are_fetched(loopback_hub, tmp_path):
+    first = upload(tmp_path / "x", {"config.json": "{}", "notes.md": "one"})
+    upload(tmp_path / "x", {"notes.md": "two"})
+    assert fetched(fetch(f"{NAME}@{first}", only=["*.md"])) == {"notes.md"}
+    assert (fetch(NAME) / "notes.md").read_text() == "two"
+    assert (fetch(f"{NAME}@{first}") / "notes.md").read_text() == "one"
 
 
-def test_a_revision_is_that_commit(uploaded, api):
-    api.upload_file(repo_id=REPO, path_in_repo="config.json", path_or_fileobj=b"{}")
-    assert read(fetch(f"{REPO}@{uploaded}"))["config.json"] == FILES["config.json"]
-    assert read(fetch(REPO))["config.json"] == b"{}"
-
-
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
-def test_a_file_that_differs_from_its_checksum_is_refused_and_removed(loopback_hub, uploaded, file):
-    loopback_hub.corrupt_next(f"/resolve/[^/]*/{file}")
-    with pytest.raises(HubError, match=f"Cannot use {file} of {REPO}: what came differs from the"):
-        fetch(REPO)
-    assert loopback_hub.faults.left() == 0
-    assert read(fetch(REPO)) == FILES  # nothing wrong was kept
-
-
-def test_what_is_in_the_cache_is_found_without_the_hub(loopback_hub, uploaded):
-    folder = fetch(REPO)
-    loopback_hub.close()
-    assert fetch(REPO) == folder
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/revision/"), ("HEAD", "/resolve/"), ("GET", "/resolve/")]
-)
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_hub_is_asked_again(loopback_hub, uploaded, monkeypatch, method, path, status):
-    monkeypatch.setattr(retries, "time", type("Clock", (), {"sleep": lambda seconds: None}))
-    loopback_hub.fail_next(method, path, status=status, times=2)
-    assert read(fetch(REPO)) == FILES
-    assert loopback_hub.faults.left() == 0
-
-
-def test_a_download_that_was_cut_goes_on(loopback_hub, uploaded):
-    loopback_hub.cut_next("GET", "/resolve/.*safetensors", after_bytes=1000)
-    assert read(fetch(REPO)) == FILES
-    assert loopback_hub.faults.left() == 0
-
-
-def test_a_missing_repository_revision_or_token_is_said(loopback_hub, uploaded, monkeypatch):
-    with pytest.raises(NotOnHubError, match="Cannot fetch owner/absent: the Hub has no repository"):
+def test_what_is_not_on_the_hub_is_an_error(loopback_hub, tmp_path):
+    upload(tmp_path / "x", {"config.json": "{}"})
+    with pytest.raises(NotOnHubError, match="Cannot fetch owner/absent: no such repo"):
         fetch("owner/absent")
-    with pytest.raises(NotOnHubError, match="it has no such revision: expected one of its branch"):
-        fetch(f"{REPO}@v9")
-    with pytest.raises(ValueError, match="Cannot fetch not a name: "):
-        fetch("not a name")
-    loopback_hub.repo(REPO).private = True
-    wrong = "hf_wrong0123456789abcdefghij"
-    monkeypatch.setenv("HF_TOKEN", wrong)
-    with pytest.raises(HubError, match="token") as error:
-        fetch(REPO)
-    assert wrong not in str(error.value)
-    loopback_hub.add_token(wrong, user="other")
-    with pytest.raises(NotOnHubError, match="it is private and the token may not see it"):
-        fetch(REPO)
+    with pytest.raises(NotOnHubError, match="no such revision"):
+        fetch(f"{NAME}@absent")
+    with pytest.raises(FileNotFoundError, match="There is no encoder 'owner/absent'"):
+        find_model_folder("owner/absent")
 
 
-def test_a_gated_repository_tells_what_to_do(loopback_hub, uploaded, monkeypatch):
-    loopback_hub.repo(REPO).gated = True
-    monkeypatch.setenv("HF_TOKEN", loopback_hub.add_token("hf_other", user="other"))
-    with pytest.raises(NotOnHubError, match="access has to be asked for on its page first"):
-        fetch(REPO)
+def test_a_model_is_downloaded_without_other_formats_and_old_weights(loopback_hub, tmp_path):
+    upload(tmp_path / "x", FILES)
+    assert fetched(find_model_folder(NAME)) == {"config.json", "model.safetensors"}
+
+
+def test_old_weights_are_downloaded_if_there_are_no_others(loopback_hub, tmp_path):
+    upload(tmp_path / "x", {"config.json": "{}", "pytorch_model.bin": "old weights"})
+    assert fetched(find_model_folder(NAME)) == {"config.json", "pytorch_model.bin"}
+
+
+def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):
+    bundled = tmp_path / "bundled"
+    monkeypatch.setattr(model_folder, "STARTER_FOLDER", bundled)
+    with pytest.raises(FileNotFoundError, match="lacks config.json"):
+        resolve_encoder_name("starter")
+    bundled.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (bundled / name).write_text("")
+    (tmp_path / "starter").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_model_folder("starter") == bundled
+    assert find_model_folder("./starter") == Path("./starter")

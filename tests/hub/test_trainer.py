@@ -9,13 +9,15 @@ from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
 
 from modeling_condenser import CondenserDataCollator, condenser_from_encoder
 from modeling_condenser.biencoder.finetune import finetune
-from modeling_condenser.hub import trainer as module
 from modeling_condenser.hub.errors import HubError
+from modeling_condenser.hub.fetching import fetch_checkpoint
 from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.checks import card_problems
 from tests.hub.elsewhere import elsewhere
+
+pytestmark = pytest.mark.slow
 
 NAME = "owner/run"
 PUSHING = {"push_to_hub": True, "hub_model_id": NAME, "hub_always_push": True}
@@ -59,7 +61,6 @@ def train_until_4(settings: dict) -> None:
     def train_and_end(self, **arguments):
         self.add_callback(StopAt(4))
         train(self, **arguments)
-        self._finish_current_push()
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
@@ -134,48 +135,30 @@ def test_training_goes_on_from_the_hub_on_another_machine(loopback_hub, settings
 
 def test_a_later_checkpoint_of_this_machine_is_not_given_up(loopback_hub, settings, tmp_path):
     train_until_4(settings("first", **PUSHING, hub_strategy="checkpoint"))
-    checkpoint = module.fetch_checkpoint(NAME, tmp_path / "first")
+    checkpoint = fetch_checkpoint(NAME, tmp_path / "first")
     assert checkpoint == tmp_path / "first" / "checkpoint-4"
-    fetched = module.fetch_checkpoint(NAME, tmp_path / "new")
+    fetched = fetch_checkpoint(NAME, tmp_path / "new")
     assert fetched == tmp_path / "new" / "checkpoint-4"
     assert (fetched / "model.safetensors").read_bytes() == (
         checkpoint / "model.safetensors"
     ).read_bytes()
     (checkpoint.with_name("checkpoint-9")).mkdir()  # torn, and so nothing to go on from
-    assert module.fetch_checkpoint(NAME, tmp_path / "first") == checkpoint
+    assert fetch_checkpoint(NAME, tmp_path / "first") == checkpoint
 
 
 def test_a_repository_without_a_checkpoint_is_refused(loopback_hub, settings):
     pretrain(settings(**PUSHING, hub_strategy="end"))
     assert [commit.title for commit in pushed(loopback_hub)] == ["End of training"]
-    with pytest.raises(HubError, match="owner/run holds no last-checkpoint/ that this package"):
+    with pytest.raises(HubError, match="owner/run has no complete last-checkpoint/"):
         pretrain(settings("second", resume_from_checkpoint=NAME))
 
 
 def test_a_push_that_fails_does_not_end_the_training(loopback_hub, settings, caplog):
     loopback_hub.fail_next("POST", "/commit/", status=400)
     pretrain(settings(**PUSHING, hub_strategy="every_save"))
-    assert (
-        "Cannot push to owner/run" in caplog.text and "The training is not touched" in caplog.text
-    )
+    assert "Cannot push to owner/run" in caplog.text and "The training continues" in caplog.text
     titles = [commit.title for commit in pushed(loopback_hub)]
     assert titles[:2] == [f"Training in progress, step {step}" for step in (4, 6)]
-
-
-def test_a_wrong_token_is_said_before_anything_is_trained(loopback_hub, settings, tmp_path):
-    token = "hf_" + "wrongWRONG0123456789"
-    with pytest.raises(HubError, match="Cannot make the repository owner/run: the Hub") as error:
-        pretrain(settings(**PUSHING, hub_token=token))
-    assert token not in str(error.value)
-    assert not list((tmp_path / "run").glob("checkpoint-*"))
-    written = [f.read_text() for f in (tmp_path / "run").rglob("*") if f.is_file()]
-    assert not any(token in text for text in written)
-
-
-def test_every_checkpoint_in_a_folder_of_its_own(loopback_hub, settings):
-    pretrain(settings(**PUSHING, hub_strategy="all_checkpoints", save_total_limit=1))
-    names = loopback_hub.repo(NAME).files()
-    assert {f"checkpoint-{step}/optimizer.pt" for step in (2, 4, 6)} <= names.keys()
 
 
 def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, bert_run, collection, tmp_path):

@@ -5,7 +5,6 @@ import io
 import json
 import pickle
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 
 from modeling_condenser.publishing.contents import find_refusals
-from modeling_condenser.publishing.export import export_encoder
 
 
 @pytest.fixture
@@ -24,16 +22,9 @@ def look(tmp_path):
         file = tmp_path / "looked_at" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.encode() if isinstance(content, str) else content)
-        return [str(refusal) for refusal in find_refusals({name: file})]
+        return find_refusals({name: file})
 
     return look_at
-
-
-def test_an_export_has_nothing_to_refuse(bert_run, tmp_path):
-    folder = export_encoder(bert_run, tmp_path / "encoder")
-    files = {str(f.relative_to(folder)): f for f in folder.rglob("*") if f.is_file()}
-    assert len(files) > 8
-    assert find_refusals(files) == []
 
 
 def test_pickles_are_found_by_name_and_by_content(look, tmp_path):
@@ -41,11 +32,16 @@ def test_pickles_are_found_by_name_and_by_content(look, tmp_path):
     archive = (tmp_path / "weights").read_bytes()
     objects = io.BytesIO()
     np.save(objects, np.array([{}]), allow_pickle=True)
-    assert "optimizer.pt: a .pt file, which executes code" in look(b"x", "optimizer.pt")[0]
-    assert "training_args.bin: a .bin file" in look(b"x", "training_args.bin")[0]
-    assert "weights.dat: an archive with a pickle" in look(archive, "weights.dat")[0]
-    assert "harmless.txt: a pickle" in look(pickle.dumps({"a": 1}), "harmless.txt")[0]
-    assert "array.npy: an array of pickled objects" in look(objects.getvalue(), "array.npy")[0]
+    for name, content in {
+        "optimizer.pt": b"x",
+        "training_args.bin": b"x",
+        "weights.dat": archive,
+        "harmless.txt": pickle.dumps({"a": 1}),
+        "array.npy": objects.getvalue(),
+    }.items():
+        assert look(content, name) == [
+            f"{name}: a pickle, which can execute code: save it as safetensors"
+        ]
 
 
 def test_plain_arrays_and_archives_are_not_taken_for_pickles(look):
@@ -91,7 +87,7 @@ def test_secrets_are_found_with_their_line_and_not_shown(look, kind):
 )
 def test_paths_of_a_machine_are_found_with_their_line(look, path):
     (found,) = look(json.dumps({"a": 1, "corpus": path}, indent=2), "run.json")
-    assert found.startswith("run.json, line 3: a path of a local machine (")
+    assert found.startswith("run.json, line 3: a local path (")
 
 
 def test_this_machines_own_folders_are_found_wherever_they_are(look, tmp_path, monkeypatch):
@@ -125,10 +121,6 @@ def test_ordinary_text_is_let_through(look, text):
     assert look(text) == []
 
 
-def test_words_of_a_vocabulary_are_no_paths(look):
-    assert look(json.dumps({"/home/user": 1, "/root": 2}), "vocab.json") == []
-
-
 def test_compressed_runs_are_looked_into(look):
     line = f"q1 Q0 p1 1 0.5 {SECRETS['a Hugging Face token']}\n"
     content = gzip.compress(("q0 Q0 p1 1 0.5 x\n" + line).encode())
@@ -139,13 +131,6 @@ def test_compressed_runs_are_looked_into(look):
 def test_the_metadata_of_weights_is_looked_into(look, tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "w", metadata={"from": "/home/me/run"})
     (found,) = look((tmp_path / "w").read_bytes(), "model.safetensors")
-    assert found == "model.safetensors: a path of a local machine (/home/me/run)"
+    assert found == "model.safetensors, line 1: a local path (/home/me/run)"
     (torn,) = look(b"\x10\0\0\0\0\0\0\0{", "model.safetensors")
-    assert torn.startswith("model.safetensors: no whole safetensors file")
-
-
-def test_every_file_and_line_is_named_in_order(look, tmp_path):
-    for name, text in (("b.txt", "ok\n/home/a/b\n/home/c/d"), ("a.txt", "/root/x")):
-        Path(tmp_path, name).write_text(text)
-    found = find_refusals({name: tmp_path / name for name in ("b.txt", "a.txt")})
-    assert [(r.path, r.line) for r in found] == [("a.txt", 1), ("b.txt", 2), ("b.txt", 3)]
+    assert torn.startswith("model.safetensors: not a complete safetensors file")

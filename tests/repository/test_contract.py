@@ -48,33 +48,6 @@ def test_an_unknown_field_names_the_nearest(tmp_path: Path) -> None:
         EncodingContract.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "choices"),
-    [
-        ("pooling", "last", "'cls', 'mean', 'max'"),
-        ("similarity", "manhattan", "'dot', 'cosine', 'euclidean'"),
-    ],
-)
-def test_a_choice_that_there_is_not_is_refused(
-    tmp_path: Path, name: str, value: str, choices: str
-) -> None:
-    write(tmp_path, query_max_length=8, passage_max_length=8, **{name: value})
-    with pytest.raises(ValueError, match=f"{name} is '{value}', expected one of {choices}."):
-        EncodingContract.load(tmp_path)
-
-
-def test_a_missing_length_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, query_max_length=8)
-    with pytest.raises(ValueError, match="lacks the field 'passage_max_length'"):
-        EncodingContract.load(tmp_path)
-
-
-def test_a_title_stands_before_the_text_only_where_there_is_one() -> None:
-    contract = EncodingContract(8, 8, title_separator=" | ")
-    assert contract.passage("Oslo", "A city.") == "Oslo | A city."
-    assert contract.passage("", "A city.") == "A city."
-
-
 def test_prompts_stand_before_queries_and_passages_and_before_the_title() -> None:
     contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
     assert contract.query("what?") == "q: what?"

@@ -27,18 +27,6 @@ def test_written_stages_come_back_in_order(tmp_path: Path) -> None:
     assert read_provenance(tmp_path) == stages
 
 
-def test_a_folder_without_provenance_has_no_stages(tmp_path: Path) -> None:
-    assert read_provenance(tmp_path) == []
-    assert read_stage(tmp_path, "Pre-training") is None
-
-
-def test_a_stage_is_a_runs_recipe_and_record(tmp_path: Path) -> None:
-    claim_run_folder(tmp_path / "run", {"encoder": "owner/name", "output_dir": "/somewhere"})
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"seed": 3}))
-    stage = read_stage(tmp_path / "run", "Pre-training")
-    assert stage == Stage("Pre-training", {"encoder": "owner/name"}, {"seed": 3})
-
-
 def test_a_stage_holds_the_log_of_its_losses(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("max_steps: 2\n")
     log = [

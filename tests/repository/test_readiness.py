@@ -4,17 +4,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.repository.provenance import Stage, read_provenance, write_provenance
-from modeling_condenser.repository.readiness_curves import draw_entropies, draw_readiness
-from modeling_condenser.repository.readiness_log import (
+from modeling_condenser.repository.card import _draw_pictures, write_card
+from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.repository.provenance import Stage, write_provenance
+from modeling_condenser.repository.readiness import (
     layer_entropies,
     readiness_entries,
-    titled_measures,
-)
-from modeling_condenser.repository.readiness_section import (
-    draw_pictures,
-    readiness_section,
     readiness_table,
+    titled_measures,
 )
 
 
@@ -56,30 +53,18 @@ def test_measures_have_titles_in_a_fixed_order_and_layers_none() -> None:
     ]
 
 
-def test_provenance_keeps_readiness_and_reads_what_was_written_without(tmp_path: Path) -> None:
-    stage = Stage("Pre-training", {}, {}, readiness=ENTRIES)
-    write_provenance(tmp_path, [stage])
-    assert read_provenance(tmp_path) == [stage]
-    (tmp_path / "provenance.json").write_text(
-        '[{"name": "Pre-training", "recipe": {}, "run": {}, "log": []}]'
-    )
-    assert read_provenance(tmp_path) == [Stage("Pre-training", {}, {})]
-
-
-def test_the_section_shows_both_ends_of_each_stage() -> None:
-    stages = [
-        Stage("Pre-training", {}, {}, readiness=ENTRIES),
-        Stage("Pre-training", {}, {}, readiness=ENTRIES[:1]),
-        Stage("Fine-tuning", {}, {}),
-    ]
-    section = readiness_section(stages)
-    assert section is not None
-    assert "### Pre-training: measured 3 times" in section
-    assert "### Pre-training 2: measured 1 time" in section
-    lines = section.splitlines()
+def test_the_card_shows_both_ends_of_each_stage(tmp_path: Path) -> None:
+    EncodingContract(8, 8).save(tmp_path)
+    stages = [Stage("Pre-training", {}, {}, readiness=e) for e in (ENTRIES, ENTRIES[:1])]
+    write_provenance(tmp_path, stages)
+    write_card(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "### Pre-training: measured 3 times" in text
+    assert "### Pre-training 2: measured 1 time\n" in text
+    lines = text.splitlines()
     assert "| rise when the late CLS is another text's | 0.0000 | 0.5000 | +0.5000 |" in lines
     assert "| rise when the late CLS is another text's | 0.0000 |" in lines
-    assert readiness_section([Stage("Fine-tuning", {}, {})]) is None
+    assert "](readiness.png)" in text and "](attention_entropy.png)" in text
 
 
 def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
@@ -93,29 +78,12 @@ def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
 
 def test_pictures_show_what_was_measured(figures: list[Figure]) -> None:
     stage = Stage("Pre-training", {}, {}, readiness=ENTRIES)
-    assert list(draw_pictures([stage])) == ["readiness.png", "attention_entropy.png"]
+    assert list(_draw_pictures([stage])) == ["readiness.png", "attention_entropy.png"]
     course, entropies = figures
     [swaps] = course.axes[0].lines
     assert swaps.get_xydata().tolist() == [[0.0, 0.0], [0.01, 0.25], [0.02, 0.5]]
     drawn = {line.get_label(): line.get_ydata().tolist() for line in entropies.axes[0].lines}
     assert drawn == {"start": [2.0, 1.0], "step 20": [1.75, 0.25]}
-    assert draw_pictures([Stage("Pre-training", {}, {}, readiness=ENTRIES[:1])]).keys() == {
+    assert _draw_pictures([Stage("Pre-training", {}, {}, readiness=ENTRIES[:1])]).keys() == {
         "attention_entropy.png"
     }
-
-
-def test_without_counted_tokens_the_course_is_over_steps(figures: list[Figure]) -> None:
-    bare = [{k: v for k, v in e.items() if k != "num_input_tokens_seen"} for e in ENTRIES]
-    draw_readiness({"run": bare})
-    assert figures[0].axes[0].get_xlabel() == "steps"
-    assert figures[0].axes[0].lines[0].get_xdata().tolist() == [0, 10, 20]
-
-
-def test_one_label_looks_alike_in_all_panels(figures: list[Figure]) -> None:
-    panels = {"a": {"before": [1.0, 2.0], "after": [1.0, 1.0]}, "b": {"after": [0.5, 0.5]}}
-    first = draw_entropies(panels, even=3.0)
-    assert first == draw_entropies(panels, even=3.0)
-    left, right = figures[0].axes
-    assert left.lines[1].get_color() == right.lines[0].get_color() != left.lines[0].get_color()
-    assert right.lines[-1].get_ydata() == [3.0, 3.0]
-    assert (left.get_title(), right.get_title()) == ("a", "b")

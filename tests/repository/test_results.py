@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from huggingface_hub.hf_api import parse_eval_result_entries
 
-from modeling_condenser.repository import results
 from modeling_condenser.repository.results import (
     BaselineComparison,
     EvaluationResult,
@@ -119,86 +116,8 @@ def test_a_result_of_the_same_things_takes_the_place_of_the_earlier(
     assert list((folder / "evaluation").iterdir()) == []
 
 
-def test_adding_the_same_result_again_changes_no_byte(folder: Path, run_file: Path) -> None:
-    add_result(folder, RESULT, run_file=run_file)
-    before = contents(folder)
-    add_result(folder, RESULT, run_file=run_file)
-    assert contents(folder) == before
-
-
 def test_a_name_of_any_characters_stays_within_the_folder(folder: Path, run_file: Path) -> None:
     add_result(folder, changed(LOCAL, collection="../../x|`\n", split="../y"), run_file=run_file)
     [file] = (folder / "evaluation").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz._-")
     assert {path.name for path in folder.parent.iterdir()} == {run_file.name, folder.name}
-
-
-def test_results_on_a_hub_data_set_have_the_hubs_own_form(folder: Path) -> None:
-    add_result(folder, RESULT)
-    add_result(folder, LOCAL)
-    [file] = (folder / ".eval_results").iterdir()
-    assert file.name == "BeIR--scifact.yaml"
-    entries = parse_eval_result_entries(yaml.safe_load(file.read_text()))
-    assert [(e.dataset_id, e.task_id, e.value, e.date) for e in entries] == [
-        ("BeIR/scifact", "test_nDCG@10", 0.6512, "2026-01-31"),
-        ("BeIR/scifact", "test_R@100", 0.9, "2026-01-31"),
-    ]
-    assert entries[0].notes == "nDCG@10, split test, depth 100"
-
-
-def test_a_task_has_one_value_on_the_hub_that_of_the_deeper_run(folder: Path) -> None:
-    add_result(folder, changed(RESULT, depth=1000, values={"R@100": 0.75, "R@1000": 1.0}))
-    add_result(folder, RESULT)
-    content = yaml.safe_load((folder / ".eval_results" / "BeIR--scifact.yaml").read_text())
-    found = {entry["dataset"]["task_id"]: entry["value"] for entry in content}
-    assert found == {"test_nDCG@10": 0.6512, "test_R@100": 0.75, "test_R@1000": 1.0}
-
-
-def test_entries_that_others_put_into_the_hubs_file_are_kept(folder: Path) -> None:
-    file = folder / ".eval_results" / "BeIR--scifact.yaml"
-    file.parent.mkdir()
-    theirs = {"dataset": {"id": "BeIR/scifact", "task_id": "default"}, "value": 3}
-    file.write_text(yaml.safe_dump([theirs]))
-    add_result(folder, RESULT)
-    assert yaml.safe_load(file.read_text())[2:] == [theirs]
-
-
-def test_what_cannot_be_written_whole_is_not_written_at_all(
-    folder: Path, run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_result(folder, RESULT, run_file=run_file)
-    before = contents(folder)
-    write = results.whole_file
-
-    def full(path: Path) -> Any:
-        if path.suffix == ".yaml":
-            raise OSError(28, "no space left")
-        return write(path)
-
-    monkeypatch.setattr(results, "whole_file", full)
-    run_file.write_text("q2 Q0 d2 1 0.5 x\n")
-    with pytest.raises(OSError, match="No space left"):
-        add_result(folder, changed(RESULT, values={"R@100": 0.1}), run_file=run_file)
-    assert contents(folder) == before
-
-
-def test_the_list_of_results_takes_its_place_last(
-    folder: Path, run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    placed = []
-    replace = Path.replace
-
-    def watch(self: Path, target: Path) -> Path:
-        placed.append(target.name)
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", watch)
-    add_result(folder, RESULT, run_file=run_file)
-    assert sorted(placed[:-1]) == ["BeIR--scifact.yaml", "scifact-test.trec.gz"]
-    assert placed[-1] == "evaluation_results.json"
-
-
-def test_a_file_of_results_that_is_none_says_what_to_do(folder: Path) -> None:
-    (folder / "evaluation_results.json").write_text('[{"collection": "x", "speed": 3}]')
-    with pytest.raises(ValueError, match="is no list of results .*'speed'.*: remove it"):
-        read_results(folder)

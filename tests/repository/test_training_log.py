@@ -36,7 +36,3 @@ def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
 def test_a_number_that_json_does_not_know_is_left_out() -> None:
     log = thin_log([{"step": 1, "loss": float("nan"), "late_loss": 2.0}])
     assert json.loads(json.dumps(log, allow_nan=False)) == [{"step": 1, "late_loss": 2.0}]
-
-
-def test_a_run_that_logged_nothing_has_an_empty_log() -> None:
-    assert thin_log([]) == ()

@@ -389,7 +389,7 @@ def test_a_wrong_setting_of_any_stage_is_found_before_the_first_one_starts(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"measures": ["MRR@10", "R"]}, "measure 'R' has no cut-off"),
+        ({"measures": ["MRR@10", "R"]}, "measure 'R': R takes cutoff"),
         ({"fusion": {"method": "sum"}}, "method is 'sum', expected one of 'rrf', 'weighted'"),
         ({"arms": {"mlm": {}, "bm25 + x": {}}}, "cannot be called 'bm25 \\+ x'"),
     ],

@@ -17,16 +17,8 @@ import regex  # type: ignore[import-untyped]
 from scipy import stats
 
 _DESCRIPTION = """\
-Measures of ranked passages and of text similarity, as papers on dense retrieval report them.
-
-"retrieval" (the default): MRR, MRR@k, nDCG, nDCG@k, R@k, MAP, MAP@k, R-Prec, P@k and Success@k by
-ir-measures, which is trec_eval's own code but for MRR@k. A grade above 0 is relevant;
-MRR(rel=2)@10, MAP(rel=2), R(rel=2)@1000 and the like ask for a grade of 2, as TREC Deep Learning
-does. Ties are broken by passage id ascending. The mean is over all queries with a relevant passage:
-one that has no passages counts 0, and queries that nobody judged are ignored.
-"answers": Hit@k, whether one of the first k texts holds an answer string, by DPR's rule.
-"graded_pairs": Spearman's and Pearson's correlation with scores that people gave.
-"triplets": how often the anchor is more similar to the positive than to the negative.
+Measures of ranked passages and of text similarity, as papers on dense retrieval report them:
+"retrieval" (the default), "answers", "graded_pairs" and "triplets". See README.md.
 """
 
 _CITATION = """\
@@ -40,28 +32,12 @@ _CITATION = """\
 
 _INPUTS = """
 Args:
-    predictions: as many rows as references; they are matched by query_id.
-        "retrieval": {"query_id": str, "passage_ids": [str], "scores": [float]};
-        "answers": the same and "texts": [str], the passages' texts without titles;
-        "graded_pairs": similarities, floats;
-        "triplets": the anchor's similarities to positive and negative: {"to_positive": float,
-        "to_negative": float}. An equal one counts as wrong.
-    references: "retrieval": {"query_id": str, "passage_ids": [str], "grades": [int]};
-        "answers": {"query_id": str, "answers": [str]};
-        "graded_pairs": scores, floats;
-        "triplets": none.
-    measures: of "retrieval" (default MRR@10, nDCG@10 and R@100) and "answers" (Hit@20 and Hit@100).
+    predictions, references: rows as README.md describes them, matched by query_id.
+    measures: names, such as ["MRR@10", "R@100"]; of "retrieval" and "answers" only.
     per_query: of these two, whether to return the value of each query too, below "per_query".
 
 Returns:
     measure -> value; for graded pairs "spearman" and "pearson", for triplets "accuracy".
-
-Examples:
-    >>> module = evaluate.load("retrieval_measures")
-    >>> run = [{"query_id": "q", "passage_ids": ["a", "b"], "scores": [0.9, 0.5]}]
-    >>> qrels = [{"query_id": "q", "passage_ids": ["b", "c"], "grades": [1, 1]}]
-    >>> module.compute(predictions=run, references=qrels, measures=["MRR@10", "R@100"])
-    {'MRR@10': 0.5, 'R@100': 0.5}
 """
 
 _STRING = datasets.Value("string")
@@ -77,23 +53,15 @@ _FEATURES = {
     "graded_pairs": {"predictions": _FLOAT, "references": _FLOAT},
     "triplets": {"predictions": {"to_positive": _FLOAT, "to_negative": _FLOAT}},
 }
-
-_LEVEL = r"(?:\(rel=(?P<rel>\d+)\))?"
-_CUTOFF = r"@(?P<k>\d+)"
-# What follows a measure's name, and ir-measures' name for it. Its own parser lets through what then
-# ends the process, such as R@0.
-_FAMILIES = {
-    "MRR": (f"{_LEVEL}({_CUTOFF})?", ir_measures.RR),
-    "nDCG": (f"({_CUTOFF})?", ir_measures.nDCG),
-    "R": (f"{_LEVEL}{_CUTOFF}", ir_measures.R),
-    "MAP": (f"{_LEVEL}({_CUTOFF})?", ir_measures.AP),
-    "R-Prec": (_LEVEL, ir_measures.Rprec),
-    "P": (f"{_LEVEL}{_CUTOFF}", ir_measures.P),
-    "Success": (f"{_LEVEL}{_CUTOFF}", ir_measures.Success),
-}
-_GREATEST = 1_000_000  # grade or cut-off
-
+_LEVEL, _CUTOFF = r"(\(rel=[1-9]\d*\))?", r"@[1-9]\d*"
+_MEASURE = re.compile(  # the library's parser accepts more, such as R@0, which ends the process
+    rf"(MRR|MAP){_LEVEL}({_CUTOFF})?|(nDCG)({_CUTOFF})?|(R|P|Success){_LEVEL}{_CUTOFF}|R-Prec{_LEVEL}"
+)
+_IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir-measures has another name
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
+
+Rows = Sequence[Mapping[str, Any]]
+Values = dict[str, dict[str, float]]  # measure -> query id -> value
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _INPUTS)
@@ -122,178 +90,107 @@ class RetrievalMeasures(evaluate.Metric):
     ) -> dict[str, Any]:
         match self._task:
             case "graded_pairs":
-                return correlations(predictions, references, **settings)
+                return {
+                    "spearman": float(stats.spearmanr(predictions, references).statistic),
+                    "pearson": float(stats.pearsonr(predictions, references).statistic),
+                }
             case "triplets":
-                return triplet_accuracy(predictions, **settings)
+                right = [row["to_positive"] > row["to_negative"] for row in predictions]
+                return {"accuracy": sum(right) / len(right)}
             case "answers":
-                return hits(predictions, references, **settings)
-            case _:
-                return retrieval(predictions, references, **settings)
+                return _report(hits, predictions, references, ("Hit@20", "Hit@100"), **settings)
+        return _report(
+            retrieval, predictions, references, ("MRR@10", "nDCG@10", "R@100"), **settings
+        )
 
 
-def retrieval(
-    predictions: Sequence[Mapping[str, Any]],
-    references: Sequence[Mapping[str, Any]],
-    *,
-    measures: Sequence[str] = ("MRR@10", "nDCG@10", "R@100"),
-    per_query: bool = False,
-) -> dict[str, Any]:
+def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
     """Measures of a run by judgements."""
-    parsed = {name: _parse_measure(name) for name in _checked_names(measures)}
-    qrels = {}
-    for query_id, row in _by_query(references, "references").items():
-        grades = _paired(row, "grades", query_id)
-        if max(grades.values(), default=0) > _GREATEST:
-            raise ValueError(f"query {query_id!r} has a grade above {_GREATEST:,}: mend it")
-        if any(grade > 0 for grade in grades.values()):
-            qrels[query_id] = grades
-    rankings = _rankings(predictions, qrels, needed="a passage of a grade above 0")
-    run = {
-        query_id: {passage: -float(rank) for rank, passage in enumerate(ranking)}
-        for query_id, ranking in rankings.items()
+    parsed = {name: _parse_measure(name) for name in measures}
+    judged = {
+        row["query_id"]: dict(zip(row["passage_ids"], row["grades"], strict=True))
+        for row in references
     }
-    values = {measure: dict.fromkeys(qrels, 0.0) for measure in parsed.values()}
-    if run:
-        for metric in ir_measures.iter_calc(list(values), qrels, run):
-            values[metric.measure][metric.query_id] = float(metric.value)
-    return _result({name: values[measure] for name, measure in parsed.items()}, per_query)
+    qrels = {query: grades for query, grades in judged.items() if max(grades.values()) > 0}
+    # ir-measures breaks ties in other ways, so it sees ranks.
+    run = {
+        query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
+        for query, ranking in _rankings(predictions).items()
+        if query in qrels and ranking
+    }
+    values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
+    for name, measure in parsed.items():
+        for metric in ir_measures.iter_calc([measure], qrels, run):
+            values[name][metric.query_id] = float(metric.value)
+    return values
 
 
-def hits(
-    predictions: Sequence[Mapping[str, Any]],
-    references: Sequence[Mapping[str, Any]],
-    *,
-    measures: Sequence[str] = ("Hit@20", "Hit@100"),
-    per_query: bool = False,
-) -> dict[str, Any]:
+def hits(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
     """Whether one of the first k texts holds an answer string (Karpukhin et al. 2020)."""
-    cutoffs = {}
-    for name in _checked_names(measures):
-        match = re.fullmatch(f"Hit{_CUTOFF}", name)
-        if not match or not 1 <= int(match["k"]) <= _GREATEST:
-            raise ValueError(f"unknown measure {name!r}: expected Hit with a cut-off, as in Hit@20")
-        cutoffs[name] = int(match["k"])
+    if wrong := [name for name in measures if not re.fullmatch(r"Hit@[1-9]\d*", name)]:
+        raise ValueError(f"unknown measure {wrong[0]!r}: expected Hit with a cut-off, as in Hit@20")
     answers = {
-        query_id: [_tokens(answer) for answer in row["answers"]]
-        for query_id, row in _by_query(references, "references").items()
+        row["query_id"]: [_tokens(answer) for answer in row["answers"]]
+        for row in references
         if row["answers"]
     }
-    found = dict.fromkeys(answers, math.inf)
-    texts = {
-        query_id: _paired(row, "texts", query_id)
-        for query_id, row in _by_query(predictions, "predictions").items()
-    }
-    for query_id, ranking in _rankings(predictions, answers, needed="an answer").items():
-        for rank, passage in enumerate(ranking[: max(cutoffs.values())], start=1):
-            words = f" {' '.join(_tokens(texts[query_id][passage]))} "  # no token holds a blank
-            # An answer without tokens is found everywhere, as in DPR.
-            if any(not a or f" {' '.join(a)} " in words for a in answers[query_id]):
-                found[query_id] = rank
+    rankings, found = _rankings(predictions), dict.fromkeys(answers, math.inf)
+    for row in predictions:
+        query, texts = row["query_id"], dict(zip(row["passage_ids"], row["texts"], strict=True))
+        for rank, passage in enumerate(rankings[query], start=1):
+            words = f" {_tokens(texts[passage])} "
+            if any(f" {answer} " in words for answer in answers.get(query, ())):
+                found[query] = rank
                 break
-    return _result(
-        {name: {q: float(rank <= k) for q, rank in found.items()} for name, k in cutoffs.items()},
-        per_query,
-    )
+    cutoffs = {name: int(name.removeprefix("Hit@")) for name in measures}
+    return {n: {q: float(rank <= k) for q, rank in found.items()} for n, k in cutoffs.items()}
 
 
-def correlations(similarities: Sequence[float], scores: Sequence[float]) -> dict[str, float]:
-    """Spearman's and Pearson's correlation of similarities with the scores that people gave."""
-    for name, values in (("predictions", similarities), ("references", scores)):
-        _check_finite(values, name)
-        if len(set(values)) < 2:
-            raise ValueError(f"all {name} are equal, with which nothing correlates")
-    return {
-        "spearman": float(stats.spearmanr(similarities, scores).statistic),
-        "pearson": float(stats.pearsonr(similarities, scores).statistic),
-    }
-
-
-def triplet_accuracy(predictions: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """How often the anchor is more similar to the positive than to the negative."""
-    for side in ("to_positive", "to_negative"):
-        _check_finite([row[side] for row in predictions], side)
-    if not predictions:
-        raise ValueError("there is no triplet, expected at least one")
-    right = [row["to_positive"] > row["to_negative"] for row in predictions]
-    return {"accuracy": sum(right) / len(right)}
-
-
-def _by_query(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
-    for row in rows:
-        if found.setdefault(row["query_id"], row) is not row:
-            raise ValueError(f"{name} has two rows of query {row['query_id']!r}: merge them")
-    return found
-
-
-def _paired(row: Mapping[str, Any], column: str, query_id: str) -> dict[str, Any]:
-    """Passage id -> what the column holds for it."""
-    ids, values = row["passage_ids"], row[column]
-    if len(ids) != len(values) or len(set(ids)) != len(ids):
-        raise ValueError(
-            f"query {query_id!r} has {len(set(ids))} different passage_ids of {len(ids)}, and"
-            f" {len(values)} {column}: expected different ids, and one of the {column} for each"
-        )
-    if None in ids or any(value is None for value in values):
-        raise ValueError(f"query {query_id!r} has null among its passage_ids or {column}: mend it")
-    return dict(zip(ids, values, strict=True))
-
-
-def _rankings(
-    predictions: Sequence[Mapping[str, Any]], judged: Mapping[str, object], *, needed: str
-) -> dict[str, list[str]]:
-    """The passages of each judged query: best first, ties by id ascending."""
-    if not judged:
-        raise ValueError(f"no query of references has {needed}: there is nothing to measure")
-    rankings = {}
-    by_query = _by_query(predictions, "predictions")
-    for query_id, row in by_query.items():
-        scores = _paired(row, "scores", query_id)
-        if any(math.isnan(score) for score in scores.values()):
-            raise ValueError(f"query {query_id!r} has a score that is NaN: expected numbers")
-        if query_id in judged and scores:
-            rankings[query_id] = sorted(scores, key=lambda p, s=scores: (-s[p], p))  # type: ignore[misc]
-    if by_query and not by_query.keys() & judged.keys():
-        raise ValueError(
-            f"no query of predictions, such as {next(iter(by_query))!r}, is among those of"
-            f" references, such as {next(iter(judged))!r}: expected the same ids"
-        )
-    return rankings
-
-
-def _result(values: dict[str, dict[str, float]], per_query: bool) -> dict[str, Any]:
+def _report(
+    task: Any,
+    predictions: Rows,
+    references: Rows,
+    default: Sequence[str],
+    *,
+    measures: Sequence[str] | None = None,
+    per_query: bool = False,
+) -> dict[str, Any]:
+    """Means over the queries that have something to find, and the value of each."""
+    measures = default if measures is None else measures
+    if isinstance(measures, str):
+        raise ValueError(f"measures is {measures!r}, expected a list, such as [{measures!r}]")
+    for name, rows in (("predictions", predictions), ("references", references)):
+        if len({row["query_id"] for row in rows}) < len(rows):
+            raise ValueError(f"{name} has two rows of one query: merge them")
+    values = task(predictions, references, measures)
+    if not all(values.values()):
+        raise ValueError("no query of references has a relevant passage or an answer")
     means = {name: sum(by_query.values()) / len(by_query) for name, by_query in values.items()}
     return {**means, "per_query": values} if per_query else means
 
 
-def _checked_names(measures: Sequence[str]) -> Sequence[str]:
-    if isinstance(measures, str) or not measures:
-        raise ValueError(f'measures is {measures!r}, expected a list of names, such as ["MRR@10"]')
-    return measures
+def _rankings(predictions: Rows) -> dict[str, list[str]]:
+    """The passages of each query: best first, ties by id ascending."""
+    rankings = {}
+    for row in predictions:
+        scored = dict(zip(row["passage_ids"], row["scores"], strict=True))
+        if any(math.isnan(score) for score in scored.values()):
+            raise ValueError(f"query {row['query_id']!r} has a score that is NaN")
+        ordered = sorted((-score, passage) for passage, score in scored.items())
+        rankings[row["query_id"]] = [passage for _, passage in ordered]
+    return rankings
 
 
 def _parse_measure(name: str) -> ir_measures.Measure:
-    for family, (rest, measure) in _FAMILIES.items():
-        match = re.fullmatch(f"{family}{rest}", name)
-        if match is None:
-            continue
-        level, cutoff = (match.groupdict().get(key) for key in ("rel", "k"))
-        if not all(1 <= int(number) <= _GREATEST for number in (level, cutoff) if number):
-            break
-        if level and int(level) > 1:
-            measure = measure(rel=int(level))
-        return measure @ int(cutoff) if cutoff else measure
-    raise ValueError(
-        f"unknown measure {name!r}: expected MRR, MRR@10, nDCG, nDCG@10, R@100, MAP, MAP@100,"
-        " R-Prec, P@5 or Success@5, or one of them (but nDCG) with a threshold, as R(rel=2)@100"
-    )
+    if not _MEASURE.fullmatch(name):
+        raise ValueError(
+            f"unknown measure {name!r}: expected MRR, MRR@10, nDCG, nDCG@10, R@100, MAP, MAP@100, "
+            "R-Prec, P@5 or Success@5, or one of them (but nDCG) with a threshold, as R(rel=2)@100"
+        )
+    family = re.split(r"[(@]", name)[0]
+    return ir_measures.parse_measure(_IR_NAMES.get(family, family) + name.removeprefix(family))
 
 
-def _tokens(text: str) -> list[str]:
-    return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
-
-
-def _check_finite(values: Sequence[float], name: str) -> None:
-    wrong = [i for i, value in enumerate(values) if value is None or not math.isfinite(value)]
-    if wrong:
-        raise ValueError(f"row {wrong[0]} of {name} is {values[wrong[0]]}: expected a number")
+def _tokens(text: str) -> str:
+    """Lower-case tokens with blanks between them."""
+    return " ".join(_TOKEN.findall(unicodedata.normalize("NFD", text))).lower()
