@@ -1,1 +1,1 @@
-"""Commands: each file parses its words, calls one stage, and reports."""
+"""Commands: each file reads its settings, calls one stage, and prints the result."""

@@ -1,25 +1,30 @@
-"""condenser analyze MODEL ... OUT: is a model ready, and when was it time to stop?
+"""Measure whether models are ready to be fine-tuned, and when it was time to stop.
 
     condenser analyze runs/mine what-happened --collection my-collection
     condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
+    condenser analyze my-encoder runs/retriever/model figure-2 --recipe analyze/figure-2 \\
+        --corpus my-documents.jsonl
 
-A MODEL is a run of pre-training (its start, its checkpoints and its final model), a checkpoint, an
-export, a retriever, or any encoder, by folder or Hub name. OUT gets readiness.json, readiness.md
-and pictures.
+A model is a pre-training run (its start, its checkpoints and its final model), a checkpoint, an
+export, a retriever, or any encoder, by folder or Hub name.
 """
 
-from hub_scripts.recipe_command import read_words_and_settings
+from .command_line import read_settings
 
 
 def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.analyze import REPORT_FILE, AnalysisRecipe, analyze
-    from modeling_condenser.analysis.report import entropy_table, measures_table
-    from modeling_condenser.analysis.settings import Measuring
-
-    named = {"models": ("MODEL ...", "what to measure"), "out": ("OUT", "folder to write")}
-    settings = read_words_and_settings(
-        "analyze", words, named, AnalysisRecipe, Measuring, description=__doc__
+    from modeling_condenser.analysis.analyze import (
+        REPORT_FILE,
+        AnalysisRecipe,
+        analyze,
+        entropy_table,
+        measures_table,
     )
-    analysis = analyze(settings)
-    print(f"{measures_table(analysis)}\n\nCLS attention entropy by layer, in nats:\n")
-    print(f"{entropy_table(analysis)}\n\nreport: {settings['out']}/{REPORT_FILE}")
+    from modeling_condenser.analysis.sample import Measuring
+
+    settings = read_settings(
+        "analyze", words, AnalysisRecipe, Measuring, plain=("models", "out"), about=__doc__
+    )
+    entries = analyze(settings).entries
+    print(f"{measures_table(entries)}\n\nCLS attention entropy by layer, in nats:\n")
+    print(f"{entropy_table(entries)}\n\nreport: {settings['out']}/{REPORT_FILE}")

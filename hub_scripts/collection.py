@@ -1,13 +1,26 @@
-"""condenser collection OUT: the built-in collection as a BEIR folder."""
+"""Write the built-in collection, docstrings of installed packages, as a BEIR folder.
 
-import argparse
-from pathlib import Path
+condenser collection my-collection
+"""
+
+from dataclasses import dataclass
+
+from .command_line import fill_settings
+
+
+@dataclass(frozen=True)
+class CollectionFields:
+    """The fields of `condenser collection`.
+
+    Attributes:
+        out: folder to write.
+    """
+
+    out: str
 
 
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="condenser collection", description=__doc__)
-    parser.add_argument("out", type=Path, help="folder to write")
-    arguments = parser.parse_args(words)
+    fields = fill_settings("collection", words, CollectionFields, plain=("out",), about=__doc__)
     from modeling_condenser.collection.builtin import build_builtin_collection
 
-    print(f"collection: {build_builtin_collection(arguments.out)}")
+    print(f"collection: {build_builtin_collection(fields.out)}")

@@ -1,38 +1,50 @@
-"""condenser demo: everything on the built-in collection, in minutes, on a CPU.
+"""Condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes.
 
 Trains a small encoder, continues it by plain MLM (the control), by condensing, and by condensing
 with a contrast over the corpus (coCondenser), for no more tokens; fine-tunes each on few labelled
-pairs; measures them and BM25 on held-out queries; and says whether they differ. A second run starts
-where the first stopped.
+pairs; measures them and BM25 on held-out queries; and tests whether they differ. The same command
+continues an interrupted study.
 """
 
-import argparse
 import time
+from dataclasses import dataclass
 from typing import Any
+
+from .command_line import read_settings
+
+
+@dataclass(frozen=True)
+class DemoFields:
+    """The fields of `condenser demo`.
+
+    Attributes:
+        output_dir: folder of the study.
+        encoder: Hub name or folder of an encoder to start from.
+        steps: pre-training steps of each arm.
+        labels: labelled pairs to fine-tune on.
+        collection: BEIR folder to use instead of the built-in collection.
+    """
+
+    output_dir: str = "runs/demo"
+    encoder: str | None = None
+    steps: int | None = None
+    labels: int | None = None
+    collection: str | None = None
 
 
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="condenser demo",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--output_dir", default="runs/demo", help="(default: runs/demo)")
-    parser.add_argument("--encoder", help="Hub name or folder of an encoder to start from")
-    parser.add_argument("--steps", type=int, help="pre-training steps of each arm")
-    parser.add_argument("--labels", type=int, help="labelled pairs to fine-tune on")
-    parser.add_argument("--collection", help="BEIR folder to use instead of the built-in one")
-    parser.add_argument("--recipe", help="(default: study/demo; study/from-encoder with --encoder)")
-    arguments = parser.parse_args(words)
     started = time.perf_counter()
-
+    further = "All fields of a study's recipe (configuration/study) are accepted too."
+    changes = read_settings("demo", words, DemoFields, about=__doc__, further=further)
     from modeling_condenser.runs.recipe import read_recipe
     from modeling_condenser.study.study import run_study
 
-    recipe = arguments.recipe or ("study/from-encoder" if arguments.encoder else "study/demo")
-    settings = change_settings(read_recipe(recipe), vars(arguments))
+    if "arms" not in changes:
+        recipe = "study/from-encoder" if changes.get("encoder") else "study/demo"
+        changes = {**read_recipe(recipe), **changes}
+    settings = scale_study({"output_dir": DemoFields.output_dir, **changes})
     results = run_study(settings)
-    out = arguments.output_dir
+    out = settings["output_dir"]
     print(f"\n{results.table()}\n\n{results.verdict()}\n")
     print(f"{results.facts['n_passages']} passages, {results.facts['n_queries']} queries;", end=" ")
     print(f"this session took {(time.perf_counter() - started) / 60:.1f} minutes.")
@@ -40,21 +52,19 @@ def run(words: list[str]) -> None:
     print(f'  condenser search {out} "compute the inverse of a matrix"')
 
 
-def change_settings(settings: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The demo's recipe with what the command line changes."""
-    settings = {**settings, "output_dir": arguments["output_dir"]}
-    for name in ("encoder", "collection"):
-        if arguments[name]:
-            settings[name] = arguments[name]
-    if arguments["steps"]:
-        share = arguments["steps"] / settings["pretraining"]["max_steps"]
-        settings["pretraining"] = {**settings["pretraining"], "max_steps": arguments["steps"]}
-        settings["arms"] = {
+def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
+    """Apply `steps` and `labels` to a study; arms with steps of their own keep their share."""
+    steps, labels = settings.get("steps"), settings.get("labels")
+    study = {name: value for name, value in settings.items() if name not in ("steps", "labels")}
+    if steps:
+        share = steps / study["pretraining"]["max_steps"]
+        study["pretraining"] = {**study["pretraining"], "max_steps": steps}
+        study["arms"] = {
             name: {**arm, "max_steps": max(1, round(arm["max_steps"] * share))}
             if "max_steps" in arm
             else arm
-            for name, arm in settings["arms"].items()
+            for name, arm in study["arms"].items()
         }
-    if arguments["labels"]:
-        settings["finetuning"] = {**settings["finetuning"], "train_size": arguments["labels"]}
-    return settings
+    if labels:
+        study["finetuning"] = {**study["finetuning"], "train_size": labels}
+    return study

@@ -1,67 +1,75 @@
-"""condenser encode MODEL COLLECTION OUT: encode all passages of a collection.
+"""Encode all passages of a collection; the same command continues an interrupted run.
 
     condenser encode my-encoder my-collection runs/embeddings
     condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
-    torchrun --nproc_per_node 8 -m hub_scripts.main encode my-encoder my-collection OUT
+    torchrun --nproc-per-node 8 --no-python condenser encode my-encoder my-collection OUT
 
-If it is interrupted, run the same command again: it continues with the missing shards. On several
-machines, OUT must be on a shared file system.
+On several machines, OUT must be on a shared file system.
 """
 
-import argparse
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .command_line import fill_settings
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.embeddings import Embeddings
 
 
+@dataclass(frozen=True)
+class EncodeFields:
+    """The fields of `condenser encode`.
+
+    Attributes:
+        model: folder or Hub name of a retriever or an encoder.
+        collection: folder or Hub name.
+        out: folder for the embeddings.
+        pooling: cls, mean or max; required for a plain encoder.
+        devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
+        dtype: of the weights, float32 or bfloat16.
+        shard_size: passages in a shard; 256 to 8192 by default.
+        table: folder to write a parquet table with vectors and texts too.
+    """
+
+    model: str
+    collection: str
+    out: str
+    pooling: str | None = None
+    devices: str | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    shard_size: int | None = None
+    table: str | None = None
+
+
 def run(words: list[str]) -> None:
-    arguments = _parse(words)
+    fields = fill_settings(
+        "encode", words, EncodeFields, plain=("model", "collection", "out"), about=__doc__
+    )
+    from pathlib import Path
+
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device
     from modeling_condenser.retrieval.systems import parse_system
 
-    pooling = [f"pooling={arguments.pooling}"] if arguments.pooling else []
-    system = parse_system(",".join([arguments.model, *pooling])).in_dtype(arguments.dtype)
-    devices = arguments.devices.split(",") if arguments.devices else None
-    passages = load_passages(arguments.collection)
+    pooling = [f"pooling={fields.pooling}"] if fields.pooling else []
+    system = parse_system(",".join([fields.model, *pooling])).in_dtype(fields.dtype)
+    devices = fields.devices.split(",") if fields.devices else None
+    passages = load_passages(fields.collection)
     embeddings = encode_collection(
         system.open(device=local_device(devices)),
         passages,
-        arguments.out,
-        shard_size=arguments.shard_size,
+        Path(fields.out),
+        shard_size=fields.shard_size,
         devices=devices,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
     _report(embeddings)
-    if arguments.table:
-        files = write_table(embeddings, arguments.table, passages=passages, progress=True)
-        print(f"table: {arguments.table} ({len(files)} parquet files)")
-
-
-def _parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="condenser encode",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", help="folder or Hub name of a retriever or an encoder")
-    parser.add_argument("collection", help="folder or name of a collection")
-    parser.add_argument("out", type=Path, help="folder for the embeddings")
-    parser.add_argument("--pooling", help="cls, mean or max; required for a plain encoder")
-    parser.add_argument(
-        "--devices", help="one worker each: cuda:0,cuda:1 (default: all GPUs, or the CPU)"
-    )
-    parser.add_argument(
-        "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
-    )
-    parser.add_argument("--shard_size", type=int, help="passages in a shard (default: 256 to 8192)")
-    parser.add_argument("--table", type=Path, help="also write a parquet table with the texts here")
-    return parser.parse_args(words)
+    if fields.table:
+        files = write_table(embeddings, Path(fields.table), passages=passages, progress=True)
+        print(f"table: {fields.table} ({len(files)} parquet files)")
 
 
 def _report(embeddings: "Embeddings") -> None:

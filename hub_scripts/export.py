@@ -1,13 +1,30 @@
-"""condenser export CHECKPOINT OUT: a plain encoder's repository folder."""
+"""Write the plain encoder of a pre-training run, checkpoint or Hub name to a folder.
 
-import argparse
+condenser export runs/mine my-encoder
+"""
+
+from dataclasses import dataclass
+
+from .command_line import fill_settings
+
+
+@dataclass(frozen=True)
+class ExportFields:
+    """The fields of `condenser export`.
+
+    Attributes:
+        checkpoint: pre-training run folder, checkpoint, or Hub name.
+        out: folder to write.
+    """
+
+    checkpoint: str
+    out: str
 
 
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="condenser export", description=__doc__)
-    parser.add_argument("checkpoint", help="pre-training run folder, checkpoint, or Hub name")
-    parser.add_argument("out", help="folder to write")
-    arguments = parser.parse_args(words)
+    fields = fill_settings(
+        "export", words, ExportFields, plain=("checkpoint", "out"), about=__doc__
+    )
     from modeling_condenser.publishing.export import export_encoder
 
-    print(f"encoder: {export_encoder(arguments.checkpoint, arguments.out)}")
+    print(f"encoder: {export_encoder(fields.checkpoint, fields.out)}")

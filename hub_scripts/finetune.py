@@ -1,25 +1,35 @@
-"""condenser finetune RECIPE [--field value ...]: make an encoder a retriever (or of sentences)."""
+"""Train an encoder into a dense retriever, or into an encoder of sentences.
+
+    condenser finetune finetune/contrastive --encoder my-encoder --collection my-collection \\
+        --output_dir runs/retriever
+"""
 
 from typing import Any
 
-from hub_scripts.recipe_command import read_settings
+from .command_line import RECIPE, read_settings
 
 
 def run(words: list[str]) -> None:
-    from sentence_transformers import SentenceTransformerTrainingArguments
-
-    from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
+    from modeling_condenser.biencoder.recipe import FinetuningRecipe
 
     settings = read_settings(
-        "finetune", words, FinetuningRecipe, SentenceTransformerTrainingArguments
+        "finetune",
+        words,
+        FinetuningRecipe,
+        plain=(RECIPE,),
+        about=__doc__,
+        further="All fields of sentence-transformers' SentenceTransformerTrainingArguments are "
+        "accepted too.",
     )
+    from modeling_condenser.biencoder.finetune import finetune
+
     folder = finetune(settings)
     print(f"retriever: {folder}")
     print(f"next: condenser evaluate {folder} {evaluated_on(settings)}")
 
 
 def evaluated_on(settings: dict[str, Any]) -> str:
-    """What the result of a recipe is evaluated on, as words of the evaluation's command."""
+    """The words of `condenser evaluate` that fit what a recipe trained."""
     if settings.get("objective") == "mse_cosine":
         return "TEST_PAIRS.csv --task graded_pairs"
     if settings.get("collection"):

@@ -1,33 +1,55 @@
-"""condenser import-reference FOLDER OUT: a checkpoint of the papers' own implementation, as ours.
+"""Convert a checkpoint of the papers' implementation (github.com/luyug/Condenser), with its head.
 
     condenser import-reference condenser-with-head my-condenser --skip_from 6
     condenser import-reference checkpoint-20000 my-condenser --skip_from 6 \\
         --tokenizer google-bert/bert-base-uncased
 
-FOLDER is what github.com/luyug/Condenser saves: config.json, pytorch_model.bin and model.pt, which
-holds the head. The backbones on the Hub are without it: name these as a plain encoder.
+The folder holds config.json, pytorch_model.bin and model.pt, which is the head. The backbones on
+the Hub come without it: use these as plain encoders.
 """
 
-import argparse
+from dataclasses import dataclass
+
+from .command_line import fill_settings
+
+
+@dataclass(frozen=True)
+class ImportFields:
+    """The fields of `condenser import-reference`.
+
+    Attributes:
+        folder: local folder that the reference implementation saved.
+        out: new or empty folder for the checkpoint.
+        skip_from: backbone layer whose tokens the head reads, as in pre-training; required.
+        late_mlm: whether to train on with the late MLM loss too.
+        tokenizer: folder or Hub name; by default the one in the folder.
+    """
+
+    folder: str
+    out: str
+    skip_from: int | None = None
+    late_mlm: bool = True
+    tokenizer: str | None = None
 
 
 def run(words: list[str]) -> None:
-    arguments = _parse(words)
-    if arguments.skip_from is None:
+    fields = fill_settings(
+        "import-reference", words, ImportFields, plain=("folder", "out"), about=__doc__
+    )
+    if fields.skip_from is None:
         raise ValueError(
-            "--skip_from is not given, and no file that can be opened safely says which layer the "
-            "head reads: pass the number that the checkpoint was pre-trained with. The reference's "
-            "own default is 2; the commands in its README (BERT base, 12 layers) set 6."
+            "--skip_from is not given, and no file states it: pass the number of the pre-training. "
+            "The reference's own default is 2; the commands in its README (BERT base) set 6."
         )
     from modeling_condenser.publishing.reference import import_reference
     from modeling_condenser.repository.provenance import read_provenance
 
     out = import_reference(
-        arguments.folder,
-        arguments.out,
-        skip_from=arguments.skip_from,
-        late_mlm=arguments.late_mlm == "true",
-        tokenizer=arguments.tokenizer,
+        fields.folder,
+        fields.out,
+        skip_from=fields.skip_from,
+        late_mlm=fields.late_mlm,
+        tokenizer=fields.tokenizer,
     )
     facts = read_provenance(out)[-1].run
     print(f"checkpoint: {out}")
@@ -35,24 +57,3 @@ def run(words: list[str]) -> None:
         print(f"  {part}: {file['tensors']} tensors of {file['name']}")
     print(f"  left out: {', '.join(facts['left_out']) or 'nothing'}")
     print(f"next: condenser export {out} ENCODER")
-
-
-def _parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="condenser import-reference",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", help="local folder that the reference implementation saved")
-    parser.add_argument("out", help="new or empty folder for the checkpoint")
-    parser.add_argument(
-        "--skip_from", type=int, help="backbone layer whose tokens the head reads; needed"
-    )
-    parser.add_argument(
-        "--late_mlm",
-        choices=("true", "false"),
-        default="true",
-        help="train on with the late MLM loss too (default: true)",
-    )
-    parser.add_argument("--tokenizer", help="folder or Hub name (default: the one within FOLDER)")
-    return parser.parse_args(words)

@@ -1,6 +1,6 @@
-"""The `condenser` command: finds the file of a subcommand and runs it.
+"""The `condenser` command: finds the file of a verb and runs it.
 
-Only the subcommand that is asked for is imported, so that help is instant.
+Only that file is imported, so that help starts at once.
 """
 
 import argparse
@@ -11,42 +11,49 @@ import sys
 
 COMMANDS = {
     "demo": "condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes",
-    "pretrain": "run a pre-training recipe: condense an encoder on your text",
-    "import-reference": "turn a checkpoint of the reference implementation into one of ours",
-    "export": "turn a pre-training checkpoint into a plain encoder's repository folder",
-    "finetune": "run a fine-tuning recipe: make an encoder a dense retriever",
-    "encode": "make the vectors of a collection; killed anywhere, it goes on where it ended",
+    "pretrain": "condense an encoder on your text",
+    "import-reference": "convert a checkpoint of the papers' implementation",
+    "export": "write the plain encoder of a pre-training checkpoint to a folder",
+    "finetune": "train an encoder into a dense retriever",
+    "encode": "encode the passages of a collection",
     "mine": "find hard negatives for fine-tuning, with BM25 or any retriever",
-    "evaluate": "search a collection with a retriever or BM25 and measure the ranking",
+    "evaluate": "search a collection with retrievers or BM25, measure and compare them",
     "search": "search a collection for a query",
     "analyze": "measure whether models are ready to be fine-tuned, and when to stop training",
+    "study": "compare several ways of pre-training from one encoder in one table",
     "push": "publish an encoder, a retriever or a checkpoint on the Hugging Face Hub",
     "collection": "write the built-in collection as a BEIR folder",
 }
+# These import and register the model themselves, when a system needs it.
+_WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a subcommand.
+    """Run a verb.
 
     Args:
         words: the command line behind `condenser`; the process's own by default.
 
     Returns:
-        The exit status: 0, or 2 after a message about what to mend.
+        The exit status: 0, or 2 after an error that the user can fix. CONDENSER_DEBUG=1 shows its
+        traceback.
     """
     parser = argparse.ArgumentParser(
         prog="condenser",
+        usage="condenser VERB [RECIPE.yaml] [--field value ...]",
         description="Condense an encoder on your text, fine-tune it into a retriever, measure it.",
-        epilog="commands:\n"
+        epilog="verbs:\n"
         + "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
-        + "\n\n`condenser COMMAND --help` says more.",
+        + "\n\n`condenser VERB --help` lists its fields.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("verb", choices=COMMANDS, metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     _set_up_process()
-    command = importlib.import_module(f"hub_scripts.{arguments.command.replace('-', '_')}")
+    if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
+        _import_without_model()
+    command = importlib.import_module(f".{arguments.verb.replace('-', '_')}", __package__)
     try:
         command.run(arguments.words)
     except (ValueError, OSError) as error:
@@ -57,11 +64,17 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
+def _import_without_model() -> None:
+    """Import the package without torch and transformers, which take seconds."""
+    os.environ["CONDENSER_LAZY"] = "1"
+    importlib.import_module("modeling_condenser")
+    del os.environ["CONDENSER_LAZY"]
+
+
 def _set_up_process() -> None:
-    """Say what is done, and keep what the libraries say to what matters."""
+    """Show our own messages, and only warnings of the libraries."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    for package in ("modeling_condenser", "hub_scripts"):
-        logging.getLogger(package).setLevel(logging.INFO)
+    logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     # Blocks are built in processes of their own, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

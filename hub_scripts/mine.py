@@ -1,32 +1,34 @@
-"""condenser mine SYSTEM COLLECTION OUT: hard negatives for fine-tuning.
+"""Find hard negatives for fine-tuning.
 
     condenser mine bm25 my-collection negatives/bm25
     condenser mine my-retriever my-collection negatives/hard --first_rank 30 --n_negatives 10
-    condenser mine my-retriever my-collection negatives/denoised --recipe mine/rocketqa
+    condenser mine mine/rocketqa.yaml my-retriever my-collection negatives/denoised
 
-A SYSTEM is bm25 (bm25,preset=msmarco-passage), an export, any sentence-transformers model, any
+A system is bm25 (bm25,preset=msmarco-passage), an export, a sentence-transformers model, an
 encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
 """
 
-from hub_scripts.recipe_command import read_words_and_settings
+import json
+
+from .command_line import read_settings, register_model
 
 
 def run(words: list[str]) -> None:
-    import json
-
-    from modeling_condenser.mining.mine import EXAMPLES_FILE, mine
     from modeling_condenser.mining.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
+
+    settings = read_settings(
+        "mine",
+        words,
+        MiningRecipe,
+        SearchSettings,
+        plain=("system", "collection", "output_dir"),
+        about=__doc__,
+    )
+    register_model(settings.get("system"))
+    from modeling_condenser.mining.mine import EXAMPLES_FILE, mine
     from modeling_condenser.runs.run_folder import RUN_FILE
 
-    named = {
-        "system": ("SYSTEM", "what finds the candidates"),
-        "collection": ("COLLECTION", "folder or Hub name"),
-        "output_dir": ("OUT", "folder for the negatives"),
-    }
-    settings = read_words_and_settings(
-        "mine", words, named, MiningRecipe, SearchSettings, description=__doc__
-    )
     file = mine(**settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())
     print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")

@@ -1,22 +1,30 @@
-"""condenser pretrain RECIPE [--field value ...]: condense an encoder; resumes by itself."""
+"""Condense an encoder on your text; the same command continues an interrupted run.
 
-from hub_scripts.recipe_command import read_settings
+    condenser pretrain pretrain/own-text --encoder google-bert/bert-base-uncased \\
+        --corpus my-documents.jsonl --output_dir runs/mine
+"""
+
+import dataclasses
+
+from .command_line import RECIPE, read_settings
 
 
 def run(words: list[str]) -> None:
-    from transformers import TrainingArguments
+    from modeling_condenser.analysis.sample import Measuring, Rhythm
+    from modeling_condenser.pretraining.arguments import PretrainingRecipe
 
-    from modeling_condenser.analysis.settings import Measuring, Rhythm
-    from modeling_condenser.analysis.while_training import pretrain_and_measure
-    from modeling_condenser.pretraining.pretrain import READINESS, PretrainingRecipe
-
+    inner = [field.name for cls in (Measuring, Rhythm) for field in dataclasses.fields(cls)]
     settings = read_settings(
         "pretrain",
         words,
         PretrainingRecipe,
-        TrainingArguments,
-        nested={READINESS: (Measuring, Rhythm)},
+        plain=(RECIPE,),
+        about=__doc__,
+        further=f"--readiness takes a mapping of {', '.join(inner)} (condenser analyze --help).\n"
+        "All fields of transformers' TrainingArguments are accepted too.",
     )
+    from modeling_condenser.analysis.callback import pretrain_and_measure
+
     folder = pretrain_and_measure(settings)
     print(f"checkpoint: {folder}")
     print(f"next: condenser export {folder.parent} ENCODER_FOLDER")

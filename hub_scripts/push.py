@@ -1,54 +1,60 @@
-"""condenser push FOLDER OWNER/NAME: publish on the Hugging Face Hub.
+"""Publish a model on the Hugging Face Hub, in one commit, after all checks.
 
     condenser push my-encoder owner/my-encoder --license apache-2.0 --dry-run
     condenser push runs/retriever owner/my-retriever --private
     condenser push runs/mine owner/my-condenser --revision experiment
 
-FOLDER is an export, a fine-tuning or pre-training run, or one of its checkpoints. It must not hold
-pickles, secrets or local paths, its card must be complete, and it must open in a process without
-this package. Files that are on the Hub already are not sent again.
+Pickles, tokens and local paths are refused; the card must be complete; and the repository must open
+in a process without this package installed. Files that the Hub already holds are not sent again.
 """
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from .command_line import fill_settings
 
 if TYPE_CHECKING:
     from modeling_condenser.publishing.push import PushReport
 
 
+@dataclass(frozen=True)
+class PushFields:
+    """The fields of `condenser push`.
+
+    Attributes:
+        folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
+        name: owner/name of the repository, which is created if needed.
+        private: create the repository as a private one.
+        revision: branch, which is created if needed.
+        create_pr: open a pull request instead of committing to the branch.
+        license: of the model, such as apache-2.0; by default as on its card, or on the Hub.
+        message: of the commit.
+        dry_run: check and compare, but send nothing.
+    """
+
+    folder: str
+    name: str
+    private: bool = False
+    revision: str | None = None
+    create_pr: bool = False
+    license: str | None = None
+    message: str | None = None
+    dry_run: bool = False
+
+
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="condenser push",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", metavar="FOLDER", help="what to publish")
-    parser.add_argument("name", metavar="OWNER/NAME", help="repository, made if it does not exist")
-    parser.add_argument("--private", action="store_true", help="a new repository is private")
-    parser.add_argument("--revision", help="branch, made if it does not exist (default: main)")
-    parser.add_argument(
-        "--create-pr", "--create_pr", action="store_true", help="open a pull request"
-    )
-    parser.add_argument(
-        "--license",
-        help="of the model, such as apache-2.0 (default: as on its card, or on the Hub)",
-    )
-    parser.add_argument("--message", help="of the commit")
-    parser.add_argument(
-        "--dry-run", "--dry_run", action="store_true", help="check only, send nothing"
-    )
-    arguments = parser.parse_args(words)
+    fields = fill_settings("push", words, PushFields, plain=("folder", "name"), about=__doc__)
     from modeling_condenser.publishing.push import push
 
     report = push(
-        arguments.folder,
-        arguments.name,
-        private=arguments.private or None,
-        revision=arguments.revision,
-        create_pr=arguments.create_pr,
-        license=arguments.license,
-        message=arguments.message,
-        dry_run=arguments.dry_run,
+        fields.folder,
+        fields.name,
+        private=fields.private or None,
+        revision=fields.revision,
+        create_pr=fields.create_pr,
+        license=fields.license,
+        message=fields.message,
+        dry_run=fields.dry_run,
         announce=lambda report: print(describe_files(report), flush=True),
     )
     print(describe_outcome(report))

@@ -1,30 +1,58 @@
-"""condenser search: show the best passages for queries.
+"""Show the best passages for queries.
 
     condenser search runs/demo "how do I sort a list"
-    condenser search MODEL COLLECTION "how do I sort a list"
-    condenser search MODEL COLLECTION
+    condenser search my-encoder my-collection "how do I sort a list" -k 10
+    condenser search bm25 my-collection
 
-A study (runs/demo) names its collection and embeddings itself; with a retriever or bm25, name the
-collection. Without a query, queries are read from standard input, one a line. The first search
-encodes the collection; its embeddings are stored next to the model, or in runs/ for a Hub model.
+The folder of a study (runs/demo) names its collection and embeddings itself. Without a query,
+queries are read from standard input, one a line. The first search encodes the collection; its
+embeddings are stored next to the model, or in runs/ for a Hub model.
 """
 
-import argparse
 import dataclasses
 import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from .command_line import read_settings, register_model
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.retrieval.systems import Searcher, System
 
 STUDY_FILE = "search.json"
 _SHOWN_LETTERS = 160
+
+
+@dataclass(frozen=True)
+class SearchFields:
+    """The fields of `condenser search`.
+
+    Attributes:
+        model: folder of a study, or a system: an encoder (MODEL,pooling=mean) or bm25.
+        collection: folder or Hub name; not for a study.
+        query: by default the lines of standard input.
+        k: passages to show.
+        embeddings: folder of embeddings.
+    """
+
+    model: str
+    collection: str | None = None
+    query: str | None = None
+    k: int = 5
+    embeddings: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k is {self.k}, expected at least 1.")
+        if self.query is not None and not self.query.strip():
+            raise ValueError("the query is empty: leave it out to read standard input.")
 
 
 class Answer(NamedTuple):
@@ -37,30 +65,23 @@ class Answer(NamedTuple):
 
 
 def run(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="condenser search",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.runs.recipe import fill
+
+    settings = read_settings(
+        "search",
+        words,
+        SearchFields,
+        SearchSettings,
+        plain=("model", "collection", "query"),
+        about=__doc__,
     )
-    parser.add_argument("model", help="a study's folder; or MODEL[,setting=value]..., or bm25")
-    parser.add_argument("collection", nargs="?", help="folder or Hub name; not for a study")
-    parser.add_argument("query", nargs="?", help="(default: lines of standard input)")
-    parser.add_argument("-k", type=int, default=5, help="passages to show (default: 5)")
-    parser.add_argument("--embeddings", type=Path, help="folder of embeddings")
-    parser.add_argument(
-        "--dtype", default="float32", help="of the weights: float32 (default) or bfloat16"
-    )
-    parser.add_argument("--index", metavar="FACTORY", help="search approximately by a faiss index")
-    parser.add_argument("--search_parameters", help="of the index, such as nprobe=16")
-    arguments = parser.parse_intermixed_args(words)
-    if arguments.k < 1:
-        parser.error(f"-k {arguments.k}: expected at least 1")
-    _resolve_study(arguments)
-    if arguments.query is not None and not arguments.query.strip():
-        parser.error("the query is empty: give one, or leave it out to read standard input")
-    searcher, passages = _open(arguments)
-    for query in [arguments.query] if arguments.query is not None else _ask():
-        _show(find(searcher, passages, query, depth=arguments.k))
+    fields, how = fill(settings, SearchFields, SearchSettings)
+    fields = _resolve_study(fields)
+    register_model(fields.model)
+    searcher, passages = _open(fields, how)
+    for query in [fields.query] if fields.query is not None else _ask():
+        _show(find(searcher, passages, query, depth=fields.k))
 
 
 def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -> list[Answer]:
@@ -73,60 +94,57 @@ def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -
     return [Answer(i, scores[i], passage["title"], passage["text"]) for i, passage in found]
 
 
-def _resolve_study(arguments: argparse.Namespace) -> None:
+def _resolve_study(fields: SearchFields) -> SearchFields:
     """Replace a study's folder by its model, collection and embeddings."""
-    file = Path(arguments.model) / STUDY_FILE
+    folder = Path(fields.model)
+    file = folder / STUDY_FILE
     if not file.is_file():
-        if arguments.collection is None:
-            raise FileNotFoundError(f"{_no_study(arguments.model)}.")
-        return
-    if arguments.query is not None:
+        if fields.query is None and not _may_be_collection(fields.collection):
+            raise ValueError(
+                f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}):"
+                ' name a collection too, as in condenser search MODEL COLLECTION "query".'
+            )
+        return fields
+    if fields.query is not None:
         raise ValueError(
-            f"{arguments.model} is a study, which names its collection itself: leave out "
-            f'{arguments.collection!r} (condenser search STUDY "query").'
+            f"{fields.model} is a study, which names its own collection: leave out"
+            f" {fields.collection!r}."
         )
     named = json.loads(file.read_text())
     if not {"model", "collection", "embeddings"} <= named.keys():
-        raise ValueError(f"{file} names no embeddings: run the study again with this version.")
-    folder = Path(arguments.model)
-    arguments.query = arguments.collection
-    arguments.model = str(folder / named["model"])
-    arguments.collection = str(folder / named["collection"])
-    arguments.embeddings = arguments.embeddings or folder / named["embeddings"]
-
-
-def _no_study(model: str) -> str:
-    return (
-        f"{model} holds no {STUDY_FILE}, so it is not the folder of a finished study; with a "
-        'retriever or bm25, name the collection too (condenser search MODEL COLLECTION "query")'
+        raise ValueError(f"{file} was written by an older version: run the study again.")
+    return dataclasses.replace(
+        fields,
+        query=fields.collection,
+        model=str(folder / named["model"]),
+        collection=str(folder / named["collection"]),
+        embeddings=fields.embeddings or str(folder / named["embeddings"]),
     )
 
 
-def _open(arguments: argparse.Namespace) -> "tuple[Searcher, Dataset]":
+def _may_be_collection(name: str | None) -> bool:
+    return name is not None and (Path(name).exists() or "/" in name)
+
+
+def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Dataset]":
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.retrieval.bm25 import Bm25
-    from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
+    from modeling_condenser.retrieval.dense import DenseSearcher
     from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
-    system = parse_system(arguments.model).in_dtype(arguments.dtype)
+    system = parse_system(fields.model).in_dtype(how.dtype)
     if system.is_stored:
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    if system.is_lexical and (arguments.index or arguments.embeddings):
+    if system.is_lexical and (fields.embeddings or not how.is_exact):
         raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
-    try:
-        passages = load_passages(arguments.collection)
-    except (OSError, ValueError) as error:
-        if arguments.query is not None or not system.is_dense:
-            raise
-        raise FileNotFoundError(f"{_no_study(arguments.model)}; and {error}") from error
+    assert fields.collection is not None
+    passages = load_passages(fields.collection)
     searcher = open_searcher(
         system,
         passages,
-        _beside(system, arguments.collection),
-        embeddings=arguments.embeddings,
-        settings=SearchSettings(
-            index=arguments.index or EXACT, search_parameters=arguments.search_parameters
-        ),
+        _folder_for(system, fields.collection),
+        embeddings=Path(fields.embeddings) if fields.embeddings else None,
+        settings=how,
     )
     # No progress bar for each query.
     if isinstance(searcher, DenseSearcher):
@@ -136,7 +154,7 @@ def _open(arguments: argparse.Namespace) -> "tuple[Searcher, Dataset]":
     return searcher, passages
 
 
-def _beside(system: "System", collection: str) -> Path:
+def _folder_for(system: "System", collection: str) -> Path:
     """The folder for the embeddings of a collection, or for its BM25 index."""
     model = Path(system.model).resolve()
     words = [model.name, *map(str, system.settings.values()), "search"]
@@ -146,7 +164,7 @@ def _beside(system: "System", collection: str) -> Path:
 
 
 def _ask() -> Iterator[str]:
-    """Yield queries from standard input, with a prompt on a terminal."""
+    """Yield queries from standard input until an empty line."""
     prompt = "query: " if sys.stdin.isatty() else ""
     while True:
         try:

@@ -1,54 +1,78 @@
 """Condenser: retrieval-oriented pre-training of any encoder, for the Hugging Face Hub.
 
-Public names, and the registration that lets the Auto classes open a Condenser checkpoint in a
-process that has this package; elsewhere the checkpoint brings its own code. Stages that need more
-than transformers are imported when they are first used.
+Importing the package registers its model with the Auto classes, so that they open a Condenser
+checkpoint without remote code. All other public names are imported when they are first used.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining
-
-from .configuration_condenser import CondenserConfig
-from .modeling_condenser import (
-    CondenserForMaskedLM,
-    CondenserForPreTraining,
-    CondenserForPreTrainingOutput,
-    CondenserModel,
-)
-
 if TYPE_CHECKING:
     from .analysis.callback import ReadinessCallback
+    from .configuration_condenser import CondenserConfig
+    from .encoding.retriever import Retriever
+    from .evaluation.evaluate import evaluate
+    from .mining.mine import mine
+    from .modeling_condenser import (
+        CondenserForMaskedLM,
+        CondenserForPreTraining,
+        CondenserForPreTrainingOutput,
+        CondenserModel,
+    )
     from .pretraining.arguments import CondenserTrainingArguments
     from .pretraining.collator import CondenserDataCollator
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
     from .publishing.export import export_encoder
+    from .publishing.push import push
 
-AutoConfig.register("condenser", CondenserConfig)
-AutoModel.register(CondenserConfig, CondenserModel)
-AutoModelForMaskedLM.register(CondenserConfig, CondenserForMaskedLM)
-AutoModelForPreTraining.register(CondenserConfig, CondenserForPreTraining)
-
-_STAGES = {
+_MODULES = {
+    "CondenserConfig": ".configuration_condenser",
     "CondenserDataCollator": ".pretraining.collator",
+    "CondenserForMaskedLM": ".modeling_condenser",
+    "CondenserForPreTraining": ".modeling_condenser",
+    "CondenserForPreTrainingOutput": ".modeling_condenser",
+    "CondenserModel": ".modeling_condenser",
     "CondenserTrainer": ".pretraining.trainer",
     "CondenserTrainingArguments": ".pretraining.arguments",
     "ContrastiveTrainer": ".pretraining.contrastive_trainer",
     "ReadinessCallback": ".analysis.callback",
+    "Retriever": ".encoding.retriever",
     "condenser_from_encoder": ".pretraining.warm_start",
-    "masked_lm_from_encoder": ".pretraining.warm_start",
+    "evaluate": ".evaluation.evaluate",
     "export_encoder": ".publishing.export",
+    "masked_lm_from_encoder": ".pretraining.warm_start",
+    "mine": ".mining.mine",
+    "push": ".publishing.push",
 }
+
+LAZY = "CONDENSER_LAZY"
+"""Environment variable: if set, importing the package does not import and register the model."""
+
+
+def register_auto_classes() -> None:
+    """Let the Auto classes open Condenser checkpoints; further calls change nothing."""
+    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining
+
+    from .configuration_condenser import CondenserConfig
+    from .modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserModel
+
+    AutoConfig.register("condenser", CondenserConfig, exist_ok=True)
+    AutoModel.register(CondenserConfig, CondenserModel, exist_ok=True)
+    AutoModelForMaskedLM.register(CondenserConfig, CondenserForMaskedLM, exist_ok=True)
+    AutoModelForPreTraining.register(CondenserConfig, CondenserForPreTraining, exist_ok=True)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _STAGES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_STAGES[name], __name__), name)
+    return getattr(import_module(_MODULES[name], __name__), name)
 
+
+if LAZY not in os.environ:
+    register_auto_classes()
 
 __all__ = [
     "CondenserConfig",
@@ -61,7 +85,11 @@ __all__ = [
     "CondenserTrainingArguments",
     "ContrastiveTrainer",
     "ReadinessCallback",
+    "Retriever",
     "condenser_from_encoder",
+    "evaluate",
     "export_encoder",
     "masked_lm_from_encoder",
+    "mine",
+    "push",
 ]

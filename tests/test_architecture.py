@@ -92,7 +92,7 @@ def test_every_package_is_listed_for_installation():
     import tomllib
 
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    expected = {"modeling_condenser", "hub_scripts", "configuration"}
+    expected = {"modeling_condenser", "condenser_commands", "modeling_condenser.recipes"}
     expected |= {f"modeling_condenser.{room}" for room in ROOMS}
     assert set(listed) == expected
 

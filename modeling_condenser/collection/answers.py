@@ -8,7 +8,7 @@ another in the text. So "U.S." is not found in "US", nor "café" in "cafe", nor 
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 import regex  # type: ignore[import-untyped]
@@ -25,8 +25,8 @@ class AnswerMatcher:
 
     Args:
         answers: to one question.
-        match: "string" for token sequences; "regex" for answers that are regular expressions, as
-            those of CuratedTREC, which are searched for in any case.
+        match: "string" for token sequences; "regex" for regular expressions in any case, as the
+            answers of CuratedTREC are.
     """
 
     def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
@@ -45,8 +45,12 @@ class AnswerMatcher:
         text = unicodedata.normalize("NFD", text)
         if self._patterns:
             return any(pattern.search(text) for pattern in self._patterns)
+        # Most passages fail this test, and splitting a text into tokens takes much longer. Lower
+        # case can depend on neighbouring letters (Greek sigma), but not for ASCII letters.
         lowered = text.lower()
-        possible = [tokens for tokens in self._answers if _may_be_in(tokens, lowered)]
+        possible = [
+            tokens for tokens in self._answers if all(t in lowered for t in tokens if t.isascii())
+        ]
         if not possible:
             return False
         words = f" {' '.join(_tokenize(text))} "  # no token contains a blank
@@ -56,12 +60,6 @@ class AnswerMatcher:
 
 def _tokenize(form: str) -> list[str]:
     return [token.lower() for token in _TOKEN.findall(form)]
-
-
-def _may_be_in(tokens: Sequence[str], lowered: str) -> bool:
-    """A quick test that most passages fail; splitting a text into tokens takes much longer."""
-    # Lower case can depend on neighbouring letters (Greek sigma), but not for ASCII letters.
-    return all(token in lowered for token in tokens if token.isascii())
 
 
 def _compile(forms: Iterable[str]) -> list[regex.Pattern]:

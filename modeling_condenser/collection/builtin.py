@@ -1,15 +1,13 @@
 """The built-in collection: the docstrings of Python packages on this machine, without a download.
 
-The sources of the standard library and of the installed packages are parsed, never imported. The
-first paragraph of a docstring is the query, the rest is the passage.
+The sources of the standard library and of installed packages are parsed, never imported. The first
+paragraph of a docstring is the query, the rest is the passage.
 
-- Passages have no title. The name of the object would repeat the words of the query, so that
-  matching names would answer it. The name is the passage's id, which no model reads.
-- A passage must have a paragraph of prose: not a section (Parameters, Args, ...), a list, a
-  directive or an example. This removes boilerplate.
+- Passages have no title: the name of the object would repeat the words of the query. It is the id.
+- A passage needs a paragraph of prose: not a section (Parameters, Args, ...), a list, a directive
+  or an example.
 - A query or passage that occurred before (up to case and white space) is dropped.
-- The split of a pair depends only on a hash of the object's name, so that it stays the same with
-  other versions of the packages.
+- The split depends only on a hash of the object's name, so other package versions keep it.
 """
 
 import ast
@@ -18,7 +16,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
-import logging
 import multiprocessing
 import platform
 import re
@@ -29,13 +26,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tqdm.auto import tqdm
 
 from modeling_condenser.runs.run_folder import whole_folder
-
-logger = logging.getLogger(__name__)
 
 STANDARD_LIBRARY = "python"
 PACKAGES = tuple(
@@ -67,7 +62,7 @@ _NOT_PROSE = re.compile(
 )
 
 
-class Pair(NamedTuple):
+class Docstring(NamedTuple):
     """A docstring split in two; `name` is the qualified name of the object."""
 
     package: str
@@ -76,12 +71,8 @@ class Pair(NamedTuple):
     passage: str
 
 
-class SourceFile(NamedTuple):
-    """A file to read docstrings from."""
-
-    package: str
-    module: str
-    path: Path
+SourceFile = tuple[str, str, Path]
+"""Package, name of the module, path."""
 
 
 def build_builtin_collection(
@@ -91,10 +82,7 @@ def build_builtin_collection(
     roots: Mapping[str, Path] | None = None,
     n_workers: int = 2,
 ) -> Path:
-    """Write the built-in collection as a BEIR folder, atomically.
-
-    `sources.json` records the versions of all packages, which the collection depends on, and a
-    fingerprint of the content.
+    """Write the built-in collection as a BEIR folder.
 
     Args:
         out: the folder to write; a finished collection there is left unchanged.
@@ -102,13 +90,6 @@ def build_builtin_collection(
             hashes; their passages stay in the corpus.
         roots: package -> folder of its source; by default `find_package_roots()`.
         n_workers: processes that parse.
-
-    Returns:
-        The folder.
-
-    Raises:
-        FileExistsError: `out` holds something else.
-        ValueError: the packages have no usable docstring.
     """
     out = Path(out)
     if (out / SOURCES_FILE).is_file():
@@ -116,14 +97,15 @@ def build_builtin_collection(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and has no {SOURCES_FILE}. Choose an empty folder.")
     roots = find_package_roots() if roots is None else roots
-    pairs = drop_duplicates(_parse_files(list_source_files(roots), n_workers=n_workers))
-    if not pairs:
-        raise ValueError(
-            f"no usable docstring in {', '.join(map(str, roots.values()))}: expected Python source"
-            " with docstrings of two or more paragraphs."
-        )
+    files = list_source_files(roots)
+    # A forked worker starts at once; a spawned one would import this package again.
+    context = multiprocessing.get_context("fork") if sys.platform == "linux" else None
+    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+        parsed = pool.map(read_docstrings, files, chunksize=32)
+        progress = tqdm(parsed, total=len(files), desc="docstrings", unit="file")
+        kept = drop_duplicates(docstring for found in progress for docstring in found)
     with whole_folder(out) as folder:
-        _write_collection(folder, pairs, roots=roots, max_queries=max_queries_per_eval_split)
+        _write_collection(folder, kept, roots=roots, max_queries=max_queries_per_eval_split)
     return out
 
 
@@ -146,30 +128,21 @@ def list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
             *folders, file = path.relative_to(root).with_suffix("").parts
             if _SKIPPED_FOLDERS.isdisjoint(folders) and not file.startswith(("test_", "conftest")):
                 parts = [*prefix, *folders, *([] if file == "__init__" else [file])]
-                files.append(SourceFile(package, ".".join(parts), path))
+                files.append((package, ".".join(parts), path))
     return files
 
 
-def _parse_files(files: Sequence[SourceFile], *, n_workers: int) -> Iterator[Pair]:
-    # A forked worker starts at once; a spawned one would import this package, and torch, again.
-    context = multiprocessing.get_context("fork") if sys.platform == "linux" else None
-    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
-        parsed = pool.map(extract_pairs, files, chunksize=32)
-        for pairs in tqdm(parsed, total=len(files), desc="docstrings", unit="file"):
-            yield from pairs
-
-
-def extract_pairs(file: SourceFile) -> list[Pair]:
+def read_docstrings(file: SourceFile) -> list[Docstring]:
     """Read the usable docstrings of a file; none if this version of Python cannot parse it."""
+    package, module, path = file
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the packages' strings
-            tree = ast.parse(file.path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError) as error:
-        logger.debug("skipped %s: %s", file.path, error)
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
         return []
-    parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, file.module))
-    return [Pair(file.package, name, *halves) for name, halves in parts if halves]
+    parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, module))
+    return [Docstring(package, name, *halves) for name, halves in parts if halves]
 
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -203,21 +176,20 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
     return query, passage
 
 
-def drop_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
-    """Keep the first pair of each name, query and passage, up to case and white space."""
-    seen: dict[str, set[str]] = {"name": set(), "query": set(), "passage": set()}
+def drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
+    """Keep the first one of each name, query and passage, up to case and white space."""
+    seen: set[tuple[int, str]] = set()
     kept = []
-    for pair in pairs:
-        folded = {field: " ".join(getattr(pair, field).casefold().split()) for field in seen}
-        if all(folded[field] not in seen[field] for field in seen):
-            kept.append(pair)
-            for field, text in folded.items():
-                seen[field].add(text)
+    for docstring in docstrings:
+        parts = enumerate(docstring[1:])
+        folded = {(place, " ".join(text.casefold().split())) for place, text in parts}
+        if seen.isdisjoint(folded):
+            kept.append(docstring)
+            seen |= folded
     return kept
 
 
 def hash_name(name: str) -> int:
-    """Hash a qualified name to 64 bits: the start of its SHA-256."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
@@ -228,63 +200,40 @@ def split_of(name: str) -> Split:
 
 
 def _write_collection(
-    folder: Path, pairs: Sequence[Pair], *, roots: Mapping[str, Path], max_queries: int
+    folder: Path, docstrings: Sequence[Docstring], *, roots: Mapping[str, Path], max_queries: int
 ) -> None:
-    judged: dict[Split, list[Pair]] = {"train": [], "dev": [], "test": []}
-    for pair in pairs:
-        judged[split_of(pair.name)].append(pair)
+    judged: dict[Split, list[Docstring]] = {"train": [], "dev": [], "test": []}
+    for docstring in docstrings:
+        judged[split_of(docstring.name)].append(docstring)
     for split in ("dev", "test"):
-        judged[split] = sorted(judged[split], key=lambda pair: hash_name(pair.name))[:max_queries]
-    passages = [{"_id": pair.name, "title": "", "text": pair.passage} for pair in pairs]
-    _write_lines(folder / "corpus.jsonl", map(_to_json, passages))
-    queries = [
-        {"_id": _query_id(pair), "text": pair.query} for part in judged.values() for pair in part
-    ]
-    _write_lines(folder / "queries.jsonl", map(_to_json, queries))
-    (folder / "qrels").mkdir()
-    for split, part in judged.items():
-        lines = [f"{_query_id(pair)}\t{pair.name}\t1" for pair in part]
-        _write_lines(folder / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *lines])
-    sources = _describe_sources(folder, pairs, roots=roots)
-    sources["queries"] = {split: len(part) for split, part in judged.items()}
-    _write_lines(folder / SOURCES_FILE, [json.dumps(sources, indent=2)])
-
-
-def _query_id(pair: Pair) -> str:
-    # BEIR's own evaluation drops hits whose passage id equals the query id, so the two must differ.
-    return f"q:{pair.name}"
-
-
-def _to_json(record: Mapping[str, str]) -> str:
-    return json.dumps(record, ensure_ascii=False)
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
-
-
-def _describe_sources(
-    folder: Path, pairs: Sequence[Pair], *, roots: Mapping[str, Path]
-) -> dict[str, object]:
-    counts = Counter(pair.package for pair in pairs)
-    content = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    distributions = importlib.metadata.packages_distributions()
-    return {
-        "python": platform.python_version(),
-        "fingerprint": content.hexdigest(),
-        "pairs": len(pairs),
-        "packages": {
-            package: {"version": _version(package, distributions), "pairs": counts[package]}
-            for package in roots
-        },
+        judged[split] = sorted(judged[split], key=lambda d: hash_name(d.name))[:max_queries]
+    # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
+    files: dict[str, Iterable[str]] = {
+        "corpus.jsonl": (_to_json(_id=d.name, title="", text=d.passage) for d in docstrings),
+        "queries.jsonl": (
+            _to_json(_id=f"q:{d.name}", text=d.query) for part in judged.values() for d in part
+        ),
     }
+    for split, part in judged.items():
+        judgements = [f"q:{d.name}\t{d.name}\t1" for d in part]
+        files[f"qrels/{split}.tsv"] = ["query-id\tcorpus-id\tscore", *judgements]
+    (folder / "qrels").mkdir()
+    for name, lines in files.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    counts = Counter(docstring.package for docstring in docstrings)
+    installed = importlib.metadata.packages_distributions()
+    versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
+    versions[STANDARD_LIBRARY] = platform.python_version()
+    sources = {
+        "python": platform.python_version(),
+        "pairs": len(docstrings),
+        "packages": {
+            name: {"version": versions.get(name), "pairs": counts[name]} for name in roots
+        },
+        "queries": {split: len(part) for split, part in judged.items()},
+    }
+    (folder / SOURCES_FILE).write_text(json.dumps(sources, indent=2) + "\n")
 
 
-def _version(package: str, distributions: Mapping[str, Sequence[str]]) -> str | None:
-    if package == STANDARD_LIBRARY:
-        return platform.python_version()
-    names = distributions.get(package)
-    return importlib.metadata.version(names[0]) if names else None
+def _to_json(**record: Any) -> str:
+    return json.dumps(record, ensure_ascii=False)

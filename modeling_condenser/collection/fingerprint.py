@@ -1,7 +1,6 @@
 """Fingerprints of the content of a collection, whatever its layout or its place.
 
-Embeddings, run folders and model cards record them, so the functions must not change: a stored
-fingerprint would no longer be recognised.
+Embeddings, run folders and model cards record them, so these functions must not change.
 """
 
 import hashlib
@@ -25,9 +24,6 @@ def fingerprint_passages(passages: Dataset) -> str:
     Returns:
         64 hexadecimal digits: SHA-256 over, for each 8,192 rows and each column, the lengths in
         bytes (int64, little-endian) and then the texts (UTF-8) end to end.
-
-    Raises:
-        ValueError: a column has nulls.
     """
     digest = hashlib.sha256(b"condenser passages 1")
     table = passages.select_columns(list(COLUMNS)).with_format("arrow")
@@ -35,21 +31,13 @@ def fingerprint_passages(passages: Dataset) -> str:
         for column in COLUMNS:
             texts = batch[column].cast(pa.large_binary()).combine_chunks()
             if texts.null_count:
-                raise ValueError(
-                    f"column {column!r} of the passages has nulls, expected strings. Load them with"
-                    " load_passages."
-                )
+                raise ValueError(f"column {column!r} of the passages has nulls, expected strings.")
             digest.update(pc.binary_length(texts).to_numpy().astype("<i8").tobytes())
-            digest.update(_content(texts))
+            _, offsets, data = texts.buffers()  # the texts end to end, without a copy
+            bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+            digest.update(memoryview(data or b"")[int(bounds[0]) : int(bounds[-1])])
     digest.update(np.int64(len(passages)).tobytes())
     return digest.hexdigest()
-
-
-def _content(texts: pa.Array) -> memoryview:
-    """The texts end to end, without a copy."""
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return memoryview(data or b"")[int(bounds[0]) : int(bounds[-1])]
 
 
 def fingerprint_judgements(collection: Collection) -> str:

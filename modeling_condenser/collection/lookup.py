@@ -1,4 +1,4 @@
-"""Finds passages by id with a scan of the id column, so that no table of all ids is held."""
+"""Finds passages by id with a scan of the id column, without a table of all ids in memory."""
 
 from collections.abc import Iterable
 
@@ -15,25 +15,24 @@ def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
 
     Args:
         passages: with a column `_id` of unique strings.
-        ids: of passages; memory grows with their number, not with that of the passages.
+        ids: of passages; memory grows with their number only.
 
     Raises:
         ValueError: no passage has one of the ids.
     """
-    wanted, rows = _search(passages, ids)
-    missing = [wanted[i] for i in np.flatnonzero(rows < 0)[:3].tolist()]
+    rows = _search(passages, ids)
+    missing = [passage_id for passage_id, row in rows.items() if row < 0]
     if missing:
         raise ValueError(
-            f"{int((rows < 0).sum())} of {len(wanted)} passage ids are not in the collection, such"
-            f" as {', '.join(map(repr, missing))}. Take ids and passages from the same release."
+            f"{len(missing)} of {len(rows)} passage ids are not in the collection, such as"
+            f" {', '.join(map(repr, missing[:3]))}. Take ids and passages from the same release."
         )
-    return {wanted[i]: int(rows[i]) for i in np.argsort(rows).tolist()}
+    return dict(sorted(rows.items(), key=lambda item: item[1]))
 
 
 def find_missing(ids: Iterable[str], passages: Dataset) -> list[str]:
     """Return the ids that no passage has, sorted."""
-    wanted, rows = _search(passages, ids)
-    return [wanted[i] for i in np.flatnonzero(rows < 0).tolist()]
+    return [passage_id for passage_id, row in _search(passages, ids).items() if row < 0]
 
 
 def find_texts(passages: Dataset, ids: Iterable[str], *, column: str = "text") -> dict[str, str]:
@@ -43,8 +42,8 @@ def find_texts(passages: Dataset, ids: Iterable[str], *, column: str = "text") -
     return dict(zip(rows, texts, strict=True))
 
 
-def _search(passages: Dataset, ids: Iterable[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct ids, sorted, and the row of each, -1 where no passage has it."""
+def _search(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
+    """The row of each id, sorted by id; -1 where no passage has it."""
     wanted = sorted(set(ids))
     values = pa.array(wanted, type=pa.large_string())
     rows = np.full(len(wanted), -1, dtype=np.int64)
@@ -56,4 +55,4 @@ def _search(passages: Dataset, ids: Iterable[str]) -> tuple[list[str], np.ndarra
         found = np.flatnonzero(places >= 0)
         rows[places[found]] = first + found
         first += len(places)
-    return wanted, rows
+    return dict(zip(wanted, rows.tolist(), strict=True))

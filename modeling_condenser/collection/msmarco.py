@@ -1,8 +1,9 @@
 """MS MARCO's folders, for passages and for documents, with the files as they are published.
 
-All files have tabs between columns and no header, and may end in `.gz`:
+All files have tabs between columns and no header, and may end in `.gz`; quotes are part of the
+text:
 
-    passages     collection.tsv (id, text), or as prepared by RocketQA, which the Condenser paper
+    passages     collection.tsv (id, text); or as prepared by RocketQA, which the Condenser paper
                  uses (section 4.4): para.txt (id, text) and para.title.txt (id, title); or
                  corpus.tsv (id, text or id, title, text), which Tevatron's script makes of these
     queries      queries.<split>.tsv, or RocketQA's <split>.query.txt
@@ -11,8 +12,6 @@ All files have tabs between columns and no header, and may end in `.gz`:
                  msmarco-doc<split>-queries.tsv and msmarco-doc<split>-qrels.tsv
     TREC DL      splits dl19 and dl20: msmarco-test<year>-queries.tsv, and <year>qrels-pass.txt or
                  <year>qrels-docs.txt
-
-Quotes in these files are part of the text. The URL of a document is left out.
 """
 
 import re
@@ -21,34 +20,22 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from .collection import (
-    Collection,
-    Qrels,
-    Question,
-    build_collection,
-    gather_judgements,
-    gather_questions,
-)
+from .collection import Collection, Qrels, build_collection, gather_judgements
 from .passages import Row, store_passages
-from .records import read_grade
 from .text_files import find_file, list_names, need_file, plain_name, read_fields, read_lines
 
+DESCRIPTION = "msmarco-docs.tsv, para.txt, corpus.tsv or collection.tsv (MS MARCO)"
 DOCUMENTS_FILE = "msmarco-docs.tsv"
 PASSAGE_FILES = (DOCUMENTS_FILE, "para.txt", "corpus.tsv", "collection.tsv")  # the first is read
 _NO_TITLE = "-"  # in RocketQA's titles
 
 
-def is_msmarco_folder(folder: Path) -> bool:
-    """Whether a folder holds MS MARCO's passages or documents."""
+def is_layout(folder: Path) -> bool:
     return find_file(folder, *PASSAGE_FILES) is not None
 
 
-def load_msmarco_collection(path: str | Path, *, split: str = "dev.small") -> Collection:
-    """Load one split of an MS MARCO folder; see `load_collection`.
-
-    The split is that in the names of the files ("train", "dev.small"), or "dl19" or "dl20".
-    """
-    folder = Path(path)
+def load_collection(folder: Path, *, split: str) -> Collection:
+    """Load one split: as in the names of the files ("train", "dev.small"), or "dl19" or "dl20"."""
     qrels_name, queries_names = _split_names(folder, split)
     qrels_file = find_file(folder, qrels_name)
     if qrels_file is None:
@@ -56,38 +43,37 @@ def load_msmarco_collection(path: str | Path, *, split: str = "dev.small") -> Co
             f"{folder} has no split {split!r}: expected {qrels_name}; it holds"
             f" {list_names(folder)}."
         )
-    queries_file = need_file(folder, *queries_names)
-    queries = read_fields(queries_file, n=2, what="query id, text")
-    questions = ((query_id, Question(text)) for _, (query_id, text) in queries)
-    gathered, qrels = gather_questions(questions, source=queries_file), read_trec_qrels(qrels_file)
-    passages, name = load_msmarco_passages(folder), folder.resolve().name
-    return build_collection(passages, gathered, qrels, name=name, source=qrels_file)
+    queries = read_fields(need_file(folder, *queries_names), n=2, what="query id, text")
+    return build_collection(
+        load_passages(folder),
+        ((query_id, text, None) for _, (query_id, text) in queries),
+        read_trec_qrels(qrels_file),
+        name=folder.resolve().name,
+        source=qrels_file,
+    )
 
 
-def load_msmarco_passages(path: str | Path) -> Dataset:
-    """Load the passages or documents of an MS MARCO folder: columns `_id`, `title`, `text`."""
-    file = need_file(Path(path), *PASSAGE_FILES)
-    if plain_name(file) == "para.txt" and (titles := find_file(file.parent, "para.title.txt")):
+def load_passages(folder: Path) -> Dataset:
+    """Load passages or documents: columns `_id`, `title`, `text`."""
+    file = need_file(folder, *PASSAGE_FILES)
+    titles = find_file(folder, "para.title.txt")
+    if plain_name(file) == "para.txt" and titles:
         return store_passages(_titled_passages(file, titles), files=[file, titles], name=file)
     return store_passages(_passages(file), files=[file], name=file)
 
 
 def read_trec_qrels(path: Path) -> Qrels:
-    """Read TREC's judgements (query, 0, passage, grade), or RocketQA's pairs (query, passage).
-
-    Raises:
-        ValueError: a line is malformed, or a passage has two grades for one query.
-    """
-    return gather_judgements(_trec_judgements(path), source=path)
+    """Read TREC's judgements (query, 0, passage, grade), or RocketQA's pairs (query, passage)."""
+    return gather_judgements(_judgements(path), source=path)
 
 
-def _trec_judgements(path: Path) -> Iterator[tuple[str, str, int]]:
+def _judgements(path: Path) -> Iterator[tuple[str, str, object]]:
     for number, line in read_lines(path):
         match line.split():
             case [query_id, passage_id]:
                 yield query_id, passage_id, 1
             case [query_id, _, passage_id, grade]:
-                yield query_id, passage_id, read_grade(grade, place=f"{path}:{number}")
+                yield query_id, passage_id, grade
             case _:
                 raise ValueError(
                     f"{path}:{number}: {line!r:.80}, expected 4 fields (query, 0, passage, grade)"
@@ -96,20 +82,11 @@ def _trec_judgements(path: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def _passages(file: Path) -> Iterator[Row]:
-    """Passages or documents; the number of columns tells which of them a line has."""
-    if plain_name(file) == DOCUMENTS_FILE:
-        for _, (document_id, _url, title, body) in read_fields(
-            file, n=4, what="id, URL, title, body"
-        ):
-            yield document_id, title, body
-        return
+    """Read passages or documents; the number of columns tells the format."""
     _, first = next(read_lines(file), (1, ""))
-    if plain_name(file) == "corpus.tsv" and first.count("\t") == 2:
-        for _, (passage_id, title, text) in read_fields(file, n=3, what="id, title, text"):
-            yield passage_id, _clean_title(title), text
-        return
-    for _, (passage_id, text) in read_fields(file, n=2, what="id, text"):
-        yield passage_id, "", text
+    n = max(2, first.count("\t") + 1)
+    for _, (passage_id, *rest, text) in read_fields(file, n=n, what="id, text, or as above"):
+        yield passage_id, _clean_title(rest[-1]) if rest else "", text
 
 
 def _titled_passages(file: Path, titles_file: Path) -> Iterator[Row]:

@@ -1,8 +1,7 @@
-"""Reads text files line by line: plain lines, fields between tabs, JSON objects; also as `.gz`.
+"""Reads text files line by line: plain, tab-separated or JSON lines, also compressed as `.gz`.
 
 JSON is not read with `datasets` or pyarrow, because both guess types: the id "2020-01-01" becomes a
-timestamp, and where one id is a number, all others get quotes. Lines end at a line feed only, since
-a passage may hold any other character that Python takes for the end of a line.
+timestamp. Lines end at a line feed only, since a passage may hold other separators such as U+2028.
 """
 
 import gzip
@@ -15,40 +14,34 @@ from typing import IO, Any
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
-    """Return the first of the named files that a folder holds, as `name` or as `name.gz`."""
+    """Return the first of the named files in a folder, as `name` or as `name.gz`."""
     paths = (folder / f"{name}{ending}" for name in names for ending in ("", ".gz"))
     return next((path for path in paths if path.is_file()), None)
 
 
 def need_file(folder: Path, *names: str) -> Path:
-    """Like `find_file`, but raise FileNotFoundError if the folder holds none of the files."""
+    """Like `find_file`, but raise FileNotFoundError if there is none."""
     file = find_file(folder, *names)
     if file is None:
         raise FileNotFoundError(
-            f"{folder} has no {' or '.join(names)} (.gz is read too); it holds"
-            f" {list_names(folder)}."
+            f"{folder} has no {' or '.join(names)} (or .gz); it holds {list_names(folder)}."
         )
     return file
 
 
 def list_names(folder: Path) -> str:
-    """Name the first few files of a folder, for errors."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join([*names[:12], *(["..."] if len(names) > 12 else [])]) or "nothing"
+    """The first file names of a folder, for errors."""
+    return ", ".join(sorted(path.name for path in folder.glob("*"))[:12]) or "nothing"
 
 
 def plain_name(path: Path) -> str:
-    """Return the name of a file without `.gz`."""
+    """The name of a file without `.gz`."""
     return path.name.removesuffix(".gz")
 
 
 @contextmanager
 def open_text(path: Path, *, newline: str = "\n") -> Iterator[IO[str]]:
-    """Open a UTF-8 file, plain or compressed; `newline` is that of `open`.
-
-    Raises:
-        ValueError: the file is not UTF-8, or a damaged `.gz`.
-    """
+    """Open a UTF-8 file, plain or compressed; `newline` is that of `open`."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline=newline) as file:
@@ -56,12 +49,11 @@ def open_text(path: Path, *, newline: str = "\n") -> Iterator[IO[str]]:
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): expected UTF-8 text, or a complete gzip file."
-            " Convert it or download it again."
         ) from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read the lines of a file, numbered from 1, without their ends; empty ones are skipped."""
+    """Read lines, numbered from 1, without their ends; empty lines are skipped."""
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if text := line.removesuffix("\n").removesuffix("\r"):
@@ -69,16 +61,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_fields(path: Path, *, n: int, what: str) -> Iterator[tuple[int, list[str]]]:
-    """Split each line at its tabs. Quotes are part of the text.
-
-    Args:
-        path: the file.
-        n: number of fields of every line.
-        what: the fields, in words, for errors.
-
-    Raises:
-        ValueError: a line has another number of fields.
-    """
+    """Split each line at its tabs into `n` fields; `what` describes them, for errors."""
     for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) != n:
@@ -89,11 +72,7 @@ def read_fields(path: Path, *, n: int, what: str) -> Iterator[tuple[int, list[st
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Read a file with one JSON object per line.
-
-    Raises:
-        ValueError: a line is not a JSON object.
-    """
+    """Read one JSON object from each line, numbered from 1."""
     for number, line in read_lines(path):
         try:
             record = json.loads(line)
@@ -104,3 +83,16 @@ def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 f"{path}:{number}: a JSON {type(record).__name__}, expected one object per line."
             )
         yield number, record
+
+
+def read_id(record: Mapping[str, Any], key: str, *, place: str) -> str:
+    """Read an id: text, or a whole number. A float or a date has no unique text."""
+    value = record.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError(
+        f"{place}: {key!r} is {value!r:.80}, expected an id (text or a whole number); the fields"
+        f" are {', '.join(record) or '(none)'}."
+    )

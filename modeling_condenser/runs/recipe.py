@@ -10,7 +10,6 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,9 @@ def find_recipe(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
-    shipped = Path(str(files("configuration")))
+    package = Path(__file__).parents[1]
+    installed = package / "recipes"  # the folder configuration/ of the repository
+    shipped = installed if installed.is_dir() else package.parent / "configuration"
     recipes = {
         file.relative_to(shipped).with_suffix("").as_posix(): file
         for file in sorted(shipped.rglob("*.yaml"))

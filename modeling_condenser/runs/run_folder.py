@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,15 +83,15 @@ def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_machine() -> dict[str, Any]:
     """Versions and hardware, for the run's record and the model card."""
-    import torch
-
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    gpus = []
+    if torch := sys.modules.get("torch"):  # BM25 does not import it, and uses no GPU
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "versions": versions,
         "hardware": {"cpu": _cpu_name(), "cores": os.cpu_count(), "gpus": gpus},

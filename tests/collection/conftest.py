@@ -22,13 +22,12 @@ QUERIES = [
     {"_id": "q1", "text": "what do cats chase?"},
     {"_id": "q3", "text": "when do trains leave?"},
 ]
-QRELS = ["q1\tp1\t2", "q1\tp2\t0", "q2\tp2\t1"]
-HEADER = "query-id\tcorpus-id\tscore"
+QRELS = ["query-id\tcorpus-id\tscore", "q1\tp1\t2", "q1\tp2\t0", "q2\tp2\t1"]
 EXPECTED_QUERIES = {"q2": "what do dogs chase?", "q1": "what do cats chase?"}
 EXPECTED_QRELS = {"q1": {"p1": 2, "p2": 0}, "q2": {"p2": 1}}
 TABLE_QRELS = [
     {"query-id": query_id, "corpus-id": passage_id, "score": float(grade)}
-    for query_id, passage_id, grade in (line.split("\t") for line in QRELS)
+    for query_id, passage_id, grade in (line.split("\t") for line in QRELS[1:])
 ]
 
 
@@ -59,7 +58,7 @@ def write_beir(
     *,
     corpus: Rows = CORPUS,
     queries: Rows = QUERIES,
-    qrels: Sequence[str] = (HEADER, *QRELS),
+    qrels: Sequence[str] = QRELS,
     ending: str = "",
 ) -> Path:
     write_jsonl(folder / f"corpus.jsonl{ending}", corpus)
@@ -68,25 +67,23 @@ def write_beir(
     return folder
 
 
-def write_tables(folder: Path, configs: Mapping[str, Mapping[str, Rows]]) -> Path:
-    """Write parquet files, and a README.md that declares them: configuration -> split -> rows."""
+def write_tables(folder: Path, tables: Mapping[str, Mapping[str, Rows]]) -> Path:
+    """Write parquet files, and a README.md that declares them: table -> split -> rows."""
     declared = []
-    for config, splits in configs.items():
-        (folder / config).mkdir(parents=True, exist_ok=True)
-        files = []
+    for table, splits in tables.items():
+        (folder / table).mkdir(parents=True, exist_ok=True)
         for split, rows in splits.items():
-            files.append({"split": split, "path": f"{config}/{split}.parquet"})
-            Dataset.from_list(list(rows)).to_parquet(folder / files[-1]["path"])
-        declared.append({"config_name": config, "data_files": files})
-    header = yaml.safe_dump({"configs": declared})
-    (folder / "README.md").write_text(f"---\n{header}---\n# A data set\n")
+            Dataset.from_list(list(rows)).to_parquet(folder / table / f"{split}.parquet")
+        files = [{"split": split, "path": f"{table}/{split}.parquet"} for split in splits]
+        declared.append({"config_name": table, "data_files": files})
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': declared})}---\n")
     return folder
 
 
 def write_mteb(folder: Path, **changes: Mapping[str, Rows]) -> Path:
-    configs = {
+    tables = {
         "corpus": {"corpus": CORPUS},
         "queries": {"queries": QUERIES},
         "default": {"test": TABLE_QRELS, "validation": TABLE_QRELS[:1]},
     }
-    return write_tables(folder, {**configs, **changes})
+    return write_tables(folder, {**tables, **changes})

@@ -39,11 +39,9 @@ def naive_is_in(answers: Sequence[str], text: str) -> bool:
         ("art", "A party of artists", False),
         ("U.S.", "made in the u . s . today", True),
         ("U.S.", "made in the US today", False),
-        ("14 December 1972", "on 14  December\n1972, they", True),
         ("café", "the cafe\u0301 was shut", True),
         ("café", "the cafe was shut", False),
         ("ΟΔΟΣ", "η οδος", True),
-        ("it's", "but it ' s so", True),
         ("东京", "在东京", False),
         ("\u200e", "any text", True),  # without a token it is found everywhere, as in DPR
     ],

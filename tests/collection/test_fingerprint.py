@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from datasets import Dataset, concatenate_datasets
 
 from modeling_condenser.collection.collection import Collection
@@ -17,9 +16,8 @@ from modeling_condenser.collection.fingerprint import (
     fingerprint_judgements,
     fingerprint_passages,
 )
-from modeling_condenser.collection.load import load_passages
 
-from .conftest import write_jsonl, write_lines
+from .conftest import write_lines
 
 RECORDS = [
     {"_id": f"p{i}", "title": "Ä" * (i % 3), "text": f"téxt {i} " * random.Random(i).randrange(4)}
@@ -43,87 +41,39 @@ def test_it_is_what_its_definition_says() -> None:
         assert fingerprint_passages(Dataset.from_dict(columns)) == naive_fingerprint(RECORDS[:n])
 
 
-def test_pieces_types_selections_and_further_columns_do_not_matter() -> None:
+def test_pieces_types_and_selections_do_not_matter() -> None:
     whole = Dataset.from_list(RECORDS)
     expected = fingerprint_passages(whole)
-    pieces = concatenate_datasets(
-        [whole.select(range(i, i + 1000)) for i in range(0, 20_000, 1000)]
-    )
+    pieces = [whole.select(range(i, i + 5000)) for i in range(0, 20_000, 5000)]
     table = whole.data.table
     columns = [column.cast(pa.large_string()) for column in table.columns]
     large = Dataset(pa.table(columns, names=table.column_names))
-    order = random.Random(0).sample(range(20_000), 20_000)
-    shuffled = whole.select(order)
-    back = shuffled.select(sorted(range(20_000), key=order.__getitem__))
-    further = whole.add_column("_further", ["x"] * 20_000).select_columns(
-        ["_further", "text", "_id", "title"]
-    )
-    for same in (pieces, large, back, further):
+    backwards = whole.select(range(19_999, -1, -1))
+    for same in (concatenate_datasets(pieces), large, backwards.select(range(19_999, -1, -1))):
         assert fingerprint_passages(same) == expected
-    assert fingerprint_passages(shuffled) != expected
+    assert fingerprint_passages(backwards) != expected
 
 
-def test_the_layout_does_not_matter(tmp_path: Path) -> None:
-    records = [record for record in RECORDS[:50] if record["text"]]
-    write_jsonl(tmp_path / "beir" / "corpus.jsonl.gz", records)
-    lines = ["\t".join((r["_id"], r["title"], r["text"])) for r in records]
-    write_lines(tmp_path / "tsv" / "corpus.tsv", lines)
-    prints = {fingerprint_passages(load_passages(tmp_path / name)) for name in ("beir", "tsv")}
-    assert prints == {naive_fingerprint(records)}
-
-
-def test_any_change_changes_it() -> None:
-    records = RECORDS[:10]
-    seen = {naive_fingerprint(records)}
-    for i, key in [(0, "_id"), (4, "title"), (9, "text")]:
-        changed = [dict(record) for record in records]
-        changed[i][key] += "."
-        seen.add(fingerprint_passages(Dataset.from_list(changed)))
-    # The same letters, divided among the rows in another way.
-    moved = [dict(record) for record in records]
-    moved[0]["text"], moved[1]["text"] = "", records[0]["text"] + records[1]["text"]
-    empty = {"_id": "", "title": "", "text": ""}
-    for others in (moved, records[:9], [*records, empty]):
-        seen.add(fingerprint_passages(Dataset.from_list(others)))
-    assert len(seen) == 7
-
-
-def test_nulls_are_refused() -> None:
-    broken = Dataset.from_dict({"_id": ["a"], "title": [None], "text": ["x"]})
-    with pytest.raises(ValueError, match="column 'title' of the passages has nulls"):
-        fingerprint_passages(broken.cast_column("title", broken.features["_id"]))
-
-
-def make_collection() -> Collection:
-    return Collection(
+def test_judgements_are_identified_whatever_their_order() -> None:
+    collection = Collection(
         passages=Dataset.from_list(RECORDS[:3]),
         queries={"q1": "one", "q2": "two"},
         qrels={"q1": {"p1": 1, "p2": 0}},
         answers={"q2": ("b", "a")},
     )
-
-
-def test_judgements_are_identified_whatever_their_order() -> None:
-    collection = make_collection()
-    expected = fingerprint_judgements(collection)
-    same = Collection(
-        passages=Dataset.from_list(RECORDS[:1]),
+    lines = ['["q1","one",[["p1",1],["p2",0]],[]]\n', '["q2","two",[],["a","b"]]\n']
+    expected = hashlib.sha256(("condenser judgements 1" + "".join(lines)).encode()).hexdigest()
+    assert fingerprint_judgements(collection) == expected
+    same = replace(
+        collection,
         queries={"q2": "two", "q1": "one"},
         qrels={"q1": {"p2": 0, "p1": 1}},
         answers={"q2": ("a", "b")},
-        name="other",
     )
     assert fingerprint_judgements(same) == expected
-    changes = [
-        {"queries": {"q1": "one", "q2": "two!"}},
-        {"queries": {"q1": "one", "q3": "two"}, "answers": {"q3": ("b", "a")}},
-        {"qrels": {"q1": {"p1": 1, "p2": 1}}},
-        {"qrels": {"q1": {"p1": 1}}},
-        {"answers": {"q2": ("a", "b", "c")}},
-        {"answers": {}},
-    ]
-    prints = {fingerprint_judgements(replace(collection, **change)) for change in changes}
-    assert len(prints | {expected}) == len(changes) + 1
+    changes = [{"queries": {"q1": "one", "q2": "two!"}}, {"qrels": {"q1": {"p1": 1}}}]
+    for change in [*changes, {"answers": {}}]:
+        assert fingerprint_judgements(replace(collection, **change)) != expected
 
 
 def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(tmp_path: Path) -> None:

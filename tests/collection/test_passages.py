@@ -1,13 +1,11 @@
 """Storing passages, and finding them by id."""
 
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from datasets import concatenate_datasets
 
 from modeling_condenser.collection import lookup, passages
 from modeling_condenser.collection.lookup import find_missing, find_rows, find_texts
@@ -44,16 +42,12 @@ def test_memory_does_not_grow_with_the_passages(file: Path) -> None:
 
 
 def test_the_same_files_are_read_once_and_changed_ones_again(file: Path) -> None:
-    def store(n: int, *files: Path) -> int:
-        return len(store_passages(rows(0, n), files=files, name="corpus"))
+    def store(n: int) -> int:
+        return len(store_passages(rows(0, n), files=[file], name="corpus"))
 
-    assert store(1, file) == store(2, file) == 1
+    assert store(1) == store(2) == 1
     file.write_text("more")
-    assert store(2, file) == 2
-    assert store(3, file, file) == 3
-    state = file.stat()
-    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
-    assert store(4, file) == 4
+    assert store(2) == 2
 
 
 def test_an_interrupted_store_leaves_no_file(file: Path, passage_cache: Path) -> None:
@@ -89,11 +83,3 @@ def test_ids_are_found_in_any_batch(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert find_rows(stored, []) == find_texts(stored, []) == {}
     with pytest.raises(ValueError, match="1 of 2 passage ids .* such as 'p3000'"):
         find_rows(stored, ["p3000", "p1"])
-
-
-def test_rows_of_selected_and_joined_passages_are_their_own(file: Path) -> None:
-    stored = store_passages(rows(0, 10), files=[file], name="corpus")
-    chosen = stored.select([8, 3, 5])
-    assert find_rows(chosen, ["p3", "p8"]) == {"p3": 1, "p8": 0}
-    joined = concatenate_datasets([chosen, stored.select(range(2))])
-    assert find_rows(joined, ["p1", "p5"]) == {"p1": 4, "p5": 2}

@@ -1,0 +1,162 @@
+"""The grammar of all verbs: `condenser VERB [RECIPE.yaml] [WORD ...] [--field value ...]`.
+
+Fields are those of dataclasses. A field is written with underscores or hyphens, its value is YAML,
+and a field that is true or false may stand alone. Some fields may also be given as plain words.
+"""
+
+import argparse
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from modeling_condenser.runs.recipe import fill, find_recipe, parse_changes, read_recipe
+
+RECIPE = "recipe"
+Fields = TypeVar("Fields")
+
+
+def read_settings(
+    verb: str,
+    words: Sequence[str],
+    *classes: type,
+    plain: Sequence[str] = (),
+    about: str | None = None,
+    further: str = "",
+) -> dict[str, Any]:
+    """Read a command line into settings; print the fields and exit on `--help`.
+
+    Args:
+        verb: its name.
+        words: the command line behind the verb.
+        *classes: dataclasses of the fields that the help explains; unknown fields are refused where
+            the settings are used.
+        plain: names of the fields that may be plain words, in their order. A field that is a list
+            takes several words. `recipe` makes the first word a recipe; without it the first word
+            is one if it names a recipe file.
+        about: what the verb does.
+        further: what the help says about further fields.
+
+    Returns:
+        The fields that were set; those of the command line override those of the recipe.
+    """
+    fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+    if {"-h", "--help"} & set(words):
+        _print_help(verb, classes, plain, about, further)
+        sys.exit(0)
+    flags = {name for name, field in fields.items() if field.type is bool}
+    others, changes = _separate(words, flags)
+    settings = parse_changes(changes)
+    if others and (plain[:1] == (RECIPE,) or _is_recipe(others[0])):
+        settings[RECIPE] = others.pop(0)
+    names = [name for name in plain if name not in settings and name in fields]
+    lists = {name for name in names if "list" in str(fields[name].type)}
+    settings |= _assign(others, names, lists)
+    recipe = settings.pop(RECIPE, None)
+    settings = {**(read_recipe(recipe) if recipe else {}), **settings}
+    required = (name for name in plain if name in fields and _is_required(fields[name]))
+    missing = [name for name in required if name not in settings]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} is not given: {_usage(verb, plain)}")
+    return settings
+
+
+def fill_settings(verb: str, words: Sequence[str], fields: type[Fields], **options: Any) -> Fields:
+    """Read a command line into one dataclass; see `read_settings`."""
+    (filled,) = fill(read_settings(verb, words, fields, **options), fields)
+    return filled
+
+
+def register_model(*systems: str | None) -> None:
+    """Register the model with the Auto classes, if a system may be one; this imports torch."""
+    if any(system and system.partition(",")[0] != "bm25" for system in systems):
+        from modeling_condenser import register_auto_classes
+
+        register_auto_classes()
+
+
+def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], list[str]]:
+    """Separate plain words from fields, which are returned as `--field=value`."""
+    plain: list[str] = []
+    changes: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not re.match("--?[a-zA-Z]", word):
+            plain.append(word)
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        if not equals:
+            if name in flags and (not rest or rest[0] not in ("true", "false")):
+                value = "true"
+            elif rest:
+                value = rest.pop(0)
+            else:
+                raise ValueError(f"{word} needs a value.")
+        changes.append(f"--{name}={value}")
+    return plain, changes
+
+
+def _is_recipe(word: str) -> bool:
+    try:
+        return find_recipe(word).suffix in (".yaml", ".yml")
+    except FileNotFoundError:
+        return word.endswith((".yaml", ".yml"))
+
+
+def _assign(words: list[str], names: Sequence[str], lists: set[str]) -> dict[str, Any]:
+    """Assign plain words to fields, in order; a list takes those that the others leave."""
+    settings: dict[str, Any] = {}
+    spare = max(len(words) - len(names), 0)
+    for name in names[: len(words)]:
+        n = 1 + spare if name in lists else 1
+        taken, words = words[:n], words[n:]
+        settings[name] = taken if name in lists else taken[0]
+    if words:
+        raise ValueError(f"unexpected word {words[0]!r}; --help shows the usage.")
+    return settings
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
+def _usage(verb: str, plain: Sequence[str]) -> str:
+    words = [name.upper() for name in plain if name != RECIPE]
+    return " ".join(["condenser", verb, "[RECIPE.yaml]", *words, "[--field value ...]"])
+
+
+def _print_help(
+    verb: str, classes: Sequence[type], plain: Sequence[str], about: str | None, further: str
+) -> None:
+    parser = argparse.ArgumentParser(
+        prog=f"condenser {verb}",
+        usage=_usage(verb, plain),
+        description=about,
+        epilog=further,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for cls in classes:
+        explained = _explanations(cls)
+        for field in dataclasses.fields(cls):
+            if field.name in explained:
+                has_default = field.default not in (dataclasses.MISSING, None, False)
+                text = explained[field.name] + f" (default: {field.default})" * has_default
+                metavar = "[true|false]" if field.type is bool else "VALUE"
+                parser.add_argument(
+                    f"--{field.name}", metavar=metavar, help=text.replace("%", "%%")
+                )
+    parser.print_help()
+
+
+def _explanations(cls: type) -> dict[str, str]:
+    """The attributes that the docstrings of a dataclass and its bases explain."""
+    found = {}
+    for base in reversed(cls.__mro__):
+        attributes = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")[2]
+        for match in re.finditer(r"^    (\w+): (.+(?:\n {5,}.+)*)", attributes, re.MULTILINE):
+            found[match[1]] = " ".join(match[2].split())
+    return found

@@ -1,0 +1,180 @@
+"""The commands, one after another, as a person types them."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from datasets import load_dataset
+
+from hub_scripts.main import main
+from modeling_condenser import publishing
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.system_results import evaluate_system
+from modeling_condenser.publishing.export import export_encoder
+from tests.mining.making import make_labelled, make_run_file, read_lines
+from tests.publishing.making import N_PASSAGES, make_collection
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
+
+
+@pytest.mark.slow
+def test_the_commands_lead_from_text_to_an_evaluated_retriever(
+    bert_folder: Path,
+    collection: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> list[str]:
+        """What a command prints beside the training log."""
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
+
+    shared = {"use_cpu": True, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "seed": 1}
+    own = {"encoder": str(bert_folder), "max_length": 32, "max_steps": 50, **shared}
+    (tmp_path / "pretrain.yaml").write_text(json.dumps(own))
+    changes = ["--corpus", collection / "corpus.jsonl", "--output_dir=runs/cd", "--max-steps", 3]
+    lines = run("pretrain", "pretrain.yaml", *changes)
+    assert lines == ["checkpoint: runs/cd/model", "next: condenser export runs/cd ENCODER_FOLDER"]
+    assert json.loads(Path("runs/cd/run.json").read_text())["steps"] == 3
+
+    assert run("export", "runs/cd", "encoder") == ["encoder: encoder"]
+
+    own = {"encoder": "encoder", "num_train_epochs": 1, **shared}
+    (tmp_path / "finetune.yaml").write_text(json.dumps(own))
+    lines = run("finetune", "finetune.yaml", "--collection", collection, "--output_dir", "runs/ft")
+    next_command = f"next: condenser evaluate runs/ft/model {collection}"
+    assert lines == ["retriever: runs/ft/model", next_command]
+
+    lines = run("evaluate", "--baseline", "bm25", "runs/ft/model", collection)
+    folder = Path("runs/evaluation/small/test")
+    own_result = evaluate_system("runs/ft/model", collection, folder / "ft", progress=False)
+    bm25 = evaluate_system("bm25", collection, folder / "bm25", progress=False)
+    assert lines[:2] == ["small, test: 2 systems on 20 queries", "bm25:"]
+    for name, c in own_result.compare_with(bm25).items():
+        assert f"  {name:<7}  {c.mean_baseline:.4f}" in lines
+        start = re.escape(f"  {name:<7}  {c.mean_system:.4f}   ")
+        (found,) = [m for m in (re.match(rf"{start}(\S+) from bm25, p ", x) for x in lines) if m]
+        assert float(found[1]) == pytest.approx(c.difference, abs=1.01e-4)
+    assert lines[-1] == f"report: {folder}/report.md"
+
+
+@pytest.mark.slow
+def test_the_demo_starts_from_a_given_encoder_and_its_study_can_be_searched(
+    collection: Path, bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "demo"
+    recipe = yaml.safe_load((ROOT / "configuration/study/from-encoder.yaml").read_text())
+    recipe["pretraining"]["max_length"] = recipe["finetuning"]["passage_max_length"] = 64
+    recipe["finetuning"]["num_train_epochs"] = 1
+    recipe["arms"]["cocondenser"] |= {"per_device_train_batch_size": 4, "cache_chunk_size": 4}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(recipe))
+    words = ["demo", str(tmp_path / "small.yaml"), "--encoder", str(bert_folder)]
+    words += ["--collection", str(collection), "--output_dir", str(out)]
+    assert main([*words, "--steps", "2", "--labels", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "| condenser, 8 labels | " in printed
+    assert "| cocondenser, 8 labels | " in printed
+    assert f'condenser search {out} "' in printed
+    config = json.loads((out / "condenser/pretrain/model/config.json").read_text())
+    assert (config["skip_from"], config["n_head_layers"]) == (2, 2)
+    assert not (out / "start").exists()
+    assert main(["search", str(out), "one two three"]) == 0
+    assert "1. p" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_encode_writes_vectors_and_a_table(
+    bert_folder: Path, collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, table = tmp_path / "embeddings", tmp_path / "table"
+    words = ["encode", str(bert_folder), str(collection), str(out), "--pooling", "mean"]
+    words += ["--devices", "cpu", "--shard_size", "7", "--table", str(table)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"embeddings: {out}"
+    assert re.fullmatch(
+        rf"  {N_PASSAGES} passages of 32 numbers, \d+\.\d s, [\d,]+ passages a second", printed[1]
+    )
+    assert printed[-1] == f"table: {table} (1 parquet files)"
+
+    embeddings = Embeddings.open(out)
+    assert embeddings.manifest.shard_size == 7
+    rows = [json.loads(line) for line in (collection / "corpus.jsonl").read_text().splitlines()]
+    retriever = Retriever(bert_folder, pooling="mean", device="cpu")
+    texts = [f"{row['title']} {row['text']}" if row["title"] else row["text"] for row in rows]
+    expected = retriever.encode_texts(texts, retriever.contract.passage_max_length)
+    np.testing.assert_allclose(embeddings.vectors(np.arange(N_PASSAGES)), expected, atol=2e-6)
+    loaded = load_dataset(
+        "parquet", data_files=str(table / "*"), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert loaded["id"][:] == [row["_id"] for row in rows]
+
+    # Vectors of another pooling are refused in the same folder.
+    assert main(["encode", f"{bert_folder},pooling=max", str(collection), str(out)]) == 2
+    assert "pooling" in capsys.readouterr().err
+
+
+def test_mine_prints_the_result_and_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run_file(tmp_path / "run")
+    collection, out = make_labelled(tmp_path / "collection"), tmp_path / "out"
+    words = ["mine", str(tmp_path / "run"), str(collection), str(out)]
+    changes = ["--first_rank", "3", "--last-rank=40", "--n_negatives", "5", "--answer_filter"]
+    assert main([*words, *changes]) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads((out / "run.json").read_text())
+    lines = read_lines(out / "negatives.jsonl")
+    assert len(lines) == 22 and max(len(line["negative_ids"]) for line in lines) == 5
+    assert f"22 queries, {facts['mean_negatives']:.1f} negatives each" in printed
+    assert "2 without any, 0 with fewer than asked for, 1 left out without a positive" in printed
+    assert f"answer {facts['dropped']['answer']}" in printed
+    assert f"--collection {collection} --negatives {out / 'negatives.jsonl'}" in printed
+
+
+@pytest.fixture
+def encoder(bert_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loopback_hub) -> Path:
+    monkeypatch.setattr(f"{publishing.__name__}.push.opening_problems", lambda *_: [])
+    return export_encoder(bert_run, tmp_path / "encoder")
+
+
+def test_push_lists_the_files_and_pushing_twice_sends_nothing(encoder, capsys, loopback_hub):
+    words = ["push", str(encoder), "owner/encoder", "--license", "mit", "--private"]
+    assert main([*words, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    size = (encoder / "model.safetensors").stat().st_size
+    assert f"{size:>14,} bytes  model.safetensors" in lines
+    n_files = sum(file.is_file() for file in encoder.rglob("*"))
+    assert lines[-2].endswith(f"bytes in {n_files} files")
+    assert lines[-1] == f"dry run: nothing was sent to {loopback_hub.url}/owner/encoder"
+    assert not loopback_hub.has_repo("owner/encoder")
+
+    assert main(words) == 0
+    sha = loopback_hub.repo("owner/encoder").commits("main")[0].sha
+    assert f"pin it: owner/encoder@{sha}" in capsys.readouterr().out
+    assert loopback_hub.repo("owner/encoder").private
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"owner/encoder is at {sha}")
+
+
+def test_push_makes_a_branch_and_a_pull_request(encoder, capsys, loopback_hub):
+    words = ["push", str(encoder), "owner/encoder", "--license", "mit"]
+    assert main([*words, "--revision", "trial", "--message", "As tried"]) == 0
+    repository = loopback_hub.repo("owner/encoder")
+    assert repository.commits("trial")[0].title == "As tried"
+    assert repository.files("main").keys() == {".gitattributes"}
+    assert main([*words, "--create_pr"]) == 0
+    assert "discussions/1" in capsys.readouterr().out
