@@ -1,33 +1,24 @@
-"""Speed and memory of pre-training, beside the published way and plain MLM, in one run.
+"""Speed and memory of pre-training, beside the published way, plain MLM and pretense.
 
     python -m benchmarks.pretraining                              a small model, minutes on a CPU
     python -m benchmarks.pretraining --bert_base --max_length 512 --batch 16 --steps 3 --repeats 3
     python -m benchmarks.pretraining --text FILE.jsonl            other text: .txt lines, or `text`
-    python -m benchmarks.pretraining --without packed --profile   where the time goes without it
+    python -m benchmarks.pretraining --without packed             `ours` without one of its switches
+    python -m benchmarks.pretraining --sides trainer,pretense     each with its own Trainer
 
-All sides (`pretraining_sides`) train on the same blocks of real text, with the same masks, from the
-same weights; each in a process of its own, in turns; figures are medians over the turns. Printed:
+All sides (`pretraining_sides`) train on the same blocks of real text from the same weights, each in
+a process of its own, in turns; figures are medians over the turns. Tokens a second count the real
+tokens of the blocks, with CLS and SEP and without padding, the same for all sides, over the time of
+collating and training. Memory is the peak of the process (or of the device).
 
-- tokens a second: real ones, without padding, with CLS and SEP, the same count for all sides, over
-  the time of collating and training; and the training alone;
-- peak memory of the process (of the device, on one), and the part beyond what lay there before the
-  model was opened;
-- blocks a second of the collator in between steps, with caches cold; `pretraining_collator` times
-  collators alone;
-- FLOP utilisation: operations that the side's loss needs (`pretraining_flops` has the formula), by
-  the time of training, against a large matrix product of the same precision in the same process.
-
-Before any training the losses of one batch without dropout must agree: the Condenser's of `paper`
-and `ours`, and their late loss with BertForMaskedLM's own loss, which is the same thing; to 1e-4 in
-float32 and to 2e-2 in bfloat16, whose numbers have three digits. One side alone is not compared.
+The sides that train in a loop also share the masks. Before they train, their losses of one batch
+without dropout must agree: the Condenser's, and the late loss with that of BertForMaskedLM; to 1e-4
+in float32 and to 2e-2 in bfloat16. With a Trainer masks differ, so losses are not compared.
 """
 
 import argparse
 import json
 import os
-import resource
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -35,70 +26,62 @@ from typing import Any
 
 import torch
 
-from benchmarks.pretraining_flops import matmul_peak, needed_flops
-from benchmarks.pretraining_profile import profile_steps
+from benchmarks.harness import (
+    make_parser,
+    measure_apart,
+    medians,
+    peak_memory,
+    print_result,
+    print_table,
+)
 from benchmarks.pretraining_sides import (
+    IN_A_LOOP,
     SIDES,
     SWITCHES,
     USUAL,
+    WITH_A_TRAINER,
+    Side,
     chosen_switches,
     device_of,
-    open_side,
-    time_side,
+    time_trainer,
 )
-from benchmarks.pretraining_text import Batches, prepare, read_result, write_result
+from benchmarks.pretraining_text import Batches, prepare
 from modeling_condenser.runs.run_folder import describe_machine
 
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
-_REFERENCES = ("paper", "ours-float32")  # whose losses the other sides' are compared with
+_REFERENCES = ("paper", "ours-float32")  # losses of the other sides are compared with theirs
 _BERT_BASE = {"layers": 12, "hidden": 768, "vocabulary": 30522}
 _SIZES = {
-    "layers": (4, "of the encoder"),
-    "hidden": (128, "hidden size; heads are 64 wide, feed-forward layers 4 times as wide"),
-    "vocabulary": (8000, "embeddings"),
-    "max_length": (128, "tokens of the longest block"),
-    "batch": (32, "blocks a step"),
-    "steps": (8, "that are timed, a turn"),
-    "warm_up": (2, "steps before"),
-    "repeats": (3, "turns"),
+    **{"layers": 4, "hidden": 128, "vocabulary": 8000, "max_length": 128},
+    **{"batch": 32, "steps": 8, "warm_up": 2, "repeats": 3},
 }
 
 
 def main() -> None:
-    """Run the sides in turns and print the table."""
+    """Measure the sides in turns and print the table."""
     arguments = _parse()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     if arguments.side:
-        write_result(measure(arguments.side, arguments))
+        print_result(measure(arguments.side, arguments))
         return
     with tempfile.TemporaryDirectory() as scratch:
         arguments.folder = Path(scratch)
-        what = prepare(arguments)
-        if arguments.profile:
-            print(_profile(arguments))
-            return
+        print(prepare(arguments))
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in arguments.sides}
         for turn in range(arguments.repeats):
             for side in runs:
-                runs[side].append(_measure_apart(side, arguments.folder))
+                runs[side].append(measure_apart(side, arguments.folder))
                 print(f"turn {turn + 1}: {side} {runs[side][-1]}", file=sys.stderr, flush=True)
     check_losses(runs)
-    print(describe(arguments, what))
-    print(table(runs))
+    _report(arguments, {side: medians(results) for side, results in runs.items()})
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name, (default, meaning) in _SIZES.items():
-        parser.add_argument(
-            f"--{name}", type=int, default=default, help=f"{meaning} (default: {default})"
-        )
+    parser = make_parser(__doc__ or "", **_SIZES)
     parser.add_argument("--bert_base", action="store_true", help=f"sizes {_BERT_BASE}")
     parser.add_argument("--text", type=Path, help="(default: the standard library's docstrings)")
-    parser.add_argument("--sides", type=_listed(SIDES), default=list(SIDES), help=",".join(SIDES))
+    parser.add_argument(
+        "--sides", type=_listed(SIDES), default=list(IN_A_LOOP), help=",".join(SIDES)
+    )
     switches = "; ".join(f"{name}: {meaning}" for name, meaning in SWITCHES.items())
     listed = _listed(tuple(SWITCHES))
     parser.add_argument("--without", type=listed, default=[], help=f"of ours: {switches}")
@@ -107,15 +90,12 @@ def _parse() -> argparse.Namespace:
         dest="switched_on",
         type=listed,
         default=[],
-        help=f"the same, to turn on; usually on are {', '.join(USUAL)}",
+        help=f"the same, to turn on; by default {', '.join(USUAL)} are on",
     )
-    parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
-    parser.add_argument("--cpu", action="store_true", help="even where there is an accelerator")
-    parser.add_argument("--profile", action="store_true", help="where the time of ours goes")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--cpu", action="store_true", help="even if there is an accelerator")
     arguments = parser.parse_args()
-    if len(arguments.sides) > 1 and not set(_REFERENCES) & set(arguments.sides):
+    compared = [side for side in arguments.sides if side.partition("-")[0] in IN_A_LOOP]
+    if len(compared) > 1 and not set(_REFERENCES) & set(compared):
         parser.error(f"losses are compared with those of {' or '.join(_REFERENCES)}: add one")
     if arguments.bert_base:
         vars(arguments).update(_BERT_BASE)
@@ -134,119 +114,59 @@ def _listed(known: tuple[str, ...]) -> Any:
     return parse
 
 
-def _measure_apart(side: str, folder: Path) -> dict[str, Any]:
-    """Measure a side in a process of its own, by the command line of this one."""
-    command = [sys.executable, "-m", "benchmarks.pretraining", *sys.argv[1:]]
-    process = subprocess.run(
-        [*command, f"--side={side}", f"--folder={folder}"], capture_output=True, text=True
-    )
-    if process.returncode:
-        raise SystemExit(f"{side} ended with {process.returncode}:\n{process.stderr[-3000:]}")
-    return read_result(process.stdout)
-
-
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure one side in this process: what the module says, by name."""
+    """Measure one side in this process."""
     device = device_of(arguments)
     batches = Batches.read(arguments, bag_of_words=name.startswith("bow"))
-    memory_before = _peak_memory(device)
-    side = open_side(name, arguments, batches)
-    losses = side.losses(side.batches[0], device)
-    warm_up = arguments.warm_up
-    collating, training = time_side(side, batches, device=device, n_warm_up=warm_up)
-    memory = _peak_memory(device)
-    timed = batches.masked[warm_up:]
-    needed = needed_flops(
-        timed,
-        n_layers=arguments.layers,
-        n_head_layers=0 if name.startswith("plain") else side.model.config.n_head_layers,
-        hidden=arguments.hidden,
-        vocabulary=arguments.vocabulary,
-    )
-    dtype = side.dtype
-    del side
-    peak = matmul_peak(device, dtype)
+    timed = batches.masked[arguments.warm_up :]
     n_tokens = sum(int(batch["attention_mask"].sum()) for batch in timed)
+    memory_before = peak_memory(device)
+    result: dict[str, Any] = {"precision": "bfloat16" if name.endswith("bf16") else "float32"}
+    if name.partition("-")[0] in WITH_A_TRAINER:
+        n_tokens = sum(int(batch["attention_mask"].sum()) for batch in batches.masked)
+        n_tokens = n_tokens * len(timed) // len(batches.masked)  # the Trainer shuffles
+        seconds = time_trainer(name, arguments, batches)
+    else:
+        side = Side(name, arguments, batches)
+        result = {"precision": side.precision, **side.losses()}
+        collating, training = side.time(batches, arguments.warm_up)
+        seconds = collating + training
+        result["tokens/s, training alone"] = n_tokens / training
+    memory = peak_memory(device)
     return {
-        "precision": str(dtype).removeprefix("torch."),
-        **losses,
-        "tokens/s": n_tokens / (collating + training),
-        "tokens/s, training alone": n_tokens / training,
-        "collator amid training, blocks/s": len(timed) * arguments.batch / collating,
+        **result,
+        "tokens/s": n_tokens / seconds,
         "peak memory, GiB": memory,
         "of it for training, GiB": memory - memory_before,
-        "needed GFLOP a token": needed / n_tokens / 1e9,
-        "matmul peak, GFLOP/s": peak / 1e9,
-        "FLOP utilisation": needed / training / peak,
     }
-
-
-def _peak_memory(device: torch.device) -> float:
-    """GiB that this process (or the device for it) has held at most."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    try:
-        # Not `ru_maxrss`, which begins with the peak of the process that started this one.
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (2**30 if sys.platform == "darwin" else 2**20)
-    [peak] = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-    return peak / 2**20
-
-
-def _profile(arguments: argparse.Namespace) -> str:
-    device = device_of(arguments)
-    side = open_side("ours", arguments, Batches.read(arguments))
-    return profile_steps(side, device, vocabulary=arguments.vocabulary, n_warm_up=arguments.warm_up)
 
 
 def check_losses(runs: dict[str, list[dict[str, Any]]]) -> None:
-    """Check that all sides compute the same losses, each to the precision that it has."""
+    """Check that all sides in a loop compute the same losses, each to its precision."""
     reference = next((runs[side][0] for side in _REFERENCES if side in runs), None)
-    if reference is None:  # one side alone
-        return
-    for side, results in runs.items():
-        result = results[0]
-        tolerance = _TOLERANCE[result["precision"]]
+    for side, results in runs.items() if reference else ():
         names = ["late_loss"] if side.startswith("plain") else ["loss", "late_loss"]
-        for name in names:
-            difference = abs(result[name] - reference[name])
-            assert difference < tolerance, f"{side}: {name} differs by {difference}"
-        result["differs by"] = max(abs(result[name] - reference[name]) for name in names)
+        for name in names if "loss" in results[0] else ():
+            difference = abs(results[0][name] - reference[name])
+            assert difference < _TOLERANCE[results[0]["precision"]], f"{side}: {name} {difference}"
 
 
-def describe(arguments: argparse.Namespace, what: str) -> str:
-    """What was measured, on what."""
-    sizes = ", ".join(f"{name} {getattr(arguments, name)}" for name in _SIZES)
+def _report(arguments: argparse.Namespace, figures: dict[str, dict[str, Any]]) -> None:
+    """Print what was measured, where, and the figures of all sides with their ratios."""
+    print(", ".join(f"{name} {getattr(arguments, name)}" for name in _SIZES))
+    on = [name for name in SWITCHES if name in chosen_switches(arguments)]
+    print(f"ours: {', '.join(on)}; threads: {torch.get_num_threads()}")
     device = device_of(arguments)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    machine = json.dumps({**describe_machine(), "device": where, "load": os.getloadavg()})
-    on = ", ".join(name for name in SWITCHES if name in chosen_switches(arguments))
-    return f"{what}\n{sizes}\nours: {on}\nthreads: {torch.get_num_threads()}\n{machine}"
-
-
-def table(runs: dict[str, list[dict[str, Any]]]) -> str:
-    """The medians of all sides, with ratios of tokens a second and of memory."""
-    names = [name for name in next(iter(runs.values()))[0] if name != "precision"]
-    medians = {
-        side: {
-            name: statistics.median(result[name] for result in results if name in result)
-            for name in names
-        }
-        for side, results in runs.items()
-    }
-    lines = [f"| | {' | '.join(runs)} |", f"| --- |{' --- |' * len(runs)}"]
-    precisions = [results[0]["precision"] for results in runs.values()]
-    lines.append(f"| precision | {' | '.join(precisions)} |")
-    for name in names:
-        values = " | ".join(f"{medians[side][name]:,.4g}" for side in runs)
-        lines.append(f"| {name} | {values} |")
-    for of in ("tokens/s", "tokens/s, training alone", "peak memory, GiB"):
-        for against in (side for side in ("paper", "plain", "paper-bf16") if side in runs):
-            ratios = " | ".join(f"{medians[side][of] / medians[against][of]:.2f}" for side in runs)
-            lines.append(f"| {of}, times that of {against} | {ratios} |")
-    return "\n".join(lines)
+    print(json.dumps({**describe_machine(), "device": where, "load": os.getloadavg()}))
+    names = dict.fromkeys(name for side in figures.values() for name in side)
+    rows = [[name, *(side.get(name, "-") for side in figures.values())] for name in names]
+    for name in ("tokens/s", "peak memory, GiB"):
+        for against in ("paper", "plain", "paper-bf16", "pretense", "pretense-bf16"):
+            if against in figures:
+                ratios = (side[name] / figures[against][name] for side in figures.values())
+                rows.append([f"{name}, times that of {against}", *ratios])
+    print_table(["", *figures], rows)
 
 
 if __name__ == "__main__":

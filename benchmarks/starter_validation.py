@@ -2,8 +2,8 @@
 
     python -m benchmarks.starter_validation CHECKPOINT... --corpus validation.jsonl --out FILE
 
-A CHECKPOINT is a run's `checkpoint-N` or `model` folder; the run may still be training. The figures
-are added to FILE, so they outlast the checkpoints. One that is measured again replaces its figure.
+A CHECKPOINT is a run's `checkpoint-N` or `model` folder; the run may still be training, and an
+incomplete checkpoint is left out. The figures are added to FILE, or replaced there.
 """
 
 import argparse
@@ -28,11 +28,7 @@ from modeling_condenser.runs.run_folder import RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
 STATE_FILE = "trainer_state.json"
-MAX_LENGTH = 128
-MLM_PROBABILITY = 0.3
-BATCH = 32
-
-Batch = dict[str, torch.Tensor]
+MAX_LENGTH, MLM_PROBABILITY, BATCH = 128, 0.3, 32
 
 
 class Progress(NamedTuple):
@@ -45,16 +41,14 @@ class Progress(NamedTuple):
 
 def main() -> None:
     """Measure the checkpoints, one after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
     parser.add_argument("--corpus", required=True, help="text that no checkpoint was trained on")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="JSON")
     parser.add_argument("--blocks", type=int, default=2000, help="how many (default: 2000)")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     for entry in measure(
-        arguments.checkpoints, arguments.corpus, out=arguments.out, n_blocks=arguments.blocks
+        options.checkpoints, options.corpus, out=options.out, n_blocks=options.blocks
     ):
         print(f"{entry['run']}, step {entry['step']}, {entry['tokens_seen']:,} tokens:", end=" ")
         print(f"{entry['loss']:.4f}", flush=True)
@@ -63,13 +57,7 @@ def main() -> None:
 def measure(
     checkpoints: list[Path], corpus: str, *, out: Path, n_blocks: int
 ) -> list[dict[str, Any]]:
-    """Measure checkpoints and add the figures to a file.
-
-    Args:
-        checkpoints: with one tokenizer. One that is still being written is left out.
-        corpus: as `Source.path`.
-        out: JSON file with `settings` and `measured`.
-        n_blocks: how many blocks of the corpus to draw.
+    """Measure checkpoints with one tokenizer, and add the figures to a JSON file.
 
     Returns:
         Run, step, tokens seen and loss (nats a masked token) of each.
@@ -77,21 +65,25 @@ def measure(
     Raises:
         ValueError: `out` holds figures of other blocks, or a folder is no checkpoint of a run.
     """
-    whole = {checkpoint: read_progress(checkpoint) for checkpoint in filter(is_whole, checkpoints)}
-    if not whole:
+    complete = [
+        checkpoint
+        for checkpoint in checkpoints
+        if not checkpoint.name.startswith("checkpoint-") or (checkpoint / MANIFEST).is_file()
+    ]
+    if not complete:
         return []
-    tokenizer = AutoTokenizer.from_pretrained(next(iter(whole)))
+    tokenizer = AutoTokenizer.from_pretrained(complete[0])
     settings, batches = make_batches(corpus, tokenizer, n_blocks=n_blocks)
     before = json.loads(out.read_text()) if out.is_file() else {"settings": settings}
     if before["settings"] != settings:
         raise ValueError(
-            f"{out} holds figures measured with {before['settings']}, but now it would be "
-            f"{settings}: measure all with the same text, tokenizer and number of blocks, or name "
-            "another file."
+            f"{out} holds figures measured with {before['settings']}, now it would be {settings}: "
+            "use the same text, tokenizer and number of blocks, or name another file."
         )
     figures = {(entry["run"], entry["step"]): entry for entry in before.get("measured", ())}
     added = []
-    for checkpoint, progress in whole.items():
+    for checkpoint in complete:
+        progress = read_progress(checkpoint)
         model = CondenserForMaskedLM.from_pretrained(checkpoint, dtype=torch.float32)
         entry = {**progress._asdict(), "loss": masked_lm_loss(model, batches)}
         figures[progress.run, progress.step] = entry
@@ -100,17 +92,8 @@ def measure(
     return added
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint is written to its end; a run's `model` folder always is."""
-    return not checkpoint.name.startswith("checkpoint-") or (checkpoint / MANIFEST).is_file()
-
-
 def read_progress(checkpoint: Path) -> Progress:
-    """The run, step and tokens seen of a checkpoint, or of a finished run's `model` folder.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """The run, step and tokens seen of a checkpoint, or of a finished run's `model` folder."""
     state, record = checkpoint / STATE_FILE, checkpoint.parent / RUN_FILE
     run = checkpoint.resolve().parent.name
     if state.is_file():
@@ -120,19 +103,15 @@ def read_progress(checkpoint: Path) -> Progress:
         facts = json.loads(record.read_text())
         return Progress(run, facts["steps"], facts["tokens_seen"])
     raise ValueError(
-        f"{checkpoint} holds no {STATE_FILE}, and no {RUN_FILE} is beside it: name a run's "
-        "checkpoint-N folder, or the model folder of a finished run."
+        f"{checkpoint} is neither a run's checkpoint-N folder nor the model folder of a finished "
+        f"run: it has no {STATE_FILE}, and no {RUN_FILE} is beside it."
     )
 
 
 def make_batches(
     corpus: str, tokenizer: PreTrainedTokenizerBase, *, n_blocks: int
-) -> tuple[dict[str, Any], list[Batch]]:
-    """Draw blocks of a corpus and mask them; the same each time.
-
-    Returns:
-        What identifies the measurement, and the masked batches.
-    """
+) -> tuple[dict[str, Any], list[dict[str, torch.Tensor]]]:
+    """Draw blocks of a corpus and mask them: what identifies the measurement, and the batches."""
     max_length = min(MAX_LENGTH, tokenizer.model_max_length)
     documents = load_documents([Source(corpus)])
     blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=max_length))
@@ -159,7 +138,7 @@ def make_batches(
 
 
 @torch.no_grad()
-def masked_lm_loss(model: Any, batches: list[Batch]) -> float:
+def masked_lm_loss(model: Any, batches: list[dict[str, torch.Tensor]]) -> float:
     """Mean loss of a `CondenserForMaskedLM` over all masked tokens, in nats."""
     model.eval()
     total, n_masked = 0.0, 0

@@ -1,45 +1,37 @@
-"""How long it takes until something happens: help, and imports beside transformers' own.
+"""Start-up time of the command and of the package, beside transformers' own import.
 
     python -m benchmarks.startup [--repeats 5]
 
-Each figure is the median over fresh processes, started in turns after one of each that is not
-counted, which leaves the files in the system's cache.
+Medians over fresh processes in turns, after one of each to warm the file cache.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 
+from benchmarks.harness import make_parser, print_table
+
 _COMMANDS = {
-    "python, nothing": [sys.executable, "-c", "pass"],
-    "condenser --help": [sys.executable, "-m", "hub_scripts.main", "--help"],
-    "from transformers import BertForMaskedLM": [
-        sys.executable,
-        "-c",
-        "from transformers import BertForMaskedLM",
-    ],
-    "import modeling_condenser": [sys.executable, "-c", "import modeling_condenser"],
+    "python, nothing": ["-c", "pass"],
+    "condenser --help": ["-m", "hub_scripts.main", "--help"],
+    "from transformers import BertForMaskedLM": ["-c", "from transformers import BertForMaskedLM"],
+    "import modeling_condenser": ["-c", "import modeling_condenser"],
 }
 
 
 def main() -> None:
     """Time the commands in turns."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5, help="(default: 5)")
-    arguments = parser.parse_args()
+    arguments = make_parser(__doc__ or "", repeats=5).parse_args()
     seconds: dict[str, list[float]] = {name: [] for name in _COMMANDS}
     for turn in range(arguments.repeats + 1):
-        for name, command in _COMMANDS.items():
+        for name, words in _COMMANDS.items():
             started = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
             if turn:
                 seconds[name].append(time.perf_counter() - started)
-    print("| start-up | seconds | from | to |\n| --- | --- | --- | --- |")
-    for name, times in seconds.items():
-        figures = (statistics.median(times), min(times), max(times))
-        print(f"| {name} | {' | '.join(f'{figure:.2f}' for figure in figures)} |")
+    rows = ([n, statistics.median(times), min(times), max(times)] for n, times in seconds.items())
+    print_table(["start-up", "seconds", "from", "to"], rows)
 
 
 if __name__ == "__main__":

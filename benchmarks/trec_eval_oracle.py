@@ -23,11 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.harness import print_table
 from modeling_condenser.collection.msmarco import read_trec_qrels
 from modeling_condenser.measures.measures import Evaluation, evaluate_run, make_evaluation
 from modeling_condenser.retrieval.runs import read_run
 
-# trec_eval's name -> ours; k is a cut-off, which trec_eval prints as a whole number.
+# trec_eval's name -> ours; k is a cut-off.
 _NAMES = {
     r"map": "MAP{rel}",
     r"Rprec": "R-Prec{rel}",
@@ -39,7 +40,6 @@ _NAMES = {
     r"map_cut_(?P<k>\d+)": "MAP{rel}@{k}",
     r"success_(?P<k>\d+)": "Success{rel}@{k}",
 }
-_WIDTH = 26
 
 
 class Figure(NamedTuple):
@@ -62,9 +62,9 @@ class Command:
 
     @classmethod
     def parse(cls, words: str, folder: Path) -> "Command":
-        parser = argparse.ArgumentParser()
-        parser.add_argument("-c", action="store_true")
+        parser = argparse.ArgumentParser(prog=words, allow_abbrev=False)
         parser.add_argument("-q", action="store_true")
+        parser.add_argument("-c", action="store_true")
         parser.add_argument("-m", action="append")
         parser.add_argument("-l", type=int, default=1)
         parser.add_argument("-M", type=int)
@@ -107,39 +107,32 @@ class Command:
         )
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How the figures of one file compare."""
 
     n_figures: int
     n_wrong: int
-    largest: float
+    largest_difference: float
     n_other_under_ours: int
-    not_ours: set[str]
 
 
 def check(command: Command, figures: list[Figure]) -> Outcome:
-    """Compute all figures of a file anew; print those that are not the printed ones."""
+    """Compute all figures of a file; print those that are not the printed ones."""
     names = {f.name: command.our_name(f.name) for f in figures}
     wanted = list(dict.fromkeys(name for name in names.values() if name))
     found = command.evaluate_as_trec_eval(wanted, depth=command.depth)
     ours = command.evaluate(wanted)
     values = [(f, _value(found, names[f.name], f.query)) for f in figures if names[f.name]]
-    n_other = sum(_printed(_value(ours, names[f.name], f.query)) != f.printed for f, _ in values)
-    if command.depth:  # a ranking that is cut off has measures that are, too
+    n_other = sum(f"{_value(ours, names[f.name], f.query):.4f}" != f.printed for f, _ in values)
+    if command.depth:  # a ranking that is cut off has cut-off measures
         cut = {name: f"{command.our_name(name)}@{command.depth}" for name in ("recip_rank", "map")}
         whole = command.evaluate_as_trec_eval(list(cut.values()), depth=None)
         values += [(f, _value(whole, cut[f.name], f.query)) for f in figures if f.name in cut]
-    wrong = [(f, value) for f, value in values if _printed(value) != f.printed]
+    wrong = [(f, value) for f, value in values if f"{value:.4f}" != f.printed]
     for f, value in wrong:
         print(f"WRONG {f.name} {f.query}: {value:.6f}, expected {f.printed}")
-    return Outcome(
-        n_figures=len(values),
-        n_wrong=len(wrong),
-        largest=max(abs(value - float(f.printed)) for f, value in values),
-        n_other_under_ours=n_other,
-        not_ours={name for name, our_name in names.items() if our_name is None},
-    )
+    largest = max(abs(value - float(f.printed)) for f, value in values)
+    return Outcome(len(values), len(wrong), largest, n_other)
 
 
 def _value(evaluation: Evaluation, name: str | None, query: str) -> float:
@@ -149,47 +142,36 @@ def _value(evaluation: Evaluation, name: str | None, query: str) -> float:
     return evaluation.per_query[name].get(query, math.nan)
 
 
-def _printed(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def read_output(path: Path) -> Iterator[Figure]:
-    for line in path.read_text().splitlines():
-        yield Figure(*(word.strip() for word in line.split("\t")))
-
-
 def cases(folder: Path) -> Iterator[tuple[str, Command, list[Figure]]]:
     """Name, command and expected figures of every case that `figures.json` lists."""
     listed = json.loads((folder / "figures.json").read_text())
     trec = folder / listed["trec_eval"]["folder"]
     for name, words in listed["trec_eval"]["expected_output"].items():
-        yield name, Command.parse(words, trec), list(read_output(trec / name))
+        lines = (trec / name).read_text().splitlines()
+        figures = [Figure(*(word.strip() for word in line.split("\t"))) for line in lines]
+        yield name, Command.parse(words, trec), figures
     cacm = listed["cacm"]
     command = Command.parse(f"trec_eval {cacm['qrels']} {cacm['run']}", folder / cacm["folder"])
-    yield (
-        "CACM, BM25",
-        command,
-        [Figure(name, "all", _printed(value)) for name, value in cacm["trec_eval"].items()],
-    )
+    figures = [Figure(name, "all", f"{value:.4f}") for name, value in cacm["trec_eval"].items()]
+    yield "CACM, BM25", command, figures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Check all cases and print a row for each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    print(f"{'expected output':<{_WIDTH}} figures  equal  largest difference  other under ours")
-    wrong, not_ours = 0, set()
-    for name, command, figures in cases(folder):
+    rows, n_wrong, not_ours = [], 0, set()
+    for name, command, figures in cases(parser.parse_args().folder):
         outcome = check(command, figures)
-        wrong += outcome.n_wrong
-        not_ours |= outcome.not_ours
-        print(
-            f"{name:<{_WIDTH}} {outcome.n_figures:>7}  {outcome.n_figures - outcome.n_wrong:>5}"
-            f"  {outcome.largest:>18.6f}  {outcome.n_other_under_ours:>16}"
-        )
+        n_wrong += outcome.n_wrong
+        not_ours |= {f.name for f in figures if command.our_name(f.name) is None}
+        rows.append([name, *outcome])
+    print_table(
+        ["expected output", "figures", "wrong", "largest difference", "other under ours"], rows
+    )
     print(f"\nNot measures of this project: {', '.join(sorted(not_ours))}")
-    if wrong:
-        sys.exit(f"{wrong} figures differ from trec_eval's.")
+    if n_wrong:
+        sys.exit(f"{n_wrong} figures differ from trec_eval's.")
 
 
 if __name__ == "__main__":

@@ -1,45 +1,57 @@
-"""Batches without padding: an encoder that takes all blocks of a batch end to end, in one row.
+"""Batches without padding: all blocks of a batch in one row, (1, N), end to end.
 
-All that an encoder does to tokens one by one then has no padding to spend time on; attention keeps
-to the blocks (`packed_attention.py`). Losses and gradients are those of padded batches, which the
-model takes as before, so that it can be probed, evaluated and exported as any other.
+Attention stays within each block, through an attention back-end of transformers called "packed",
+and the last layers compute only the rows that a loss reads. Losses and gradients equal those of
+padded batches, which a model with packing still accepts. `cu_seq_lens_q` and `cu_seq_lens_k`,
+(B + 1,), say where each block begins and the last ends, as for flash attention in transformers.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
-from .modeling_condenser import IGNORE_INDEX, ROW_MULTIPLE, CondenserForMaskedLM
-from .packed_attention import PACKED, keys_and_values
+from .cpu_kernels import attention_with_dropout
+from .losses import IGNORE_INDEX, ROW_MULTIPLE
+from .modeling_condenser import CondenserForMaskedLM
+
+PACKED = "packed"
+# Names of the projections of keys and values in the attention of different encoders.
+_KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
+
+# Numbers of keys (tokens times width) in a call of attention, measured on two cores: with 5,600 one
+# padded call for all blocks is 1.13 times as fast as several, with 8,800 it is 0.93 times as fast;
+# above 100,000 larger calls are no faster.
+_LARGE_CALL, _LARGEST_CALL = 7_000, 100_000
+
+_Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys, values
 
 
 def why_not_packed(encoder: Any) -> str | None:
-    """Why an encoder cannot take packed batches; None if it can.
-
-    Args:
-        encoder: a plain encoder of transformers.
-    """
-    if not encoder._supports_attention_backend or not encoder._can_set_attn_implementation():
-        return (
-            f"the attention of {encoder.config.model_type} encoders is their own and knows padded "
-            "batches only"
-        )
-    return None
+    """Why an encoder of transformers cannot take packed batches; None if it can."""
+    if encoder._supports_attention_backend and encoder._can_set_attn_implementation():
+        return None
+    return f"{encoder.config.model_type} encoders support only their own attention"
 
 
 def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
-    """Make a model take packed batches; padded ones, too.
+    """Make a model accept packed batches; it still accepts padded ones.
 
     Args:
-        model: whose attention back-end is set.
+        model: to change; its attention back-end is replaced.
         narrow: let the last layers of backbone and head compute only the rows that a loss reads,
-            where the encoder's attention allows it.
+            if the encoder's attention allows it.
 
     Raises:
-        ValueError: its encoder cannot.
+        ValueError: its encoder cannot take packed batches.
     """
     encoder: Any = model.condenser.encoder
     if reason := why_not_packed(encoder):
@@ -47,18 +59,19 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
     if encoder.config._attn_implementation != PACKED:
         model.set_attn_implementation(PACKED)
         encoder.register_forward_pre_hook(OffsetPositions(encoder), with_kwargs=True)
-    model.choose_rows = ReadRows.of if narrow and can_narrow(model) else None
+    model.choose_rows = ReadRows.of if narrow and _can_narrow(model) else None
 
 
-def can_narrow(model: CondenserForMaskedLM) -> bool:
-    """Whether the last layers can leave out the queries that no loss reads.
+def _can_narrow(model: CondenserForMaskedLM) -> bool:
+    """Whether the last layers can omit queries that no loss reads.
 
-    They can where keys and values have projections of their own, where the last layer is called
-    once and attends to the whole block, and where the head does not read all of its output.
+    This needs separate projections of keys and values, a last layer with global attention that is
+    called once, and a head that reads neither its input (a single layer) nor all of its output.
     """
     layers, config = model.condenser.layers, model.config
     return (
-        any(keys_and_values(module) for module in layers[-1].modules())
+        config.num_hidden_layers > 1
+        and any(keys_and_values(module) for module in layers[-1].modules())
         and len(layers) == config.num_hidden_layers
         and model.condenser.global_layer is layers[-1]
         and config.skip_from < config.num_hidden_layers
@@ -69,20 +82,26 @@ def can_narrow(model: CondenserForMaskedLM) -> bool:
 class ReadRows:
     """The rows of a packed batch that a loss reads: CLS and masked tokens.
 
-    In the last layer of a stack the others are keys and values, but what becomes of them is read by
-    nothing, so their queries, output projection and feed-forward can be left out.
+    In the last layer the other rows are only keys and values, so their queries, output projection
+    and feed-forward are omitted.
 
     Attributes:
-        columns: (R,) int64, which they are of the N, in order.
-        starts: (B + 1,) int32, where among them each block begins: their `cu_seq_lens_q`.
+        columns: (R,) int64, their positions among the N rows, in order.
+        starts: (B + 1,) int32, where each block begins among them.
     """
 
     columns: torch.Tensor
     starts: torch.Tensor
 
     @classmethod
-    @torch.compiler.disable  # how many rows there are is up to the batch
+    @torch.compiler.disable  # the number of rows depends on the batch
     def of(cls, labels: torch.Tensor, starts: torch.Tensor) -> "ReadRows":
+        """Select CLS, the rows with a label, and further rows up to a multiple of `ROW_MULTIPLE`.
+
+        Args:
+            labels: (1, N).
+            starts: (B + 1,), `cu_seq_lens_q` of the batch.
+        """
         is_read = labels[0] != IGNORE_INDEX
         is_read[starts[:-1].long()] = True
         others = (~is_read).nonzero().squeeze(1)
@@ -91,37 +110,252 @@ class ReadRows:
         return cls(columns, torch.searchsorted(columns, starts.long()).int())
 
     def narrow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """A layer's call as one whose queries are these rows, and whose keys are all."""
+        """A layer's call with only these rows as queries, and all rows as keys."""
         own = {"kv_states": args[0], "cu_seq_lens_q": self.starts}
         return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
 
 
-def _position_offset(encoder: PreTrainedModel) -> int:
-    """What an encoder adds to positions that count from 0: RoBERTa's begin behind padding's."""
-    for module in encoder.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            return 0 if table.padding_idx is None else table.padding_idx + 1
-    return 0
-
-
 class OffsetPositions:
-    """Turns a packed batch's positions, which count from 0, into the encoder's own.
+    """An encoder's forward pre-hook that adds its offset to the positions of a packed batch.
 
-    An encoder's forward pre-hook that gets keyword arguments.
+    Positions of RoBERTa and its kin begin behind the padding token's id.
     """
 
     def __init__(self, encoder: PreTrainedModel):
-        self.offset = _position_offset(encoder)
+        tables = (getattr(m, "position_embeddings", None) for m in encoder.modules())
+        table = next((table for table in tables if isinstance(table, nn.Embedding)), None)
+        self.offset = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
 
     def __call__(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         return args, self.of(kwargs)
 
     def of(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """An encoder's inputs with its own positions, where they are a packed batch."""
+        """An encoder's inputs, with its own positions if they are a packed batch."""
         if inputs.get("cu_seq_lens_q") is None or inputs.get("position_ids") is None:
             return inputs
         return {**inputs, "position_ids": inputs["position_ids"] + self.offset}
 
 
-__all__ = ["OffsetPositions", "ReadRows", "can_narrow", "use_packing", "why_not_packed"]
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    cu_seq_lens_k: torch.Tensor | None = None,
+    max_length_q: int = 0,
+    max_length_k: int = 0,
+    kv_states: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Scaled dot-product attention within blocks, as an attention back-end of transformers.
+
+    Args:
+        module: the attention module that calls.
+        query: (1, heads, R, D); `key` and `value` alike.
+        key: see `query`.
+        value: see `query`.
+        attention_mask: of a padded batch.
+        dropout: share of attention weights to drop.
+        scaling: of the dot products.
+        sliding_window: in local attention, tokens nearer than this see each other.
+        cu_seq_lens_q: (B + 1,) bounds of the blocks among the queries; None if padded.
+        cu_seq_lens_k: (B + 1,) the same among the keys.
+        max_length_q: at least the most queries of a block; 0 to count.
+        max_length_k: the same of keys.
+        kv_states: (1, N, H) hidden states of all rows, if queries are only some of them.
+        **kwargs: for other back-ends.
+
+    Returns:
+        (1, R, heads, D), and no weights.
+    """
+    if cu_seq_lens_q is None or cu_seq_lens_k is None:
+        if attention_mask is None and sliding_window is not None:
+            attention_mask = _window(query.shape[2], sliding_window, query.device)
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    if kv_states is not None:
+        key, value = _project_keys_and_values(module, kv_states, head_width=query.shape[-1])
+    blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
+    attention = partial(_attention, dropout=dropout, scale=scaling)
+    output = _attend_within((query, key, value), blocks, attention)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _mask(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
+    """The mask of "sdpa" for a padded batch, and none for a packed one."""
+    return None if attention_mask is None else sdpa_mask(attention_mask=attention_mask, **kwargs)
+
+
+AttentionInterface.register(PACKED, attend)
+AttentionMaskInterface.register(PACKED, _mask)
+
+
+class _Blocks(NamedTuple):
+    """Bounds (B + 1,) of the blocks and their greatest lengths (0 if unknown), and the window."""
+
+    query_starts: torch.Tensor
+    key_starts: torch.Tensor
+    most_queries: int
+    most_keys: int
+    window: int | None
+
+
+@torch.compiler.disable  # a graph would hold for one number of blocks and their lengths
+def _attend_within(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
+    """Attention in the fastest way, (1, heads, R, D)."""
+    return _choose_way(rows, blocks)(rows, blocks, attention)
+
+
+def _choose_way(rows: _Rows, blocks: _Blocks) -> Callable:
+    _, key, _ = rows
+    if key.device.type == "cuda" and blocks.window is None:
+        return _attend_nested
+    is_cpu = key.device.type == "cpu"
+    pays = is_cpu and key.numel() >= len(list(_runs(rows, blocks))) * _LARGE_CALL
+    return _attend_runs if pays else _attend_padded
+
+
+def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
+    """Attention of nested tensors: flash attention on CUDA, with dropout."""
+    query, key, value = rows
+    query_starts, key_starts = blocks.query_starts.long(), blocks.key_starts.long()
+
+    def nest(packed: torch.Tensor, starts: torch.Tensor, most: int) -> torch.Tensor:
+        known: Any = {"min_seqlen": 1, "max_seqlen": most} if most else {}  # else counted
+        rows = packed[0].transpose(0, 1).contiguous()  # (N, heads, D)
+        return torch.nested.nested_tensor_from_jagged(rows, starts, **known).transpose(1, 2)
+
+    output = attention(
+        nest(query, query_starts, blocks.most_queries),
+        nest(key, key_starts, blocks.most_keys),
+        nest(value, key_starts, blocks.most_keys),
+        None,
+    )
+    return output.transpose(1, 2).values().transpose(0, 1)[None]
+
+
+def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
+    """Attention in one call for each run of blocks of equal length, without padding."""
+    query, key, value = rows
+    runs = list(_runs(rows, blocks))
+    n_queries = [run.n_blocks * run.n_queries for run in runs]
+    n_keys = [run.n_blocks * run.n_keys for run in runs]
+    parts = zip(
+        query.split(n_queries, 2), key.split(n_keys, 2), value.split(n_keys, 2), strict=True
+    )
+    outputs = []
+    for run, part in zip(runs, parts, strict=True):
+        window = _window(run.n_keys, blocks.window, key.device)
+        if run.n_blocks == 1:
+            outputs.append(attention(*part, window))
+            continue
+        below = [rows[0].unflatten(1, (run.n_blocks, -1)).transpose(0, 1) for rows in part]
+        outputs.append(attention(*below, window).transpose(0, 1).flatten(1, 2)[None])
+    return torch.cat(outputs, dim=2)
+
+
+class _Run(NamedTuple):
+    """Adjacent blocks with equally many queries and keys each."""
+
+    n_blocks: int
+    n_queries: int
+    n_keys: int
+
+
+def _runs(rows: _Rows, blocks: _Blocks) -> Iterator[_Run]:
+    """The blocks in runs of at most `_LARGEST_CALL` keys."""
+    _, key, _ = rows
+    width = key.numel() // key.shape[2]
+    n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()
+    for (queries, keys), adjacent in groupby(zip(n_queries, n_keys, strict=True)):
+        n_left, most = len(list(adjacent)), max(_LARGEST_CALL // (keys * width), 1)
+        while n_left > 0:
+            yield _Run(min(n_left, most), queries, keys)
+            n_left -= most
+
+
+def _attend_padded(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
+    """Attention of all blocks in one call, padded for this call only."""
+    query, key, value = rows
+    most_queries = blocks.most_queries or int(blocks.query_starts.diff().max())
+    most_keys = blocks.most_keys or int(blocks.key_starts.diff().max())
+    query_places = _places(blocks.query_starts, query.shape[2], most_queries)
+    key_places = _places(blocks.key_starts, key.shape[2], most_keys)
+    n_blocks = len(blocks.key_starts) - 1
+
+    def pad(packed: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
+        _, heads, _, size = packed.shape
+        padded = packed.new_zeros(n_blocks * width, heads, size)
+        padded = padded.index_copy(0, places, packed[0].transpose(0, 1))
+        return padded.view(n_blocks, width, heads, size).transpose(1, 2)
+
+    position = torch.arange(most_keys, device=query.device)
+    mask = (position < blocks.key_starts.diff()[:, None])[:, None, None]  # (B, 1, 1, keys)
+    near = _window(most_keys, blocks.window, query.device)
+    output = attention(
+        pad(query, query_places, most_queries),
+        pad(key, key_places, most_keys),
+        pad(value, key_places, most_keys),
+        # Rows of padding see themselves, so that each row sees something.
+        mask if near is None else mask & near | near.new_ones(len(near)).diag(),
+    )
+    return output.transpose(1, 2).flatten(0, 1)[query_places].transpose(0, 1)[None]
+
+
+def _places(starts: torch.Tensor, n_rows: int, width: int) -> torch.Tensor:
+    """(rows,) positions of a packed batch's rows in the padded one, its blocks end to end."""
+    block = torch.arange(len(starts) - 1, device=starts.device)
+    of_row = block.repeat_interleave(starts.diff(), output_size=n_rows)
+    row = torch.arange(n_rows, device=starts.device)
+    return of_row * width + row - starts[:-1].long()[of_row]
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    dropout: float,
+    scale: float | None,
+) -> torch.Tensor:
+    if dropout and query.device.type == "cpu":
+        return attention_with_dropout(query, key, value, mask, rate=dropout, scale=scale)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale
+    )
+
+
+def _window(length: int, width: int | None, device: torch.device) -> torch.Tensor | None:
+    """(T, T) bool, which tokens see each other; None if all do."""
+    if width is None or length <= width:
+        return None
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position[None, :]).abs() < width
+
+
+def _project_keys_and_values(
+    module: nn.Module, states: torch.Tensor, *, head_width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values, each (B, heads, T, D), of hidden states (B, T, H)."""
+    projections = keys_and_values(module)
+    assert projections is not None
+    shape = (*states.shape[:-1], -1, head_width)
+    key, value = (part(states).view(shape).transpose(1, 2) for part in projections)
+    return key, value
+
+
+def keys_and_values(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+    """The projections of keys and of values of an attention, if it has separate ones."""
+    for key, value in _KEYS_AND_VALUES:
+        found = getattr(module, key, None), getattr(module, value, None)
+        if all(isinstance(part, nn.Linear) for part in found):
+            return found  # type: ignore[return-value]
+    return None

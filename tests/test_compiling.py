@@ -22,6 +22,7 @@ def graphs() -> Iterator[dict[str, int]]:
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
 def test_a_compiled_model_meets_new_shapes_without_new_graphs(
     name: str, is_packed: bool, graphs: dict[str, int]
@@ -29,7 +30,7 @@ def test_a_compiled_model_meets_new_shapes_without_new_graphs(
     model, compiled = make_model(name), make_model(name)
     if is_packed:
         use_packing(compiled)
-    compiled.compile(backend="eager")  # graphs are counted, kernels are not the matter here
+    compiled.compile(backend="eager")  # graphs are counted; kernels do not matter here
     numbers = []
     for shape in SHAPES:
         batch = BACKBONES[name].batch(*shape)

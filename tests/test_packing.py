@@ -1,4 +1,7 @@
-"""Packed batches against padded ones: the same losses and gradients, for all that can be packed."""
+"""Packed batches against padded ones: the same losses and gradients.
+
+`tests/backbones` compares packed batches of every encoder with the equations.
+"""
 
 import json
 import math
@@ -15,37 +18,30 @@ from modeling_condenser import (
     CondenserConfig,
     CondenserForMaskedLM,
     CondenserForPreTraining,
-    packed_attention,
+    packing,
 )
-from modeling_condenser.packing import ReadRows, use_packing, why_not_packed
+from modeling_condenser.packing import ReadRows, use_packing
 from tests.backbones.encoders import BACKBONES
 
 PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
 # ALBERT calls one layer again and again; ModernBERT projects keys and queries at once.
 COMPUTE_ALL_ROWS = ("ALBERT", "ModernBERT")
-PACKING = [name for name in BACKBONES if name not in PADDED_ONLY]
+# BERT; positions with an offset; local attention
+NAMES = ("BERT", "RoBERTa", "ModernBERT")
 
-# Which torch says where nested tensors meet no kernel of their own, as on a CPU.
+# torch warns where nested tensors have no kernel of their own, as on a CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-
-
-@pytest.fixture(params=PACKING)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(params=["_attend_runs", "_attend_padded", "_attend_nested"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for large blocks on a CPU, for small ones there, and for all on CUDA.
-
-    Nested tensors are attended by another kernel here, but by the same call.
-    """
+    """As for large blocks on a CPU, for small ones there, and on CUDA."""
 
     def choose(rows: Any, blocks: Any) -> Any:
         has_no_kernel = request.param == "_attend_nested" and blocks.window is not None
-        return getattr(packed_attention, "_attend_padded" if has_no_kernel else request.param)
+        return getattr(packing, "_attend_padded" if has_no_kernel else request.param)
 
-    monkeypatch.setattr(packed_attention, "_choose_way", choose)
+    monkeypatch.setattr(packing, "_choose_way", choose)
 
 
 def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
@@ -59,13 +55,12 @@ def pack(batch: dict[str, torch.Tensor], *, filler: int = 0) -> dict[str, Any]:
     is_token = batch["attention_mask"].bool()
     lengths = [int(n) for n in is_token.sum(1)] + [filler] * (filler > 0)
     ends = torch.tensor([0, *lengths]).cumsum(0).int()
-
-    def row(name: str, padding: int) -> torch.Tensor:
-        return torch.cat([batch[name][is_token], torch.full((filler,), padding)])[None]
-
+    columns = {name: column[is_token] for name, column in batch.items() if name != "attention_mask"}
     return {
-        "input_ids": row("input_ids", 0),
-        "labels": row("labels", -100),
+        **{
+            name: F.pad(column, (0, filler), value=0 if name.endswith("input_ids") else -100)[None]
+            for name, column in columns.items()
+        },
         "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
         "cu_seq_lens_q": ends,
         "cu_seq_lens_k": ends,
@@ -92,58 +87,32 @@ def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
 
 
 @pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
-def test_a_packed_batch_has_the_losses_and_gradients_of_the_padded_one(
+def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
     name: str, model_class: Any
 ) -> None:
     """In blocks of up to 40 tokens, wider than ModernBERT's local attention."""
     model = make_model(name, model_class)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
+    late = model.condenser(batch["input_ids"], attention_mask=batch["attention_mask"])
     use_packing(model)
     assert (model.choose_rows is None) == (name in COMPUTE_ALL_ROWS)
-    assert_same(losses_and_gradients(model, pack(batch)), expected)
-    assert_same(losses_and_gradients(model, pack(batch, filler=7)), expected)
-    assert_same(losses_and_gradients(model, batch), expected)  # still takes padded ones
-    use_packing(model, narrow=False)
-    assert model.choose_rows is None
-    assert_same(losses_and_gradients(model, pack(batch)), expected)
-
-
-@pytest.mark.usefixtures("attention")
-def test_a_packed_batch_gives_the_late_vectors_of_the_padded_one(name: str) -> None:
-    model = make_model(name)
-    batch = BACKBONES[name].batch(6, 40)
-    is_token = batch["attention_mask"].bool()
-    expected, _, _ = model.encode(batch["input_ids"], batch["attention_mask"])
-    use_packing(model)
-    packed = pack(batch)
-    del packed["labels"]
-    found, _, _ = model.encode(**packed)
-    torch.testing.assert_close(found[0], expected[is_token], rtol=0, atol=1e-10)
-
-
-@pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
-def test_the_blocks_dense_vectors_are_the_late_cls_alone_or_with_the_losses(
-    name: str, model_class: Any
-) -> None:
-    model = make_model(name, model_class)
-    batch = BACKBONES[name].batch(6, 40)
-    late = model.condenser(batch["input_ids"], attention_mask=batch["attention_mask"])
-    expected = late.last_hidden_state[:, 0]
-    use_packing(model)
-    for inputs, n_vectors in ((batch, 6), (pack(batch), 6), (pack(batch, filler=7), 7)):
+    for inputs in (pack(batch), pack(batch, filler=7), batch):  # still takes padded ones
+        assert_same(losses_and_gradients(model, inputs), expected)
         for vectors_only in (True, False):
             output = model(**inputs, vectors_only=vectors_only)
-            assert len(output.cls_late) == n_vectors  # the last is the filler's, if there is any
-            torch.testing.assert_close(output.cls_late[:6], expected, rtol=0, atol=1e-10)
+            vectors = output.cls_late[:6]  # the filler has one, too
+            torch.testing.assert_close(vectors, late.last_hidden_state[:, 0], rtol=0, atol=1e-10)
             assert (output.loss is None) == vectors_only
-            assert len(output) == 1 or not vectors_only
+    use_packing(model, narrow=False)
+    assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
-def test_lengths_that_are_not_said_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "_LARGE_CALL", math.inf)  # in one call
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_that_are_not_given_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_LARGE_CALL", math.inf)  # in one call
     model = make_model(name)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -153,44 +122,13 @@ def test_lengths_that_are_not_said_are_counted(name: str, monkeypatch: pytest.Mo
     assert_same(losses_and_gradients(model, packed), expected)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "width", "way"),
-    [
-        ((400, 500), 16, "_attend_runs"),
-        ((4, 5), 16, "_attend_padded"),
-        ((4,), 2048, "_attend_runs"),
-    ],
-)
-def test_large_blocks_are_attended_one_by_one_and_small_ones_in_one_call(
-    lengths: tuple[int, ...], width: int, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = torch.randn(1, 2, sum(lengths), width // 2)
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    lines = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
-    expected, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
-    for other in {"_attend_runs", "_attend_padded"} - {way}:
-        monkeypatch.delattr(packed_attention, other)
-    found, _ = packed_attention.attend(torch.nn.Identity(), rows, rows, rows, None, **lines)
-    assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("n_queries", [None, 1], ids=["all queries", "one a block"])
-def test_neighbours_of_equal_length_share_a_call_up_to_a_limit(
-    n_queries: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths, heads, size = [5, 5, 5, 7, 7, 5], 2, 8
-    queries = [n_queries or length for length in lengths]
-    query = torch.randn(1, heads, sum(queries), size)
-    key, value = torch.randn(2, 1, heads, sum(lengths), size)
-    lines = {
-        "cu_seq_lens_q": torch.tensor([0, *queries]).cumsum(0).int(),
-        "cu_seq_lens_k": torch.tensor([0, *lengths]).cumsum(0).int(),
-    }
+    query, key, value = torch.randn(3, 1, heads, sum(lengths), size)
+    ends = torch.tensor([0, *lengths]).cumsum(0).int()
     expected = [
         F.scaled_dot_product_attention(*block)[0].transpose(0, 1)
-        for block in zip(
-            query.split(queries, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True
-        )
+        for block in zip(*(rows.split(lengths, 2) for rows in (query, key, value)), strict=True)
     ]
     calls = []
 
@@ -198,51 +136,58 @@ def test_neighbours_of_equal_length_share_a_call_up_to_a_limit(
         calls.append((rows[0].shape[0], rows[1].shape[2]))
         return F.scaled_dot_product_attention(*rows[:3])
 
-    monkeypatch.setattr(packed_attention, "_attention", count)
-    monkeypatch.setattr(packed_attention, "_LARGE_CALL", 0)
+    monkeypatch.setattr(packing, "_attention", count)
+    monkeypatch.setattr(packing, "_LARGE_CALL", 0)
     for limit, shapes in (
         (10**6, [(3, 5), (2, 7), (1, 5)]),
         (10 * heads * size, [(2, 5), (1, 5), (1, 7), (1, 7), (1, 5)]),
-        (1, [(1, length) for length in lengths]),
     ):
         calls.clear()
-        monkeypatch.setattr(packed_attention, "_LARGEST_CALL", limit)
-        found, _ = packed_attention.attend(torch.nn.Identity(), query, key, value, None, **lines)
+        monkeypatch.setattr(packing, "_LARGEST_CALL", limit)
+        found, _ = packing.attend(
+            torch.nn.Identity(), query, key, value, None, cu_seq_lens_q=ends, cu_seq_lens_k=ends
+        )
         torch.testing.assert_close(found[0], torch.cat(expected), rtol=0, atol=1e-6)
         assert calls == shapes
 
 
 @pytest.mark.parametrize(
-    ("device", "window", "way"),
-    [("cuda", None, "nested"), ("cuda", 64, "padded"), ("xpu", None, "padded")],
+    ("device", "n_keys", "window", "way"),
+    [
+        ("cuda", 10**9, None, "nested"),
+        ("cuda", 10**9, 64, "padded"),
+        ("cpu", 10**9, 64, "runs"),
+        ("cpu", 10**3, None, "padded"),
+    ],
 )
-def test_accelerators_attend_to_all_blocks_at_once(
-    device: str, window: int | None, way: str
+def test_the_way_to_attend_depends_on_device_window_and_size(
+    device: str, n_keys: int, window: int | None, way: str
 ) -> None:
-    key = SimpleNamespace(device=torch.device(device), numel=lambda: 10**9)
+    key = SimpleNamespace(
+        device=torch.device(device), numel=lambda: n_keys, shape=(1, 2, 7, n_keys // 14)
+    )
     starts = torch.tensor([0, 3, 7])
-    blocks = packed_attention._Blocks(starts, starts, 4, 4, window)
-    chosen = packed_attention._choose_way((None, key, None), blocks)
-    assert chosen is getattr(packed_attention, f"_attend_{way}")
+    blocks = packing._Blocks(starts, starts, 4, 4, window)
+    assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
 
 
 @pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("name", NAMES)
 def test_a_block_sees_nothing_of_its_neighbours(name: str) -> None:
     model = make_model(name)
     use_packing(model)
     packed = pack(BACKBONES[name].batch(3, 12))
-    before = model.encode(**{k: v for k, v in packed.items() if k != "labels"})[0]
+    del packed["labels"]
+    before = model.encode(**packed)[0]
     start, end = packed["cu_seq_lens_q"][1:3].tolist()
     packed["input_ids"][0, start:end] = 5
-    after = model.encode(**{k: v for k, v in packed.items() if k != "labels"})[0]
-    changed = (before != after).any(dim=-1)[0]
+    changed = (before != model.encode(**packed)[0]).any(dim=-1)[0]
     assert changed[start:end].all()
     assert not changed[:start].any() and not changed[end:].any()
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_gradient_checkpointing_changes_nothing(name: str) -> None:
-    if name == "ALBERT":
-        pytest.skip("ALBERT has no gradient checkpointing in transformers")
     model = make_model(name).train()  # without dropout
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -251,8 +196,14 @@ def test_gradient_checkpointing_changes_nothing(name: str) -> None:
     assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
-def test_the_head_without_a_skip_reads_all_of_the_last_layer() -> None:
-    model = make_model("BERT", skip_from=4)
+@pytest.mark.parametrize(("n_layers", "skip_from"), [(4, 4), (1, 0)])
+def test_a_head_that_reads_the_last_layers_input_or_all_of_its_output_keeps_all_rows(
+    n_layers: int, skip_from: int
+) -> None:
+    torch.manual_seed(0)
+    encoder_config = BACKBONES["BERT"].config(positions=40, num_hidden_layers=n_layers)
+    config = CondenserConfig(encoder_config=encoder_config, skip_from=skip_from)
+    model = CondenserForPreTraining(config).double().eval()
     batch = BACKBONES["BERT"].batch(6, 40)
     expected = losses_and_gradients(model, batch)
     use_packing(model)
@@ -260,9 +211,8 @@ def test_the_head_without_a_skip_reads_all_of_the_last_layer() -> None:
     assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
-@pytest.mark.parametrize("late_mlm", [True, False])
-def test_the_last_layers_compute_only_cls_and_masked_tokens(late_mlm: bool) -> None:
-    model = make_model("BERT", late_mlm=late_mlm)
+def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
+    model = make_model("BERT")
     batch = pack(BACKBONES["BERT"].batch(64, 40))
     use_packing(model)
     seen: list[int] = []
@@ -284,22 +234,19 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens(late_mlm: bool) -> N
 def test_the_rows_that_are_read_hold_every_cls_and_masked_token() -> None:
     labels = torch.full((1, 300), -100)
     labels[0, [3, 4, 120, 299]] = 7
-    starts = torch.tensor([0, 100, 130, 300], dtype=torch.int32)
-    read = ReadRows.of(labels, starts)
-    assert len(read.columns) == 64
-    assert {0, 3, 4, 100, 120, 130, 299} <= set(read.columns.tolist())
-    assert read.columns.tolist() == sorted(set(read.columns.tolist()))
-    bounds = read.starts.tolist()
-    assert read.columns[bounds[:-1]].tolist() == [0, 100, 130]
+    read = ReadRows.of(labels, torch.tensor([0, 100, 130, 300], dtype=torch.int32))
+    columns, bounds = read.columns.tolist(), read.starts.tolist()
+    assert len(columns) == 64
+    assert {0, 3, 4, 100, 120, 130, 299} <= set(columns)
+    assert columns == sorted(set(columns))
+    assert [columns[bound] for bound in bounds[:-1]] == [0, 100, 130]
     assert bounds[-1] == 64
 
 
 @pytest.mark.parametrize("name", PADDED_ONLY)
 def test_an_encoder_with_attention_of_its_own_is_refused(name: str) -> None:
-    model = make_model(name)
-    assert "padded batches only" in (why_not_packed(model.condenser.encoder) or "")
     with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
-        use_packing(model)
+        use_packing(make_model(name))
 
 
 def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
@@ -307,7 +254,5 @@ def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
     use_packing(model)
     model.save_pretrained(tmp_path)
     assert "packed" not in (tmp_path / "config.json").read_text()
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["model_type"] == "condenser"
-    opened = AutoModel.from_pretrained(tmp_path)
-    assert opened.encoder.config._attn_implementation == "sdpa"
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "condenser"
+    assert AutoModel.from_pretrained(tmp_path).encoder.config._attn_implementation == "sdpa"

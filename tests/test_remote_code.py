@@ -1,83 +1,87 @@
-"""A published checkpoint in a process that never heard of this package."""
+"""Published checkpoints in a process where this package is not installed."""
 
 import json
-import subprocess
-import sys
-import textwrap
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
-from tests.publishing.making import BLOCKER
+from tests.backbones.encoders import BACKBONES
+from tests.publishing.making import run_isolated
 
+TEXTS = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
 OPEN = """
-import json, pathlib, torch
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining
-folder, again, out = sys.argv[1:]
-ids = torch.tensor([[2, 7, 8, 9, 3], [2, 9, 3, 0, 0]])
-batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-labels = torch.tensor([[-100, 7, -100, 11, -100], [-100, 12, -100, -100, -100]])
+import json, torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+kwargs = {"trust_remote_code": True}
 
 def measure(folder):
-    kwargs = {"trust_remote_code": True}
-    config = AutoConfig.from_pretrained(folder, **kwargs)
-    model = AutoModel.from_pretrained(folder, **kwargs)
-    masked_lm = AutoModelForMaskedLM.from_pretrained(folder, **kwargs)
-    whole = AutoModelForPreTraining.from_pretrained(folder, **kwargs)
-    loss = whole(**batch, labels=labels)
-    loss.loss.backward()
+    batch = AutoTokenizer.from_pretrained(folder)(
+        json.loads(sys.argv[1]), padding=True, return_tensors="pt", return_token_type_ids=False
+    )
+    labels = batch["input_ids"].clone()
+    labels[:, ::2] = -100
+    whole = AutoModelForPreTraining.from_pretrained(folder, **kwargs).eval()
+    assert type(whole).__module__.split(".")[0] == "transformers_modules"
+    output = whole(**batch, labels=labels)
+    output.loss.backward()
+    model = AutoModel.from_pretrained(folder, **kwargs).eval()
+    masked_lm = AutoModelForMaskedLM.from_pretrained(folder, **kwargs).eval()
     return whole, {
-        "classes": [type(m).__name__ for m in (config, model, masked_lm, whole)],
-        "modules": sorted({type(m).__module__.split(".")[0] for m in (model, masked_lm, whole)}),
-        "late_cls": model(**batch).last_hidden_state[:, 0].tolist(),
+        "losses": [output.head_loss.item(), output.late_loss.item()],
+        "cls": model(**batch).last_hidden_state[:, 0].tolist(),
         "logits": masked_lm(**batch).logits[0, 1].tolist(),
-        "losses": [loss.loss.item(), loss.head_loss.item(), loss.late_loss.item()],
     }
 
-whole, first = measure(folder)
-whole.save_pretrained(again)
-_, second = measure(again)
-pathlib.Path(out).write_text(json.dumps([first, second]))
+found = [measure(folder) for folder in sys.argv[2:]]
+whole, _ = found[0]
+whole.save_pretrained("again")
+AutoTokenizer.from_pretrained(sys.argv[2]).save_pretrained("again")
+found.append(measure("again"))
+vectors = SentenceTransformer("again", device="cpu", **kwargs).encode(json.loads(sys.argv[1]))
+assert "modeling_condenser" not in sys.modules
+print("RESULT" + json.dumps([[figures for _, figures in found], vectors.tolist()]))
 """
 
 
-@pytest.fixture
-def measured(tmp_path, bert_folder):
-    torch.manual_seed(0)
-    model = condenser_from_encoder(str(bert_folder), n_head_layers=1).eval()
-    model.save_pretrained(tmp_path / "checkpoint")
-    script = tmp_path / "open.py"
-    script.write_text(BLOCKER + textwrap.dedent(OPEN))
-    out = tmp_path / "out.json"
-    process = subprocess.run(
-        [sys.executable, script, tmp_path / "checkpoint", tmp_path / "again", out],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return model, json.loads(out.read_text())
-
-
-def test_every_auto_class_gives_the_same_outputs_without_this_package(measured):
-    model, rounds = measured
-    ids = torch.tensor([[2, 7, 8, 9, 3], [2, 9, 3, 0, 0]])
-    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-    labels = torch.tensor([[-100, 7, -100, 11, -100], [-100, 12, -100, -100, -100]])
-    output = model(**batch, labels=labels)
-    expected = {
-        "classes": [
-            "CondenserConfig",
-            "CondenserModel",
-            "CondenserForMaskedLM",
-            "CondenserForPreTraining",
-        ],
-        "modules": ["transformers_modules"],
-        "late_cls": model.condenser(**batch).last_hidden_state[:, 0].tolist(),
-        "logits": model(**batch).logits[0, 1].tolist(),
-        "losses": [output.loss.item(), output.head_loss.item(), output.late_loss.item()],
-    }
-    # The second time from what the other process saved again.
-    assert rounds == [expected, expected]
+@pytest.mark.slow
+def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(
+    texts: list[str], tmp_path: Path
+) -> None:
+    """All encoders in one process, whose start takes longer than the rest."""
+    folders, expected = [], []
+    for backbone in BACKBONES.values():
+        set_seed(0)
+        encoder = backbone.save(tmp_path / "encoder" / backbone.title, texts)
+        model = condenser_from_encoder(str(encoder), n_head_layers=2, skip_from=1).eval()
+        saved = tmp_path / backbone.title.replace("-", "_")
+        model.save_pretrained(saved)
+        tokenizer = AutoTokenizer.from_pretrained(encoder)
+        tokenizer.save_pretrained(saved)
+        folders.append(saved)
+        batch = tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False)
+        labels = batch["input_ids"].clone()
+        labels[:, ::2] = -100
+        output = model(**batch, labels=labels)
+        late = model.condenser(**batch).last_hidden_state
+        expected.append(
+            {
+                "losses": torch.stack([output.head_loss, output.late_loss]),
+                "cls": late[:, 0],
+                "logits": model(**batch).logits[0, 1],
+            }
+        )
+    printed = run_isolated(OPEN, json.dumps(TEXTS), *folders, scratch=tmp_path / "elsewhere")
+    found, vectors = json.loads(printed.partition("RESULT")[2])
+    titles = [*BACKBONES, "saved again"]
+    for title, one, other in zip(titles, found, [*expected, expected[0]], strict=True):
+        for name, tensor in other.items():
+            np.testing.assert_allclose(
+                one[name], tensor.detach().numpy(), rtol=0, atol=1e-5, err_msg=f"{title}, {name}"
+            )
+    cls_late = expected[0]["cls"].detach().numpy()
+    np.testing.assert_allclose(vectors, cls_late, rtol=0, atol=1e-5)

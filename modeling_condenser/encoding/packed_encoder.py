@@ -1,6 +1,6 @@
 """Let an encoder take packed batches: all texts of a batch in one row, without padding.
 
-Attention stays within each text (`packed_attention.py`). If only CLS is pooled, the last layer
+Attention stays within each text (`packing.py`). If only CLS is pooled, the last layer
 computes queries, output projection and feed-forward for CLS alone, which saves about a sixth of
 the time of a four-layer BERT. The vectors equal those of padded batches, which still work.
 """
@@ -13,8 +13,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from torch import nn
 
-from modeling_condenser.packed_attention import PACKED, keys_and_values
-from modeling_condenser.packing import OffsetPositions, ReadRows, why_not_packed
+from modeling_condenser.packing import (
+    PACKED,
+    OffsetPositions,
+    ReadRows,
+    keys_and_values,
+    why_not_packed,
+)
 
 # Tests show for each of these that packed vectors equal padded ones.
 _MODEL_TYPES = "albert bert camembert distilbert electra modernbert roberta xlm-roberta".split()

@@ -1,17 +1,27 @@
-"""Losses and gradients of a Condenser on every backbone against the same thing done by hand."""
+"""Losses and gradients of a Condenser on every encoder, against two encoders of the library."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import set_seed
 
 from modeling_condenser import CondenserConfig, CondenserForPreTraining
-from tests.backbones.by_hand import CondenserByHand
-from tests.backbones.encoders import BACKBONES, LAYERS, Backbone
+from modeling_condenser.packing import use_packing, why_not_packed
+from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY, Backbone
+from tests.backbones.two_encoders import TwoEncoders
+from tests.test_packing import pack
+
+WEIGHT = 0.3  # of the bag-of-words loss
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as published": {"skip_from": 2, "n_head_layers": 2},
+    "no skip, no late MLM": {"skip_from": LAYERS, "n_head_layers": 1, "late_mlm": False},
+    "a second masking": {"head_mlm_probability": 0.5, "n_head_layers": 1},
+}
 
 
-def make_model(backbone: Backbone, **settings) -> CondenserForPreTraining:
+def make_model(backbone: Backbone, **settings: Any) -> CondenserForPreTraining:
     set_seed(1)
     config = CondenserConfig(encoder_config=backbone.config(), **settings)
     model = CondenserForPreTraining(config)
@@ -21,36 +31,60 @@ def make_model(backbone: Backbone, **settings) -> CondenserForPreTraining:
     return model.double().train()
 
 
+def make_batch(backbone: Backbone, *, twice_masked: bool = False) -> dict[str, torch.Tensor]:
+    """Five blocks with bags of words; one has special tokens only."""
+    batch = backbone.batch()
+    batch["input_ids"][1, batch["attention_mask"][1] == 1] = 2
+    batch["labels"][1] = -100
+    original = batch["input_ids"].where(batch["labels"] == -100, batch["labels"])
+    is_token = batch["attention_mask"] == 1
+    batch["bow_targets"] = torch.full_like(original, -100)
+    for row, (tokens, is_kept) in enumerate(zip(original, is_token, strict=True)):
+        bag = sorted(set(tokens[is_kept].tolist()) - {0, 1, 2}, reverse=True)
+        batch["bow_targets"][row, : len(bag)] = torch.tensor(bag, dtype=torch.long)
+    if twice_masked:
+        chosen = torch.rand(original.shape, generator=torch.Generator().manual_seed(9)) < 0.5
+        chosen &= is_token
+        chosen[:, 0] = False
+        batch["head_targets"] = original.where(chosen, -100)
+        batch["head_input_ids"] = original.where(~chosen, 4)
+    return batch
+
+
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """By name; a weight that is tied is there under each of its names."""
+    """By name; a tied weight is there under each of its names."""
     named = model.named_parameters(remove_duplicate=False)
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize("late_mlm", [True, False])
-@pytest.mark.parametrize(("skip_from", "n_head_layers"), [(2, 2), (0, 1), (LAYERS, 2), (1, 1)])
-def test_losses_and_every_gradient_are_those_of_layers_called_by_hand(
-    backbone: Backbone, skip_from: int, n_head_layers: int, late_mlm: bool
+def assert_same(found: dict, expected: dict, *, tolerance: float = 1e-7) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
+    backbone: Backbone, settings: dict[str, Any]
 ) -> None:
-    model = make_model(
-        backbone, skip_from=skip_from, n_head_layers=n_head_layers, late_mlm=late_mlm
-    )
-    batch = backbone.batch()
-    output = model(**batch)
-    output.loss.backward()
-
-    by_hand = CondenserByHand(model.state_dict(), model.config)
-    expected = by_hand.losses(batch)
-    expected["loss"].backward()
-
-    for name in ("loss", "head_loss", "late_loss") if late_mlm else ("loss", "head_loss"):
-        torch.testing.assert_close(output[name], expected[name], rtol=0, atol=1e-8, msg=name)
-    assert late_mlm or output.late_loss is None
-    found, gradient = gradients(model), by_hand.gradients()
-    assert found.keys() == gradient.keys()
-    assert any(name.startswith("head.") for name in found)
-    for name in gradient:
-        torch.testing.assert_close(found[name], gradient[name], rtol=0, atol=1e-8, msg=name)
+    model = make_model(backbone, **settings)
+    padded = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
+    oracle = TwoEncoders(model)
+    losses = oracle.losses(padded, bow_weight=WEIGHT)
+    losses["loss"].backward()
+    expected = oracle.gradients()
+    batches = [padded]
+    if why_not_packed(model.condenser.encoder) is None:
+        batches.append(pack(padded, filler=3))
+    for batch in batches:
+        if batch is not padded:
+            use_packing(model)
+        model.zero_grad()
+        output = model(**batch, bow_weight=WEIGHT)
+        output.loss.backward()
+        assert_same({name: output[name] for name in losses}, losses)
+        assert_same(gradients(model), expected)
+    assert any(name.startswith("head.") for name in expected)
 
 
 def test_every_weight_that_is_trained_is_in_the_loss(backbone: Backbone) -> None:
@@ -58,74 +92,61 @@ def test_every_weight_that_is_trained_is_in_the_loss(backbone: Backbone) -> None
     model = make_model(backbone)
     model(**backbone.batch()).loss.backward()
     named = model.named_parameters(remove_duplicate=False)
-    trained = {name for name, p in named if p.requires_grad}
-    assert gradients(model).keys() == trained
+    assert gradients(model).keys() == {name for name, p in named if p.requires_grad}
     assert all(".pooler" in n for n, p in model.named_parameters() if not p.requires_grad)
-
-
-def test_the_head_alone_gives_what_the_whole_model_gives(backbone: Backbone) -> None:
-    model = make_model(backbone)
-    batch = backbone.batch()
-    labels = batch.pop("labels")
-    late, early, output = model.encode(**batch)
-    cd = model.run_head(late[:, :1], early, output.layer_call)
-    chosen = labels != -100
-    logits = model(**batch).head_logits
-    torch.testing.assert_close(model.lm_head(cd[chosen]), logits[chosen])
 
 
 def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
     model = make_model(backbone)
-    batch = backbone.batch()
-    first = model(**batch).loss.item()
-    before = {id(m): dict(vars(m)) for m in model.modules()}
+    first = model(**backbone.batch()).loss.item()
+    before = {id(m): vars(m).keys() for m in model.modules()}
     model(**backbone.batch(3, 8))
     assert not any(m._forward_pre_hooks for m in model.modules())
-    after = {id(m): dict(vars(m)) for m in model.modules()}
-    assert before.keys() == after.keys()
-    assert all(before[m].keys() == after[m].keys() for m in before)
-    assert model(**batch).loss.item() == first
+    assert {id(m): vars(m).keys() for m in model.modules()} == before
+    assert model(**backbone.batch()).loss.item() == first
 
 
 def test_padding_does_not_change_the_losses(backbone: Backbone) -> None:
     model = make_model(backbone)
     batch = backbone.batch()
-    wider = {
-        name: torch.nn.functional.pad(batch[name], (0, 8), value=value)
-        for name, value in (
-            ("input_ids", backbone.padding),
-            ("attention_mask", 0),
-            ("labels", -100),
-        )
-    }
+    fill = {"input_ids": backbone.padding, "attention_mask": 0, "labels": -100}
+    wider = {n: torch.nn.functional.pad(t, (0, 8), value=fill[n]) for n, t in batch.items()}
     torch.testing.assert_close(model(**wider).loss, model(**batch).loss, rtol=0, atol=1e-7)
 
 
-def test_micro_batches_of_unequal_masks_add_up_to_the_gradient_of_the_whole_batch(
-    backbone: Backbone,
-) -> None:
-    model = make_model(backbone)
-    batch = backbone.batch(8)
-    n_items = (batch["labels"] != -100).sum()
-    assert len({int((row != -100).sum()) for row in batch["labels"].split(4)}) > 1
-
-    model(**batch).loss.backward()
+def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backbone) -> None:
+    model = make_model(backbone, n_head_layers=1, head_mlm_probability=0.5)
+    batch = make_batch(backbone, twice_masked=True)
+    model(**batch, bow_weight=WEIGHT).loss.backward()
     whole = gradients(model)
+    counts = {
+        "num_items_in_batch": (batch["labels"] != -100).sum(),
+        "num_head_items_in_batch": (batch["head_targets"] != -100).sum(),
+        "num_bags_in_batch": 4,
+    }
     model.zero_grad()
-    for start in (0, 4):
-        part = {name: tensor[start : start + 4] for name, tensor in batch.items()}
-        model(**part, num_items_in_batch=n_items).loss.backward()
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-10, msg=name)
+    for rows in (slice(0, 2), slice(2, 5)):  # 1 and 3 bags
+        part = {name: column[rows] for name, column in batch.items()}
+        model(**part, **counts, bow_weight=WEIGHT).loss.backward()
+    assert_same(gradients(model), whole, tolerance=1e-10)
+
+
+def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> None:
+    """As in a plain Trainer, which counts only labels."""
+    model = make_model(BACKBONES["BERT"], n_head_layers=1, head_mlm_probability=0.5)
+    batch = make_batch(BACKBONES["BERT"], twice_masked=True)
+    whole = model(**batch)
+    part = model(**batch, num_items_in_batch=4 * (batch["labels"] != -100).sum())
+    for name in ("bow_loss", "head_loss", "late_loss"):
+        assert part[name].item() == pytest.approx(whole[name].item() / 4, rel=1e-12), name
 
 
 def test_attention_back_ends_agree_or_are_refused(backbone: Backbone) -> None:
-    model = make_model(backbone).float()  # ModernBERT's eager attention knows no other precision
-    batch = backbone.batch()
-    expected = model(**batch).loss
+    model = make_model(backbone).float()  # ModernBERT's eager attention is in float32
+    expected = model(**backbone.batch()).loss
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
-        torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-5, atol=0)
+        torch.testing.assert_close(model(**backbone.batch()).loss, expected, rtol=1e-5, atol=0)
     if not model.condenser.encoder._supports_sdpa:
         config = CondenserConfig(encoder_config=backbone.config(), attn_implementation="sdpa")
         with pytest.raises(ValueError, match="sdpa|scaled_dot_product_attention"):
@@ -143,56 +164,64 @@ def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> 
     torch.testing.assert_close(model.bfloat16()(**batch).loss, expected, rtol=0.1, atol=0)
 
 
-def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(backbone: Backbone) -> None:
-    model = make_model(backbone)
-    batch = backbone.batch()
-    model(**batch).loss.backward()
-    expected = gradients(model)
-    model.zero_grad()
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
+    backbone: Backbone, settings: dict[str, Any]
+) -> None:
+    model = make_model(backbone, **settings)
+    batch = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     if not model.condenser.encoder.supports_gradient_checkpointing:
         with pytest.raises(ValueError, match="not compatible with gradient checkpointing"):
             model.gradient_checkpointing_enable()
         return
+    model(**batch).loss.backward()
+    expected = gradients(model)
+    model.zero_grad()
     model.gradient_checkpointing_enable()
     assert all(layer.gradient_checkpointing for layer in (*model.condenser.layers, *model.head))
     model(**batch).loss.backward()
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-12, msg=name)
+    assert_same(gradients(model), expected, tolerance=1e-12)
+
+
+def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
+    once, twice = (make_batch(BACKBONES["BERT"], twice_masked=flag) for flag in (False, True))
+    with pytest.raises(ValueError, match=r"both of head_input_ids.*\(head_mlm_probability=0.5\)"):
+        make_model(BACKBONES["BERT"], head_mlm_probability=0.5)(**once)
+    with pytest.raises(ValueError, match="neither of head_input_ids"):
+        make_model(BACKBONES["BERT"])(**twice)
+
+
+def test_without_labels_the_head_reads_the_block_itself() -> None:
+    model = make_model(BACKBONES["BERT"], head_mlm_probability=0.5)
+    ids = torch.randint(5, VOCABULARY, (2, 7))
+    _, early, _ = model.encode(ids)
+    assert torch.equal(early, model.condenser.embed(input_ids=ids))
+    assert model(input_ids=ids).head_logits.shape == (2, 7, VOCABULARY)
 
 
 @pytest.mark.slow
-def test_a_compiled_model_sees_each_batch_anew(backbone: Backbone) -> None:
-    compare_compiled(make_model(backbone), backbone.batch())
-
-
-def test_a_small_compiled_model_sees_each_batch_anew() -> None:
-    """On the backbone whose layers share a table of position biases."""
-    backbone = BACKBONES["MPNet"]
-    config = CondenserConfig(encoder_config=backbone.config(num_hidden_layers=1), n_head_layers=1)
-    compare_compiled(CondenserForPreTraining(config).double(), backbone.batch())
-
-
-def compare_compiled(model: CondenserForPreTraining, batch: dict[str, torch.Tensor]) -> None:
+def test_a_compiled_model_has_the_masks_of_each_batch(backbone: Backbone) -> None:
+    model, batch = make_model(backbone), backbone.batch()
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager", dynamic=False)
     try:
-        for kept in (12, 7, 9):  # other masks must not be met by those of the first call
+        for kept in (12, 7, 9):  # a graph must not hold the masks of the first call
             changed = dict(batch)
             changed["attention_mask"] = batch["attention_mask"] * (torch.arange(12) < kept)
+            model.zero_grad()
             loss = compiled(**changed).loss
-            torch.testing.assert_close(loss, model(**changed).loss, rtol=0, atol=1e-10)
-        model.zero_grad()
-        compiled(**batch).loss.backward()
-        found = gradients(model)
+            loss.backward()
+            found = gradients(model)
+            model.zero_grad()
+            expected = model(**changed).loss
+            expected.backward()
+            torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
+            assert_same(found, gradients(model), tolerance=1e-10)
     finally:
         torch.compiler.reset()
-    model.zero_grad()
-    model(**batch).loss.backward()
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-10, msg=name)
 
 
-def test_data_parallel_training_goes_on_after_the_first_step(
+def test_data_parallel_training_continues_after_the_first_step(
     backbone: Backbone, tmp_path: Path
 ) -> None:
     """A weight without a gradient would stop it at the second."""
@@ -211,5 +240,4 @@ def test_data_parallel_training_goes_on_after_the_first_step(
         distributed.destroy_process_group()
     model.zero_grad()
     model(**backbone.batch()).loss.backward()
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-12, msg=name)
+    assert_same(found, gradients(model), tolerance=1e-12)

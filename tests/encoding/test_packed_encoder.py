@@ -11,7 +11,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from modeling_condenser import packed_attention
+from modeling_condenser import packing
 from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
@@ -80,9 +80,9 @@ def test_every_way_to_attend_gives_them(
 
     def choose(rows: Any, blocks: Any) -> Any:
         ways.append(way)
-        return getattr(packed_attention, way)
+        return getattr(packing, way)
 
-    monkeypatch.setattr(packed_attention, "_choose_way", choose)
+    monkeypatch.setattr(packing, "_choose_way", choose)
     found = packed(bert_folder, pooling=pooling).encode_queries(some)
     assert ways
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

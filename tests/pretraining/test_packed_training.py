@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserTrainer, CondenserTrainingArguments, condenser_from_encoder
-from modeling_condenser.dropout import Dropout
+from modeling_condenser.cpu_kernels import Dropout
 from modeling_condenser.packing import PACKED
 from modeling_condenser.pretraining import examples
 from modeling_condenser.pretraining.examples import prepare_model

@@ -1,0 +1,154 @@
+"""Faster dropout on a CPU, of hidden units and of attention weights.
+
+torch draws a random number for each unit in turn. Here 64 random bits decide four units, and the
+backward pass keeps a byte for each unit. Rates are rounded to 1/65,536 (0.1 to 0.100006), and kept
+units are scaled by the rounded rate, so expectations are exact. Seeds come from torch's generator.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+_LEVELS = 2**16
+_LOWEST = -(2**15)  # of a signed 16-bit integer
+
+
+def rounded_rate(rate: float) -> float:
+    """The exact share of units that is dropped for `rate`, below 1."""
+    return _level(rate) / _LEVELS
+
+
+def _level(rate: float) -> int:
+    return min(round(rate * _LEVELS), _LEVELS - 1)
+
+
+def draw_kept(shape: torch.Size, rate: float) -> torch.Tensor:
+    """Draw which units are kept, each with a probability of 1 - `rounded_rate(rate)`.
+
+    Returns:
+        (*shape) int8 on the CPU, 1 where kept and 0 elsewhere; bools take ten times as long to
+        convert.
+    """
+    n_units = math.prod(shape)
+    seed = int(torch.randint(2**62, (), dtype=torch.int64))
+    words = np.random.Generator(np.random.SFC64(seed)).integers(
+        -(2**63), 2**63 - 1, size=n_units // 4 + 1, endpoint=True
+    )
+    draws = torch.from_numpy(words).view(torch.int16)[:n_units]
+    kept = torch.empty(n_units, dtype=torch.int8)
+    return torch.ge(draws, _LOWEST + _level(rate), out=kept).view(shape)
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout`, drawn by `draw_kept` on a CPU and outside of compiled graphs."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        is_cheaper = values.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not (is_cheaper and self.training and 0 < self.p < 1):
+            return super().forward(values)
+        return _Drop.apply(values, self.p)
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, rate: float) -> torch.Tensor:
+        kept = draw_kept(values.shape, rate)
+        ctx.save_for_backward(kept)
+        ctx.growth = 1 / (1 - rounded_rate(rate))
+        return _scale_kept(values, kept, ctx.growth)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (kept,) = ctx.saved_tensors
+        return _scale_kept(gradient, kept, ctx.growth), None
+
+
+def _scale_kept(values: torch.Tensor, kept: torch.Tensor, growth: float) -> torch.Tensor:
+    return kept.to(values.dtype).mul_(values).mul_(growth)
+
+
+def use_cheap_dropout(model: nn.Module) -> None:
+    """Replace each `torch.nn.Dropout` of a model with this `Dropout`."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout and not child.inplace:
+                setattr(parent, name, Dropout(child.p).train(child.training))
+
+
+def attention_with_dropout(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    rate: float,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Scaled dot-product attention with dropout of its weights.
+
+    torch's attention keeps weights, mask and their product in float32 for the backward pass, and
+    copies of its inputs. This keeps one number for each weight, in the inputs' precision, negative
+    where the weight is dropped. Dot products are in at least float32, as in fused kernels.
+
+    Args:
+        query: (B, heads, Q, D).
+        key: (B, heads, K, D).
+        value: (B, heads, K, D).
+        mask: bool, True where a query sees a key, broadcast to (B, heads, Q, K); None for all.
+        rate: share of weights to drop, below 1.
+        scale: of the dot products; default 1 / sqrt(D).
+
+    Returns:
+        (B, heads, Q, D).
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return _Attention.apply(query, key, value, mask, rate, scale)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        rate: float,
+        scale: float,
+    ) -> torch.Tensor:
+        ctx.scale, ctx.growth = scale, 1 / (1 - rounded_rate(rate))
+        with torch.autocast("cpu", enabled=False):
+            scores = (_wide(query) @ _wide(key).transpose(-1, -2)).mul_(scale)
+            if mask is not None:
+                scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
+            weights = torch.softmax(scores, dim=-1, out=scores)
+            sign = draw_kept(weights.shape, rate).to(weights.dtype).mul_(2).sub_(1)
+            signed = weights.mul_(sign).to(value.dtype)
+            output = (signed.relu() @ value).mul_(ctx.growth)
+        ctx.save_for_backward(query, key, value, signed)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        query, key, value, signed = ctx.saved_tensors
+        with torch.autocast("cpu", enabled=False):
+            gradient = gradient * ctx.growth
+            of_value = signed.relu().transpose(-1, -2) @ gradient
+            # Softmax's backward pass, w * (g - sum(w * g)), with g the gradient of kept weights.
+            of_scores = _wide(gradient) @ _wide(value).transpose(-1, -2)
+            weights = _wide(signed)
+            of_scores.mul_(weights.relu())
+            of_scores.sub_(weights.abs().mul_(of_scores.sum(dim=-1, keepdim=True)))
+            of_scores = of_scores.mul_(ctx.scale).to(query.dtype)
+            of_query, of_key = of_scores @ key, of_scores.transpose(-1, -2) @ query
+        return of_query, of_key, of_value, None, None, None
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

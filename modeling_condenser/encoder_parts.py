@@ -1,0 +1,201 @@
+"""How a Condenser uses the layers and the LM head of any encoder, and its CLS vector.
+
+Travels to the Hub with `modeling_condenser.py`.
+"""
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from .configuration_condenser import GLOBAL_ATTENTION
+
+
+def find_layers(encoder: nn.Module) -> list[nn.Module]:
+    """An encoder's layers in order; a shared layer is listed once."""
+    lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
+    members = [member for modules in lists for member in modules]
+    return [m for m in members if not any(inner in lists for inner in m.modules())]
+
+
+def find_global_layer(layers: list[nn.Module]) -> nn.Module:
+    """The last layer that attends to the whole block.
+
+    In a head layer with local attention, CLS would not reach distant tokens.
+    """
+    return [
+        layer
+        for layer in layers
+        if getattr(layer, "attention_type", GLOBAL_ATTENTION) == GLOBAL_ATTENTION
+    ][-1]
+
+
+def build_like(layer: Any, encoder_config: Any) -> nn.Module:
+    """A new layer of the same class."""
+    layer_idx = getattr(layer, "layer_idx", None)
+    return type(layer)(encoder_config, *([] if layer_idx is None else [layer_idx]))
+
+
+def build_final_norm(encoder: Any) -> nn.Module:
+    """A new norm like the one that the encoder ends in, if it has one.
+
+    The LM head of such an encoder was trained on normalised vectors.
+    """
+    norm = getattr(encoder, "final_norm", None)
+    if norm is None:
+        return nn.Identity()
+    return type(norm)(norm.normalized_shape, eps=norm.eps, bias=norm.bias is not None)
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """The arguments of a backbone layer beside hidden states: masks, positions, biases.
+
+    Head layers of any architecture repeat the call. What the backbone's layers share (tables of
+    relative positions in MPNet and DeBERTa) then gets the head's gradient, too.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def repeat(self, layer: nn.Module, hidden: torch.Tensor, *, read: Any = None) -> torch.Tensor:
+        """Call another layer of the same class: (B, T, H) to (B, T, H), or to the rows read."""
+        args, kwargs = (hidden, *self.args), self.kwargs
+        if read is not None:
+            args, kwargs = read.narrow(args, kwargs)
+        result = layer(*args, **kwargs)
+        return result[0] if isinstance(result, tuple) else result
+
+
+@contextmanager
+def recorded_calls(layer: nn.Module, read: Any = None) -> Iterator[list[LayerCall]]:
+    """Record a layer's calls, and narrow them to the rows that are read."""
+    calls: list[LayerCall] = []  # shared layers are called several times
+
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        calls.append(LayerCall(args[1:], kwargs))
+        return None if read is None else read.narrow(args, kwargs)
+
+    hook = layer.register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        yield calls
+    finally:
+        hook.remove()
+
+
+class _Embedded(Exception):
+    """Carries the embeddings out of an encoder before its first layer runs."""
+
+    def __init__(self, hidden: torch.Tensor):
+        super().__init__()
+        self.hidden = hidden
+
+
+@torch.compiler.disable  # leaves the encoder by an exception
+def embed(encoder: nn.Module, first_layer: nn.Module, **inputs: Any) -> torch.Tensor:
+    """The input of an encoder's first layer, (B, T, H)."""
+
+    def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+        raise _Embedded(args[0])
+
+    hook = first_layer.register_forward_pre_hook(stop)
+    try:
+        encoder(**inputs)
+    except _Embedded as embedded:
+        return embedded.hidden
+    finally:
+        hook.remove()
+    raise AssertionError("an encoder calls its first layer")
+
+
+def select_cls(hidden: torch.Tensor, starts: torch.Tensor | None) -> torch.Tensor:
+    """The CLS vectors of (B, T, H) hidden states, (B, 1, H); of a packed batch (1, B, H)."""
+    return hidden[:, :1] if starts is None else hidden[:, starts[:-1].long()]
+
+
+def replace_cls(
+    hidden: torch.Tensor, cls: torch.Tensor, starts: torch.Tensor | None
+) -> torch.Tensor:
+    """Hidden states (B, T, H) with other CLS vectors, shaped as `select_cls` returns them."""
+    if starts is None:
+        return torch.cat([cls, hidden[:, 1:]], dim=1)
+    return hidden.index_copy(1, starts[:-1].long(), cls.to(hidden.dtype))
+
+
+def write_cls_pooling(folder: Path, dimension: int) -> None:
+    """Write the files by which sentence-transformers 6 takes CLS, not the mean of the tokens."""
+    modules = {"": "base.modules.transformer.Transformer"}
+    modules["1_Pooling"] = "sentence_transformer.modules.pooling.Pooling"
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (path, kind) in enumerate(modules.items())
+    ]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in {
+        "modules.json": listed,
+        "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": "cls"},
+        "config_sentence_transformers.json": {"similarity_fn_name": "dot"},
+    }.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
+    """A new LM head of the encoder's own masked-LM class, and its tied weights."""
+    with torch.device("meta"):  # the encoder inside is not needed
+        masked_lm = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder_config))
+    masked_lm.config = encoder_config
+    lm_head, tied = take_lm_head(masked_lm)
+    lm_head.to_empty(device=torch.get_default_device())
+    for module in lm_head.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    return lm_head, tied
+
+
+def take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]:
+    """The LM head of a masked LM, and its tied weights {target: source} by a Condenser's names."""
+    encoder = f"{masked_lm.base_model_prefix}."
+    tied = dict(masked_lm._tied_weights_keys or {})
+    names = [name for name, _ in masked_lm.named_children() if f"{name}." != encoder]
+    if len(names) == 1:
+        lm_head, theirs, ours = getattr(masked_lm, names[0]), f"{names[0]}.", "lm_head."
+    else:
+        lm_head, theirs, ours = _LMHead(masked_lm), "", "lm_head.masked_lm."
+
+    def renamed(key: str) -> str:
+        if key.startswith(encoder):
+            return "condenser.encoder." + key.removeprefix(encoder)
+        return ours + key.removeprefix(theirs)
+
+    return lm_head, {renamed(target): renamed(source) for target, source in tied.items()}
+
+
+class _LMHead(nn.Module):
+    """A masked-LM class without its encoder, (..., H) to (..., V).
+
+    For LM heads of several modules, which only the class's own forward pass joins.
+    """
+
+    def __init__(self, masked_lm: PreTrainedModel):
+        super().__init__()
+        setattr(masked_lm, masked_lm.base_model_prefix, _GivenHiddenStates())
+        masked_lm._tied_weights_keys = masked_lm.all_tied_weights_keys = {}
+        self.masked_lm = masked_lm
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.masked_lm(inputs_embeds=hidden).logits
+
+
+class _GivenHiddenStates(nn.Module):
+    """Takes the place of an encoder and returns its input."""
+
+    def forward(self, *args: Any, inputs_embeds: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=inputs_embeds)

@@ -1,0 +1,160 @@
+"""Losses of masked tokens and of bags of words, eqs. (9)-(11).
+
+Travels to the Hub with `modeling_condenser.py`. B blocks in a batch, T tokens in a block, H hidden
+size, V vocabulary size, M masked tokens in the batch.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+IGNORE_INDEX = -100
+ROW_MULTIPLE = 64  # numbers of selected rows are rounded up to this, so that kernels see few shapes
+_LOGITS_AT_ONCE = 2**22  # converted to float32 together
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """The masked tokens of a batch.
+
+    Attributes:
+        index: (M,) int64 positions in the flattened (B * T) batch, padded to `ROW_MULTIPLE`.
+        targets: (M,) int64 original tokens, -100 at the padding.
+        n_items: number of masked tokens that the loss is averaged over.
+        scale: `n_items`, divided by the number of masked tokens in this call.
+    """
+
+    index: torch.Tensor
+    targets: torch.Tensor
+    n_items: Any
+    scale: Any
+
+    @classmethod
+    def find(
+        cls, labels: torch.Tensor, n_items: Any, *, read: Any = None, scale: Any = 1
+    ) -> "MaskedTokens":
+        """Find the tokens that have a label.
+
+        Args:
+            labels: (B, T), -100 where nothing is masked.
+            n_items: masked tokens of the whole batch; None for those of this call, times `scale`.
+            read: the rows of a packed batch that were computed, if not all.
+            scale: see `n_items`.
+        """
+        flat = (labels if read is None else labels[:, read.columns]).reshape(-1)
+        index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
+        n_here, padding = len(index), -len(index) % ROW_MULTIPLE
+        targets = F.pad(flat[index], (0, padding), value=IGNORE_INDEX)
+        n_items = _at_least_one(n_here * scale if n_items is None else n_items, labels.device)
+        return cls(F.pad(index, (0, padding)), targets, n_items, n_items / n_here if n_here else 1)
+
+
+def _at_least_one(n: Any, device: torch.device) -> Any:
+    return n.to(device).clamp(min=1) if isinstance(n, torch.Tensor) else max(n, 1)
+
+
+def mlm_losses(
+    lm_head: nn.Module, *predictions: tuple[MaskedTokens, torch.Tensor] | None
+) -> list[torch.Tensor | None]:
+    """Masked-LM losses of (B, T, H) outputs, None for None.
+
+    Only masked positions are projected to the vocabulary, those of all outputs together.
+    """
+    given = [prediction for prediction in predictions if prediction is not None]
+    hidden = torch.cat([output.flatten(0, 1)[masked.index] for masked, output in given])
+    losses = cross_entropy(lm_head(hidden), torch.cat([masked.targets for masked, _ in given]))
+    parts = iter(losses.split([len(masked.index) for masked, _ in given]))
+    return [None if p is None else next(parts).sum() / p[0].n_items for p in predictions]
+
+
+def bag_of_words_loss(
+    lm_head: nn.Module,
+    cls_late: torch.Tensor,
+    targets: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    n_bags: Any,
+    masked: MaskedTokens,
+) -> torch.Tensor | None:
+    """Mean over blocks of logsumexp(z) - mean of z_t over the block's bag, with z = LM head(cls).
+
+    This is the cross-entropy of z with the uniform distribution over the bag, without its (B, V)
+    target.
+
+    Args:
+        lm_head: maps (B, H) to (B, V).
+        cls_late: (B, H) dense vectors of the blocks.
+        targets: (B, T) the tokens of each bag, otherwise -100; (1, N) if packed; None for no loss.
+        starts: (B + 1,) where the blocks of a packed batch begin.
+        n_bags: blocks with a bag that the loss is averaged over; None for those of this call, times
+            the scale of its masked tokens.
+        masked: see `n_bags`.
+    """
+    if targets is None:
+        return None
+    blocks, columns = (targets != IGNORE_INDEX).nonzero().unbind(1)
+    tokens = targets[blocks, columns]
+    if starts is not None:
+        blocks = torch.searchsorted(starts[1:].long(), columns, right=True)
+    n_blocks = len(cls_late)
+    hidden = F.pad(cls_late, (0, 0, 0, -n_blocks % ROW_MULTIPLE))
+    logits = _widen(lm_head(hidden)[:n_blocks])  # (B, V)
+    sizes = torch.bincount(blocks, minlength=n_blocks)  # (B,)
+    sums = logits.new_zeros(n_blocks).index_add(0, blocks, logits[blocks, tokens])
+    losses = (logits.logsumexp(dim=1) - sums / sizes.clamp(min=1)).where(sizes > 0, 0)
+    if n_bags is None:
+        n_bags = (sizes > 0).sum() * masked.scale
+    return losses.sum() / _at_least_one(n_bags, logits.device)
+
+
+def sum_losses(*losses: torch.Tensor | None, bow_weight: float) -> torch.Tensor:
+    """The sum of the losses that are not None, the last of which is the bag-of-words loss."""
+    *mlm, bow = losses
+    terms = [*mlm, None if bow is None else bow_weight * bow]
+    return torch.stack([term for term in terms if term is not None]).sum()
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy (M,) of logits (M, V) in at least float32; 0 where the target is -100."""
+    if torch.compiler.is_compiling():
+        return F.cross_entropy(_widen(logits), targets, reduction="none", ignore_index=IGNORE_INDEX)
+    return _CrossEntropy.apply(logits, targets)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Converts a few rows of the logits to float32 at a time, and keeps no probabilities.
+
+    torch's own cross-entropy keeps all log probabilities in float32, and makes two more tensors of
+    that size in its backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        ctx.n_rows = max(_LOGITS_AT_ONCE // logits.shape[1], 1)
+        norms = torch.cat([_widen(rows).logsumexp(dim=1) for rows in logits.split(ctx.n_rows)])
+        is_counted = targets != IGNORE_INDEX
+        targets = targets.where(is_counted, 0)[:, None]
+        ctx.save_for_backward(logits, targets, norms, is_counted)
+        return (norms - logits.gather(1, targets).squeeze(1)).where(is_counted, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        logits, targets, norms, is_counted = ctx.saved_tensors
+        gradient = gradient.where(is_counted, 0)
+        of_logits = torch.empty_like(logits)
+        parts = (logits, targets, norms[:, None], gradient[:, None], of_logits)
+        for rows, target, norm, factor, out in zip(
+            *(part.split(ctx.n_rows) for part in parts), strict=True
+        ):
+            probabilities = (_widen(rows) - norm).exp_()
+            probabilities.scatter_add_(1, target, -torch.ones_like(norm))
+            out.copy_(probabilities.mul_(factor))
+        return of_logits, None
+
+
+def _widen(logits: torch.Tensor) -> torch.Tensor:
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits

@@ -1,0 +1,178 @@
+"""Dropout on a CPU: the rates, formulas and gradients of torch's, from other draws."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from modeling_condenser import packing
+from modeling_condenser.cpu_kernels import (
+    Dropout,
+    attention_with_dropout,
+    draw_kept,
+    rounded_rate,
+    use_cheap_dropout,
+)
+from modeling_condenser.packing import use_packing
+from tests.backbones.encoders import BACKBONES
+from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
+
+RATE = 0.3
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+def test_units_are_dropped_at_the_rate_and_independently(rate: float) -> None:
+    torch.manual_seed(0)
+    n = 2_000_003  # not a multiple of the four that share a number
+    kept = draw_kept(torch.Size([n]), rate)
+    assert set(kept.unique().tolist()) == {0, 1}
+    variance = rate * (1 - rate)
+    assert abs(1 - kept.double().mean().item() - rounded_rate(rate)) < 4 * (variance / n) ** 0.5
+    assert abs(rounded_rate(rate) - rate) <= 2**-17
+    centred = kept.double() - (1 - rate)
+    for distance in (1, 2, 3, 4, 768):
+        correlation = (centred[distance:] * centred[:-distance]).mean().item() / variance
+        assert abs(correlation) < 4 * n**-0.5, distance
+
+
+def test_the_generator_of_torch_decides() -> None:
+    shape = torch.Size([3, 5, 7])
+    torch.manual_seed(1)
+    first, second = draw_kept(shape, 0.5), draw_kept(shape, 0.5)
+    torch.manual_seed(1)
+    assert torch.equal(draw_kept(shape, 0.5), first)
+    assert not torch.equal(first, second)
+    assert draw_kept(torch.Size([0, 4]), 0.5).shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_what_is_kept_is_scaled_and_so_is_its_gradient(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(40, 50).to(dtype).requires_grad_()
+    output = Dropout(0.25)(values)
+    output.backward(torch.full_like(output, 3))
+    kept = output != 0
+    assert output.dtype == dtype
+    assert 0.6 < kept.double().mean() < 0.9
+    torch.testing.assert_close(output[kept], values[kept] / 0.75)
+    torch.testing.assert_close(values.grad, kept.to(dtype) * 4)
+
+
+def test_nothing_is_dropped_where_torch_drops_nothing() -> None:
+    values = torch.randn(8, 9)
+    assert torch.equal(Dropout(0.5).eval()(values), values)
+    assert torch.equal(Dropout(0.0)(values), values)
+    assert not Dropout(1.0)(values).any()
+
+
+def test_every_dropout_of_an_encoder_is_replaced_and_nothing_else() -> None:
+    model = make_model("BERT")
+    before = copy.deepcopy(model)
+    use_cheap_dropout(model)
+    cheap = {name for name, module in model.named_modules() if type(module) is Dropout}
+    assert cheap == {name for name, module in before.named_modules() if type(module) is nn.Dropout}
+    assert any(name.startswith("head.") for name in cheap)
+    assert not any(module.training for module in model.modules())
+    others = nn.Sequential(nn.Dropout2d(0.1), nn.AlphaDropout(0.1), nn.Dropout(0.1, inplace=True))
+    kinds = [type(module) for module in others]
+    use_cheap_dropout(others)
+    assert [type(module) for module in others] == kinds
+
+
+def make_rows() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = ((2, 2, 3, 4), (2, 2, 4, 4), (2, 2, 4, 4))
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def make_mask() -> torch.Tensor:
+    torch.manual_seed(0)
+    mask = torch.rand(2, 1, 3, 4) > 0.3
+    mask[..., 0] = True
+    return mask
+
+
+def seeded(*rows: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    torch.manual_seed(1)
+    return attention_with_dropout(*rows, **{"mask": None, "rate": RATE, **kwargs})
+
+
+def test_attention_is_the_formula_and_its_gradient_is_its_own() -> None:
+    (query, key, value), mask, scale = make_rows(), make_mask(), 0.2
+    found = seeded(query, key, value, mask=mask, scale=scale)
+    torch.manual_seed(1)
+    scores = (query @ key.transpose(-1, -2) * scale).masked_fill(~mask, -torch.inf)
+    kept = draw_kept(scores.shape, RATE).double() / (1 - rounded_rate(RATE))
+    expected = scores.softmax(-1) * kept @ value
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda *rows: seeded(*rows, mask=mask), make_rows())
+
+
+def test_attention_almost_without_dropout_is_torchs() -> None:
+    rows, mask = make_rows(), make_mask()
+    found = attention_with_dropout(*rows, mask, rate=1e-9)
+    torch.testing.assert_close(found, F.scaled_dot_product_attention(*rows, attn_mask=mask))
+
+
+def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight() -> None:
+    wide = [row.detach().bfloat16().float().requires_grad_() for row in make_rows()]
+    short = [row.detach().bfloat16().requires_grad_() for row in wide]
+    kept: list[torch.Tensor] = []
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t),
+    ):
+        found = seeded(*short)
+        found.sum().backward()
+    expected = seeded(*wide)
+    expected.sum().backward()
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+    for one, other in zip(short, wide, strict=True):
+        torch.testing.assert_close(one.grad.float(), other.grad, rtol=2e-2, atol=2e-2)
+    n_weights = 2 * 2 * 3 * 4
+    of_attention = [t for t in kept if t.dtype == torch.bfloat16 and t.dim() == 4]
+    assert sum(t.nbytes for t in of_attention) == sum(t.nbytes for t in short) + 2 * n_weights
+
+
+def make_dropping_model() -> Any:
+    model = make_model("BERT")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = RATE
+    use_packing(model, narrow=False)
+    use_cheap_dropout(model)
+    return model.train()
+
+
+@pytest.mark.parametrize("large", [0, float("inf")], ids=["run by run", "in one call"])
+def test_packed_batches_drop_weights_only_in_training(
+    large: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_LARGE_CALL", large)
+    rates = []
+
+    def count(*rows: Any, rate: float, **kwargs: Any) -> torch.Tensor:
+        rates.append(rate)
+        return attention_with_dropout(*rows, rate=rate, **kwargs)
+
+    monkeypatch.setattr(packing, "attention_with_dropout", count)
+    model, batch = make_dropping_model(), pack(BACKBONES["BERT"].batch(6, 40))
+    assert len({model(**batch).loss.item() for _ in range(3)}) == 3
+    assert set(rates) == {RATE}
+    rates.clear()
+    model.eval()
+    assert model(**batch).loss.item() == model(**batch).loss.item()
+    assert rates == []
+
+
+def test_gradient_checkpointing_drops_the_same_again() -> None:
+    model, batch = make_dropping_model(), pack(BACKBONES["BERT"].batch(6, 40))
+    torch.manual_seed(0)
+    expected = losses_and_gradients(model, batch)
+    model.gradient_checkpointing_enable()
+    torch.manual_seed(0)
+    assert_same(losses_and_gradients(model, batch), expected)
