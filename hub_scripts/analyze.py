@@ -2,6 +2,8 @@
 
     condenser analyze runs/mine what-happened --collection my-collection
     condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
+    condenser analyze my-encoder runs/retriever/model figure-2 --recipe analyze/figure-2 \\
+        --corpus my-documents.jsonl
 
 A model is a pre-training run (its start, its checkpoints and its final model), a checkpoint, an
 export, a retriever, or any encoder, by folder or Hub name.
@@ -11,13 +13,18 @@ from .command_line import read_settings
 
 
 def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.analyze import REPORT_FILE, AnalysisRecipe, analyze
-    from modeling_condenser.analysis.report import entropy_table, measures_table
-    from modeling_condenser.analysis.settings import Measuring
+    from modeling_condenser.analysis.analyze import (
+        REPORT_FILE,
+        AnalysisRecipe,
+        analyze,
+        entropy_table,
+        measures_table,
+    )
+    from modeling_condenser.analysis.sample import Measuring
 
     settings = read_settings(
         "analyze", words, AnalysisRecipe, Measuring, plain=("models", "out"), about=__doc__
     )
-    analysis = analyze(settings)
-    print(f"{measures_table(analysis)}\n\nCLS attention entropy by layer, in nats:\n")
-    print(f"{entropy_table(analysis)}\n\nreport: {settings['out']}/{REPORT_FILE}")
+    entries = analyze(settings).entries
+    print(f"{measures_table(entries)}\n\nCLS attention entropy by layer, in nats:\n")
+    print(f"{entropy_table(entries)}\n\nreport: {settings['out']}/{REPORT_FILE}")

@@ -20,6 +20,7 @@ COMMANDS = {
     "evaluate": "search a collection with retrievers or BM25, measure and compare them",
     "search": "search a collection for a query",
     "analyze": "measure whether models are ready to be fine-tuned, and when to stop training",
+    "study": "compare several ways of pre-training from one encoder in one table",
     "push": "publish an encoder, a retriever or a checkpoint on the Hugging Face Hub",
     "collection": "write the built-in collection as a BEIR folder",
 }

@@ -10,7 +10,7 @@ from .command_line import RECIPE, read_settings
 
 
 def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.settings import Measuring, Rhythm
+    from modeling_condenser.analysis.sample import Measuring, Rhythm
     from modeling_condenser.pretraining.arguments import PretrainingRecipe
 
     inner = [field.name for cls in (Measuring, Rhythm) for field in dataclasses.fields(cls)]
@@ -23,7 +23,7 @@ def run(words: list[str]) -> None:
         further=f"--readiness takes a mapping of {', '.join(inner)} (condenser analyze --help).\n"
         "All fields of transformers' TrainingArguments are accepted too.",
     )
-    from modeling_condenser.analysis.while_training import pretrain_and_measure
+    from modeling_condenser.analysis.callback import pretrain_and_measure
 
     folder = pretrain_and_measure(settings)
     print(f"checkpoint: {folder}")

@@ -64,7 +64,7 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
 def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     commands = list(dict.fromkeys(line for page in PAGES for line in commands_of(page)))
     verbs = {shlex.split(command)[1] for command in commands}
-    assert verbs == set(COMMANDS) - {"demo", "collection", "import-reference"}
+    assert verbs == set(COMMANDS) - {"demo", "study", "collection", "import-reference"}
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)
@@ -84,5 +84,6 @@ def test_the_readme_is_short_and_all_that_it_and_the_docs_name_exists():
             assert (page.parent / link).is_file(), (page, link)
         for module in re.findall(r"python -m (benchmarks\.\w+)", text):
             assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), (page, module)
-        for recipe in re.findall(r"`((?:pretrain|finetune|mine|evaluate|study)/[\w-]+)`", text):
+        kinds = "pretrain|finetune|mine|evaluate|study|analyze"
+        for recipe in re.findall(rf"`((?:{kinds})/[\w-]+)`", text):
             assert (ROOT / "configuration" / f"{recipe}.yaml").is_file(), (page, recipe)

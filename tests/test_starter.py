@@ -15,7 +15,7 @@ from benchmarks import make_starter as making
 from benchmarks.make_starter import make_starter
 from benchmarks.starter_validation import make_batches, measure
 from modeling_condenser import CondenserForMaskedLM, condenser_from_encoder, masked_lm_from_encoder
-from modeling_condenser.analysis.run_models import models_of_run, single_model
+from modeling_condenser.analysis.models import models_of_run, single_model
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub import model_folder
@@ -274,7 +274,7 @@ def test_a_retriever_that_is_trained_from_it_does_too(
     assert stages[:2] == read_provenance(starter)
     assert stages[2].recipe["encoder"] == model_folder.describe_starter()
     assert "gao-callan" not in (model / "README.md").read_text()  # nothing was condensed
-    assert single_model("starter", "start").folder == starter
+    assert single_model("starter", "start").open(32).retriever.folder == starter
 
 
 def test_the_cards_python_runs(starter: Path) -> None:

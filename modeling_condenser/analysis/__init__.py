@@ -1,5 +1,1 @@
-"""What condensing changes in a model, measured on a fixed sample: when it is ready, when to stop.
-
-In: models, or a training that is running. Out: the worth of the dense vector to the head, the CLS
-token's attention, the geometry of the vectors, and retrieval on a small collection.
-"""
+"""Readiness: measures that show whether condensing works, and when more steps gain little."""

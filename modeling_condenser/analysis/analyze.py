@@ -1,44 +1,58 @@
-"""The analysis stage: models or a run in; readiness.json, readiness.md and pictures out."""
+"""The command `condenser analyze`: figures, tables and pictures of models that are measured."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
 from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.pretraining.corpus import load_documents
 from modeling_condenser.repository.card import write_card
+from modeling_condenser.repository.curves import draw_entropies, draw_readiness
+from modeling_condenser.repository.markdown import escape, table
 from modeling_condenser.repository.provenance import (
-    publishable,
     read_pretraining,
     read_provenance,
     write_provenance,
 )
-from modeling_condenser.repository.readiness import readiness_entries
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import (
-    MODEL_FOLDER,
-    RECIPE_FILE,
-    describe_machine,
-    whole_folder,
+from modeling_condenser.repository.publishable import publishable
+from modeling_condenser.repository.readiness import (
+    ENTROPY_FILE,
+    EVEN_ENTROPY,
+    HOW_TO_READ,
+    layer_entropies,
+    readiness_entries,
+    readiness_table,
+    titled_measures,
 )
-from modeling_condenser.runs.whole_files import whole_file, write_json
+from modeling_condenser.repository.readiness import READINESS_FILE as COURSE_FILE
+from modeling_condenser.repository.training_log import spread
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine, whole_folder
+from modeling_condenser.runs.whole_files import write_json
 
-from .readiness import Instruments, measure_readiness
-from .report import Analysis, draw_analysis, write_report
-from .run_models import Measurable, is_pretraining_run, models_of_run, single_model
-from .settings import Measuring
-from .subject import undisturbed_randomness
-from .while_training import own_recipe
+from .models import (
+    Measurable,
+    find_models,
+    is_pretraining_run,
+    pretraining_recipe,
+    read_run_settings,
+    undisturbed,
+)
+from .readiness import measure_readiness
+from .sample import Measuring, Sample
 
 logger = logging.getLogger(__name__)
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
+_MOST_LINES = 10  # in the picture of entropies
+
+# Label of a model -> its measures, named as in a training log.
+Entries = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -46,13 +60,12 @@ class AnalysisRecipe:
     """What to analyse.
 
     Attributes:
-        models: folders or Hub names: checkpoints of pre-training, exports, retrievers, encoders. A
-            run of pre-training stands for its start, its whole checkpoints and its final model.
-        out: folder to write, whole or not at all.
-        corpus: file of text, or Hub data set, that the sample is taken from, as for pre-training.
-            By default the corpus of the first run (or of a model in a run) among the models; else
-            the collection's passages.
-        card: whether to put the figures of a run on the card of its final model.
+        models: folders or Hub names of checkpoints, exports, retrievers or encoders. The folder of
+            a pre-training run stands for its start, its complete checkpoints and its final model.
+        out: folder to write.
+        corpus: text that the sample is taken from, as for pre-training. By default that of the
+            first run among the models (or that a model is in), or else the collection's passages.
+        card: whether to put the measures of a run on the card of its final model.
     """
 
     models: list[str]
@@ -61,152 +74,157 @@ class AnalysisRecipe:
     card: bool = False
 
 
-def analyze(settings: Mapping[str, Any], *, progress: bool = True) -> Analysis:
-    """Measure models and write what was found.
+class Analysis(NamedTuple):
+    """What was measured."""
+
+    entries: Entries
+    facts: Mapping[str, Any]  # settings, sample and machine
+    runs: Mapping[Path, Sequence[str]]  # folder of a run -> labels of its models
+
+
+def analyze(settings: Mapping[str, Any]) -> Analysis:
+    """Measure models and write figures, report and pictures.
 
     Args:
         settings: fields of `AnalysisRecipe` and `Measuring`.
-        progress: whether to show a bar.
 
     Raises:
         FileNotFoundError: a model, the corpus or the collection does not exist.
-        ValueError: a setting does not fit, or a model cannot be measured. Nothing is written then.
+        ValueError: a setting does not fit, or a model cannot be measured. Nothing was written.
     """
     recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
-    _refuse_foreign(out)
-    models, runs = find_models(recipe.models)
-    if recipe.card and not runs:
-        raise ValueError(
-            "card is true, but none of the models is a run of pre-training: only a run's figures "
-            "have a place on the card of its final model. Name the run's folder."
-        )
-    documents = _find_documents(recipe, measuring)
-    instruments = Instruments.prepare(measuring, documents)
-    analysis = replace(
-        measure_models(models, instruments, progress=progress),
-        runs=runs,
-        facts={
-            "settings": publishable(asdict(measuring)),
-            "measured_on": instruments.facts(),
-            **describe_machine(),
-        },
-    )
+    if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
+        raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
+    models = find_models(recipe.models)
+    if recipe.card and not any(model.run for model in models):
+        raise ValueError("card is true, but no model is a pre-training run: name a run's folder.")
+    sample = Sample.choose(measuring, _find_documents(recipe, measuring))
+    analysis = measure_models(models, sample)
     write_analysis(analysis, out)
     if recipe.card:
-        for name, numbers in runs.items():
-            _put_on_card(analysis, Path(name), numbers)
+        for run, labels in analysis.runs.items():
+            _put_on_card(run, [analysis.entries[label] for label in labels])
     return analysis
 
 
-def find_models(names: Sequence[str]) -> tuple[list[Measurable], dict[str, list[int]]]:
-    """The models that names stand for, and which of them are of which run.
-
-    Raises:
-        ValueError: a model is named twice, or none.
-    """
-    if not names:
-        raise ValueError("No model came: name one, or the folder of a run.")
-    if len(set(names)) < len(names):
-        raise ValueError(f"A model is named twice among {', '.join(names)}: name each once.")
-    labels = dict(zip(names, _labels(names), strict=True))
-    models: list[Measurable] = []
-    runs: dict[str, list[int]] = {}
-    for name, label in labels.items():
-        if not is_pretraining_run(Path(name)):
-            models.append(single_model(name, label))
-            continue
-        own = models_of_run(Path(name))
-        runs[name] = list(range(len(models), len(models) + len(own)))
-        prefix = f"{label}, " if len(names) > 1 else ""
-        models += [replace(model, label=f"{prefix}{model.label}") for model in own]
-    return models, runs
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    """The last parts of paths, as many as tell the models apart."""
-    paths = [Path(name).parts for name in names]
-    for n in range(1, max(map(len, paths)) + 1):
-        labels = ["/".join(parts[-n:]) for parts in paths]
-        if len(set(labels)) == len(labels) and MODEL_FOLDER not in labels:
-            return labels
-    return list(names)
-
-
-def measure_models(
-    models: Sequence[Measurable], instruments: Instruments, *, progress: bool = True
-) -> Analysis:
+def measure_models(models: Sequence[Measurable], sample: Sample) -> Analysis:
     """Open and measure one model after the other."""
-    found = []
-    for model in tqdm(models, desc="measure", unit="model", disable=not progress):
-        # Making a start anew draws from the global generators.
-        with undisturbed_randomness():
-            subject = model.open(instruments.measuring.max_length)
+    entries: dict[str, dict[str, float]] = {}
+    runs: dict[Path, list[str]] = {}
+    for model in tqdm(models, desc="measure", unit="model", disable=None):
+        with undisturbed():  # a start that is made again draws random weights
+            subject = model.open(sample.measuring.max_length)
         try:
-            found.append(measure_readiness(subject, instruments))
+            entry = measure_readiness(subject, sample)
         except ValueError as error:
             raise ValueError(f"{model.label} cannot be measured: {error}") from error
-    return Analysis(models, found)
+        when = {"step": model.step, "num_input_tokens_seen": model.tokens_seen}
+        entry |= {name: value for name, value in when.items() if value is not None}
+        entries[model.label] = entry
+        if model.run is not None:
+            runs.setdefault(model.run, []).append(model.label)
+    facts = {
+        "settings": publishable(asdict(sample.measuring)),
+        "measured_on": sample.facts(),
+        **describe_machine(),
+    }
+    return Analysis(entries, facts, runs)
 
 
 def write_analysis(analysis: Analysis, out: Path) -> None:
-    """Write figures, report and pictures to a folder, whole or not at all."""
+    """Write readiness.json, readiness.md and pictures to a folder."""
+    entries = analysis.entries
+    shown = [model["label"] for model in spread(_listed(entries), at_most=_MOST_LINES)]
+    lines = {label: layer_entropies(entries[label]) for label in shown}
+    even = entries[shown[0]][EVEN_ENTROPY]
+    pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=even)}
+    courses = {
+        run.name: [entries[label] for label in labels]
+        for run, labels in analysis.runs.items()
+        if len(labels) > 1
+    }
+    if courses:
+        pictures[COURSE_FILE] = draw_readiness(courses)
     with whole_folder(out) as partial:
-        pictures = draw_analysis(analysis)
         for name, content in pictures.items():
-            with whole_file(partial / name) as file:
-                file.write(content)
-        with whole_file(partial / REPORT_FILE) as file:
-            file.write(write_report(analysis, list(pictures)).encode())
-        write_json(
-            partial / READINESS_FILE,
-            {
-                **analysis.facts,
-                "models": [
-                    {"label": m.label, "step": m.step, "tokens_seen": m.tokens_seen, **asdict(r)}
-                    for m, r in zip(analysis.models, analysis.readiness, strict=True)
-                ],
-            },
-        )
+            (partial / name).write_bytes(content)
+        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report(analysis, list(pictures))}\n")
+        write_json(partial / READINESS_FILE, {**analysis.facts, "models": _listed(entries)})
+
+
+def _listed(entries: Entries) -> list[dict[str, Any]]:
+    return [{"label": label, **entry} for label, entry in entries.items()]
+
+
+def report(analysis: Analysis, pictures: Sequence[str]) -> str:
+    """Tables and pictures as Markdown."""
+    on = analysis.facts["measured_on"]
+    parts = [
+        f"Measured on {on['texts']} texts and {on['pairs']} pairs ({on['pairs_are']}).",
+        HOW_TO_READ,
+        measures_table(analysis.entries),
+        *(f"![{Path(picture).stem.replace('_', ' ')}]({picture})" for picture in pictures),
+        "CLS attention entropy by layer, in nats:",
+        entropy_table(analysis.entries),
+    ]
+    return "\n\n".join(parts)
+
+
+def measures_table(entries: Entries) -> str:
+    """Measures as Markdown: a column for each of two models, or a row for each of more."""
+    escaped = {escape(label): entry for label, entry in entries.items()}
+    if len(escaped) <= 2:
+        return readiness_table(escaped)
+    titles = titled_measures(list(escaped.values()))
+    rows = [
+        [label, *(f"{entry[name]:.4f}" if name in entry else "" for name in titles)]
+        for label, entry in escaped.items()
+    ]
+    return table(["", *titles.values()], rows)
+
+
+def entropy_table(entries: Entries) -> str:
+    """Entropy of each layer as Markdown, with the difference from the first model in brackets."""
+    layers = {label: layer_entropies(entry) for label, entry in entries.items()}
+    n_layers = max(map(len, layers.values()))
+    first: list[float] = []
+    rows = []
+    for label, entropies in layers.items():
+        cells = [f"{entropy:.3f}" for entropy in entropies]
+        if len(entropies) == len(first):
+            pairs = zip(entropies, first, strict=True)
+            cells = [f"{after:.3f} ({after - before:+.3f})" for after, before in pairs]
+        first = first or entropies
+        rows.append([escape(label), *cells, *[""] * (n_layers - len(cells))])
+    even = next(iter(entries.values()))[EVEN_ENTROPY]
+    listing = table(["", *(str(layer) for layer in range(1, n_layers + 1))], rows)
+    return f"{listing}\n\nEven attention to all tokens has {even:.3f}."
 
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
     """The text that the sample is taken from."""
-    if recipe.corpus is not None:
-        parts = recipe.corpus if isinstance(recipe.corpus, list) else [recipe.corpus]
-        return load_documents(
-            [
-                fill(part, Source)[0] if isinstance(part, Mapping) else Source(str(part))
-                for part in parts
-            ]
-        )
-    for name in recipe.models:
-        for folder in (Path(name), Path(name).resolve().parent):
-            if is_pretraining_run(folder):
-                settings = yaml.safe_load((folder / RECIPE_FILE).read_text(encoding="utf-8"))
-                own = own_recipe(settings)
-                return load_documents(own.sources, streaming=own.streaming)
+    folders = [folder for name in recipe.models for folder in (Path(name), Path(name).parent)]
+    runs = [folder for folder in folders if is_pretraining_run(folder)]
+    if recipe.corpus is not None or runs:
+        settings = read_run_settings(runs[0]) if runs else {"encoder": ""}
+        changes = {} if recipe.corpus is None else {"corpus": recipe.corpus, "streaming": False}
+        own = pretraining_recipe({**settings, **changes})
+        return load_documents(own.sources, streaming=own.streaming)
     if measuring.collection is not None:
         return load_passages(measuring.collection)
     raise ValueError(
-        "There is no text to measure on: none of the models lies in a run of pre-training. Name a "
-        "collection (--collection FOLDER) or a file of text (--corpus FILE)."
+        "There is no text to measure on, because no model is in a pre-training run: name a "
+        "collection (--collection FOLDER) or text (--corpus FILE)."
     )
 
 
-def _put_on_card(analysis: Analysis, run: Path, numbers: Sequence[int]) -> None:
-    """Put the figures of a run into the provenance of its final model, and so on its card."""
+def _put_on_card(run: Path, entries: Sequence[Mapping[str, float]]) -> None:
+    """Put the measures of a run into its final model's provenance and on its card."""
     folder = run / MODEL_FOLDER
     if not folder.is_dir():
         logger.warning("%s is not finished, so it has no card yet.", run)
         return
-    stages = read_provenance(folder) or read_pretraining(run)
-    entries = readiness_entries([analysis.entry(number) for number in numbers])
-    write_provenance(folder, [*stages[:-1], replace(stages[-1], readiness=entries)])
+    *earlier, last = read_provenance(folder) or read_pretraining(run)
+    write_provenance(folder, [*earlier, replace(last, readiness=readiness_entries(entries))])
     write_card(folder)
-
-
-def _refuse_foreign(out: Path) -> None:
-    is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
-    if is_taken and not (out / READINESS_FILE).is_file():
-        raise ValueError(f"{out} exists and is no earlier analysis: choose another folder.")

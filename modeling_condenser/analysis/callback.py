@@ -1,103 +1,101 @@
-"""Readiness seen while training: a Trainer callback that measures and logs, and changes nothing."""
+"""Readiness while training: a Trainer callback, and pre-training recipes that ask for it."""
 
-import logging
 import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
+from modeling_condenser.pretraining.corpus import load_documents
+from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.repository.readiness import SAMPLE, is_readiness
+from modeling_condenser.repository.readiness import is_readiness
+from modeling_condenser.runs.recipe import fill
 
-from .readiness import Instruments, measure_readiness
-from .subject import Subject
-
-logger = logging.getLogger(__name__)
+from .models import Subject, pretraining_recipe
+from .readiness import measure_readiness
+from .sample import Measuring, Rhythm, Sample
 
 
 class ReadinessCallback(TrainerCallback):
-    """Measures the model at the start, every so many steps, and at the end.
+    """Measures readiness at the start, every so many steps and at the end of a training.
 
-    The figures are entries of their own in the trainer's log (`repository/readiness.py`): they
-    are reported like losses, saved with checkpoints, and the run's record and card are made from
-    them. Weights, gradients, random states, modes and attention back-end are as if nothing had
-    been measured. Only the first process measures; the others wait for it. The time that it takes
-    is no part of a `CondenserTrainer`'s own `seconds`.
+    The measures are entries of the trainer's log, so they are reported, saved with checkpoints and
+    shown on the model card. Weights, gradients, modes and random states stay as they are. In
+    distributed training the first process measures and the others wait.
 
     Args:
-        trainer: that it is added to, of a `CondenserForPreTraining` or `CondenserForMaskedLM`, with
-            its tokenizer as `processing_class`.
-        instruments: what to measure with.
+        trainer: of a `CondenserForPreTraining` or `CondenserForMaskedLM`, with its tokenizer as
+            `processing_class`. Add the callback to it.
+        sample: what to measure on.
         every: steps between two measurements.
 
     Raises:
-        ValueError: the trainer has no tokenizer, its processes hold parts of the weights only, or
-            `every` is below 1.
+        ValueError: the trainer has no tokenizer, or shards the model (FSDP, DeepSpeed).
     """
 
-    def __init__(self, trainer: Trainer, instruments: Instruments, *, every: int = 500):
-        if every < 1:
-            raise ValueError(f"every is {every}, expected at least 1 step.")
+    def __init__(self, trainer: Trainer, sample: Sample, *, every: int = 500):
         if trainer.processing_class is None:
             raise ValueError("The trainer has no tokenizer: pass it as processing_class.")
         if trainer.args.deepspeed or trainer.args.fsdp or is_fsdp_enabled():
             raise ValueError(
                 "Readiness while training needs the whole model in the first process, but FSDP and "
-                "DeepSpeed keep a part in each: leave readiness out, and measure the checkpoints "
-                "with `condenser analyze RUN OUT`."
+                "DeepSpeed shard it: remove readiness, and run `condenser analyze` afterwards."
             )
-        self.trainer, self.instruments, self.every = trainer, instruments, every
+        self.trainer, self.sample, self.every = trainer, sample, every
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._refuse_other_sample(state)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:
             self._measure(state, control)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.every == 0 or state.global_step >= state.max_steps:
             self._measure(state, control)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Measure a training that ended early."""
-        self._measure(state, control)
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._measure(state, control)  # training may end before max_steps
 
-    def _measure(self, state: TrainerState, control: TrainerControl) -> None:
-        """Measure, unless this step has been."""
+    def _measure(self, state: Any, control: Any) -> None:
+        """Measure, unless this step was measured before."""
         trainer, started = self.trainer, time.perf_counter()
-        if trainer.is_world_process_zero() and not _is_measured(state):
+        steps = [entry.get("step") for entry in state.log_history if is_readiness(entry)]
+        if trainer.is_world_process_zero() and state.global_step not in steps:
             model = trainer.accelerator.unwrap_model(trainer.model)
-            tokenizer: Any = trainer.processing_class
-            longest = self.instruments.measuring.max_length
-            subject = Subject.of_model(model, tokenizer, max_length=longest)
-            readiness = measure_readiness(subject, self.instruments)
-            # Logging ends with this switched off, and the step may have an entry of its own to log.
-            should_log = control.should_log
-            trainer.log(self.instruments.logs(readiness))
+            longest = self.sample.measuring.max_length
+            subject = Subject.of_model(model, trainer.processing_class, max_length=longest)
+            entry = measure_readiness(subject, self.sample)
+            should_log = control.should_log  # log() resets it, but the step's own entry is due
+            trainer.log(entry)
             control.should_log = should_log
         trainer.accelerator.wait_for_everyone()
         if isinstance(trainer, CondenserTrainer):
             trainer.leave_out(time.perf_counter() - started)
 
-    def _refuse_other_sample(self, state: TrainerState) -> None:
-        """Refuse to go on with a log whose figures could not be compared with the new ones."""
-        before = [entry[SAMPLE] for entry in state.log_history if SAMPLE in entry]
-        if before and before[-1] != self.instruments.number:
-            raise ValueError(
-                "Readiness was measured on another sample, or with other settings, in an earlier "
-                "session of this run, so its figures could not be compared: repeat the settings "
-                "that the run's recipe.yaml has under readiness, or leave readiness out."
-            )
+
+def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
+    """Run a pre-training recipe, with readiness if the recipe has a field `readiness`.
+
+    `readiness` is a mapping of the fields of `Measuring` and `Rhythm`. The sample is taken from the
+    recipe's corpus. Errors and the returned folder are those of `pretrain`.
+    """
+    if settings.get(READINESS) is None:
+        return pretrain({name: value for name, value in settings.items() if name != READINESS})
+    measuring, rhythm = read_readiness(settings[READINESS])
+    recipe = pretraining_recipe(settings)
+    documents = load_documents(recipe.sources, streaming=recipe.streaming)
+    sample = Sample.choose(measuring, documents)
+    callback = partial(ReadinessCallback, sample=sample, every=rhythm.every)
+    return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})
 
 
-def _is_measured(state: TrainerState) -> bool:
-    return any(
-        is_readiness(entry) and entry.get("step") == state.global_step
-        for entry in state.log_history
-    )
+def read_readiness(readiness: Any) -> tuple[Measuring, Rhythm]:
+    """Check the field `readiness` of a pre-training recipe."""
+    if not isinstance(readiness, Mapping):
+        raise ValueError(
+            f"readiness is {readiness!r}, expected a mapping, such as {{every: 500, texts: 64}}."
+        )
+    measuring, rhythm = fill(readiness, Measuring, Rhythm)
+    return measuring, rhythm

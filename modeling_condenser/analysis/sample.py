@@ -1,88 +1,148 @@
-"""The fixed sample: documents in, a few texts and pairs of texts that belong together out.
+"""What models are measured on: a fixed sample of texts, matching texts and a small collection."""
 
-It follows from the texts and a seed alone, so that every checkpoint, and another run on the same
-text, is measured on the same.
-"""
-
-import hashlib
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.lookup import find_rows
-from modeling_condenser.pretraining.blocks import sentence_starts
 
-_SEARCHED = 20  # rows looked at for each text that is wanted, beyond which a stream is too poor
-HALVES, JUDGED = "halves of one text", "query and judged passage"
+_LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "sample_seed": 0}
+_STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
+
+Match = tuple[str, str, str]  # two texts that belong together, and the second one's title
 
 
-class Pair(NamedTuple):
-    """Two texts that belong together; the second may have a title."""
+@dataclass(frozen=True)
+class Measuring:
+    """What readiness is measured on.
 
-    first: str
-    second: str
-    title: str = ""
+    Attributes:
+        texts: in the sample, at least 2. With 64 a measurement takes seconds even during training;
+            Figure 2 of the Condenser paper has 1,000, as the recipe analyze/figure-2.
+        max_length: longest text in tokens.
+        collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
+            it is searched. By default, matching texts are halves of the sample's texts.
+        split: whose queries are judged. To decide when to stop, use a split without reported
+            results, such as dev.
+        queries: of that split.
+        passages: to search: those judged for the queries, and others.
+        labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none.
+        finetuning: settings of few-shot retrieval that differ from `finetune/contrastive`.
+        sample_seed: of texts, masks, queries and passages.
+    """
+
+    texts: int = 64
+    max_length: int = 128
+    collection: str | None = None
+    split: str = "test"
+    queries: int = 50
+    passages: int = 1000
+    labels: int = 0
+    finetuning: dict[str, Any] = field(default_factory=dict)
+    sample_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
+        if self.labels and self.collection is None:
+            raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """When readiness is measured while training: at the start, every so many steps, at the end.
+
+    Attributes:
+        every: steps between two measurements.
+    """
+
+    every: int = 500
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every is {self.every}, expected at least 1 step.")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Texts and pairs that models are measured on.
+    """What each model of a comparison is measured on."""
 
-    Attributes:
-        texts: different from each other, at least two.
-        pairs: of texts that belong together.
-        kind: of the pairs, in words.
-        seed: that they and their masks follow from.
-    """
+    measuring: Measuring
+    texts: tuple[str, ...]  # at least two different ones
+    matches: tuple[Match, ...]  # queries with a judged passage, or halves of the texts
+    small: Collection | None = None  # a small part of the collection
 
-    texts: tuple[str, ...]
-    pairs: tuple[Pair, ...]
-    kind: str
-    seed: int
+    @classmethod
+    def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
+        """Choose from documents with a column `text`, perhaps `title`; the first ones of a stream.
 
-    @property
-    def fingerprint(self) -> str:
-        """Identifies texts, pairs and seed: 64 hexadecimal digits."""
-        content = json.dumps([self.texts, self.pairs, self.kind, self.seed], ensure_ascii=False)
-        return hashlib.sha256(content.encode()).hexdigest()
+        Raises:
+            FileNotFoundError: there is no such collection.
+            ValueError: there are too few texts, or no judged queries.
+        """
+        texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
+        if measuring.collection is None:
+            return cls(measuring, texts, tuple(map(halve, texts)))
+        small = load_small(measuring)
+        return cls(measuring, texts, _judged(small), small)
+
+    def facts(self) -> dict[str, Any]:
+        """Counts, for a record; the sample itself follows from settings and documents."""
+        facts: dict[str, Any] = {
+            "texts": len(self.texts),
+            "pairs": len(self.matches),
+            "pairs_are": "query and judged passage" if self.small else "halves of one text",
+        }
+        if self.small is not None:
+            facts["collection"] = {
+                "name": self.small.name,
+                "queries": len(self.small.queries),
+                "passages": len(self.small.passages),
+            }
+        return facts
 
 
-def make_sample(
-    documents: Dataset | IterableDataset,
-    n_texts: int,
-    *,
-    seed: int,
-    collection: Collection | None = None,
-    n_pairs: int = 50,
-) -> Sample:
-    """Choose a sample.
-
-    Args:
-        documents: with a column `text`, and perhaps `title`; of a stream the first are taken.
-        n_texts: how many to take, where there are so many.
-        seed: decides which.
-        collection: whose judged pairs are taken; by default the halves of the texts are.
-        n_pairs: how many judged pairs, at most.
-
-    Raises:
-        ValueError: there are no two different texts of at least two words, or the collection has
-            no judged passage.
-    """
-    texts = _choose_texts(documents, n_texts, seed=seed)
-    if collection is None:
-        return Sample(texts, tuple(map(halve, texts)), HALVES, seed)
-    return Sample(texts, _judged_pairs(collection, n_pairs, seed=seed), JUDGED, seed)
+def load_small(measuring: Measuring) -> Collection:
+    """Some judged queries, the passages judged for them, and others up to `passages`."""
+    collection = load_collection(str(measuring.collection), split=measuring.split)
+    judged = [q for q, grades in collection.qrels.items() if max(grades.values(), default=0) > 0]
+    if not judged:
+        raise ValueError(
+            f"No query of {measuring.collection}, split {measuring.split!r}, has a relevant "
+            "passage: choose another split or collection."
+        )
+    generator = np.random.default_rng(measuring.sample_seed)
+    queries = generator.permutation(judged)[: measuring.queries].tolist()
+    qrels = {query: collection.qrels[query] for query in queries}
+    needed = find_rows(collection.passages, {p for grades in qrels.values() for p in grades})
+    others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
+    n_others = max(min(measuring.passages - len(needed), len(others)), 0)
+    rows = sorted([*needed.values(), *generator.choice(others, n_others, replace=False).tolist()])
+    return replace(
+        collection,
+        passages=collection.passages.select(rows),
+        queries={query: collection.queries[query] for query in qrels},
+        qrels=qrels,
+        answers={},
+    )
 
 
 def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> tuple[str, ...]:
+    """Up to n different texts of two words or more."""
+    if isinstance(documents, IterableDataset):
+        rows: Iterable[dict[str, Any]] = islice(documents, _STREAMED_ROWS * n)
+    else:
+        order = np.random.default_rng(seed).permutation(len(documents)).tolist()
+        rows = (documents[row] for row in order)
     chosen: dict[str, None] = {}
-    for row in _rows(documents, n, seed):
+    for row in rows:
         text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
         if " " in text:
             chosen[text] = None
@@ -90,50 +150,21 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
             break
     if len(chosen) < 2:
         raise ValueError(
-            f"Readiness is measured on at least 2 different texts of 2 words or more, but "
-            f"{len(chosen)} came: without another text there is no other vector to swap with. "
-            "Give more text."
+            f"There are {len(chosen)} different texts of 2 words or more, but readiness is "
+            "measured on at least 2: give more text."
         )
     return tuple(chosen)
 
 
-def _rows(documents: Dataset | IterableDataset, n: int, seed: int) -> Iterator[dict[str, Any]]:
-    if isinstance(documents, IterableDataset):
-        yield from islice(documents, _SEARCHED * n)
-    else:
-        order = np.random.default_rng(seed).permutation(len(documents))
-        yield from (documents[int(row)] for row in order)
+def halve(text: str) -> Match:
+    words = text.split()
+    middle = len(words) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:]), ""
 
 
-def halve(text: str) -> Pair:
-    """A text of two words or more, cut where the sentence begins that is nearest to its middle.
-
-    A text of one sentence is cut between two words.
-    """
-    starts = [start for start in sentence_starts(text) if text[:start].strip()]
-    starts = starts or [i + 1 for i, letter in enumerate(text) if letter == " "]
-    middle = min(starts, key=lambda start: abs(2 * start - len(text)))
-    return Pair(text[:middle].strip(), text[middle:].strip())
-
-
-def _judged_pairs(collection: Collection, n: int, *, seed: int) -> tuple[Pair, ...]:
-    """Queries, at random, each with its best judged passage; the lowest id of equally good ones."""
-    best = {
-        query: min(passages, key=lambda i: (-passages[i], i))
-        for query, passages in collection.qrels.items()
-        if any(grade > 0 for grade in passages.values())
-    }
-    if not best:
-        raise ValueError(
-            f"{collection.name} judges no passage as relevant, so it has no texts that are known "
-            "to belong together: choose another split or collection, or leave collection out."
-        )
-    queries = list(best)
-    order = np.random.default_rng(seed).permutation(len(queries))[:n]
-    chosen = [queries[i] for i in order]
-    rows = find_rows(collection.passages, {best[query] for query in chosen})
-    pairs = []
-    for query in chosen:
-        passage = collection.passages[rows[best[query]]]
-        pairs.append(Pair(collection.queries[query], passage["text"], passage["title"]))
-    return tuple(pairs)
+def _judged(small: Collection) -> tuple[Match, ...]:
+    """Each query with its best passage: the highest grade, then the lowest id."""
+    best = {q: min(grades, key=lambda p: (-grades[p], p)) for q, grades in small.qrels.items()}
+    rows = find_rows(small.passages, best.values())
+    passages = {query: small.passages[rows[passage_id]] for query, passage_id in best.items()}
+    return tuple((small.queries[q], p["text"], p["title"]) for q, p in passages.items())

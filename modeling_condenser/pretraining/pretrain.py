@@ -39,7 +39,7 @@ from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 
 logger = logging.getLogger(__name__)
 
-READINESS = "readiness"  # the field of a recipe that `analysis/while_training.py` reads
+READINESS = "readiness"  # the field of a recipe that `analysis/callback.py` reads
 MakeCallback = Callable[[CondenserTrainer], TrainerCallback]
 
 
@@ -72,7 +72,7 @@ def pretrain(
     if settings.get(READINESS) is not None and not callbacks:
         raise ValueError(
             f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
-            "analysis.while_training.pretrain_and_measure with the same settings, or leave it out."
+            "analysis.callback.pretrain_and_measure with the same settings, or leave it out."
         )
     own = {name: value for name, value in settings.items() if name != READINESS}
     recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)

@@ -17,26 +17,11 @@ _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def make_starting_encoder(
     texts: Iterable[str], out: Path, *, encoder_config: Mapping[str, Any], seed: int = 0
 ) -> Path:
-    """Train a WordPiece vocabulary and draw a BERT's weights.
+    """Train a WordPiece vocabulary and draw a BERT's weights, unless `out` exists.
 
-    Args:
-        texts: to train the vocabulary on.
-        out: folder for tokenizer and weights; left alone if it exists.
-        encoder_config: fields of `BertConfig`; `vocab_size` is the size of the vocabulary.
-        seed: of the weights.
-
-    Returns:
-        `out`, which pre-training starts from like from any encoder.
-
-    Raises:
-        ValueError: `encoder_config` does not state the sizes of vocabulary and positions.
+    `encoder_config` has fields of `BertConfig`; `vocab_size` and `max_position_embeddings` are
+    needed.
     """
-    missing = {"vocab_size", "max_position_embeddings"} - encoder_config.keys()
-    if missing:
-        raise ValueError(
-            f"encoder_config lacks {', '.join(sorted(missing))}: state them, or name an encoder to "
-            "start from."
-        )
     if out.is_dir():
         return out
     vocabulary = _train_vocabulary(list(texts), encoder_config["vocab_size"])
@@ -50,11 +35,10 @@ def make_starting_encoder(
 
 
 def _train_vocabulary(texts: Sequence[str], size: int) -> dict[str, int]:
-    """Train a WordPiece vocabulary, the same each time.
+    """Train a WordPiece vocabulary that is the same in each process.
 
-    The library numbers the single characters in the order of a hash map that differs from process
-    to process, and breaks ties between pieces by these numbers. So a first training only finds the
-    characters, and the second is given them in order.
+    The library numbers single characters in the order of a hash map, and this order decides ties
+    between pieces. So a first training finds the characters, and the second gets them sorted.
     """
     characters = BertWordPieceTokenizer(lowercase=True)
     characters.train_from_iterator(texts, vocab_size=1, show_progress=False)

@@ -8,6 +8,8 @@ import pytest
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
+from modeling_condenser.analysis.analyze import AnalysisRecipe
+from modeling_condenser.analysis.sample import Measuring
 from modeling_condenser.biencoder.finetune import FinetuningRecipe
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
@@ -134,6 +136,7 @@ CLASSES: dict[str, tuple[type, ...]] = {
     "mine": (MiningRecipe, SearchSettings),
     "evaluate": (EvaluationRecipe, SearchSettings),
     "study": (StudyRecipe,),
+    "analyze": (AnalysisRecipe, Measuring),
 }
 ON_THE_COMMAND_LINE = {
     "encoder": "e",
@@ -142,6 +145,8 @@ ON_THE_COMMAND_LINE = {
     "corpus": "c",
     "collection": "c",
     "output_dir": "runs/x",
+    "models": ["m"],
+    "out": "o",
 }
 
 

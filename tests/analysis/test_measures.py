@@ -1,0 +1,211 @@
+"""Attention entropy, what the head takes from the vector, and geometry, computed naively."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, set_seed
+
+from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.analysis.measures import (
+    alignment,
+    cls_entropies,
+    mask_texts,
+    measure_attention_entropy,
+    measure_condensing,
+    uniformity,
+)
+from modeling_condenser.pretraining.probe import probe
+from tests.backbones.encoders import BACKBONES
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]
+
+
+def attention_of(*heads: list[float]) -> torch.Tensor:
+    """(1, heads, T, T) attention with given CLS rows; its other rows are even."""
+    n = len(heads[0])
+    attention = torch.full((1, len(heads), n, n), 1 / n)
+    attention[0, :, 0] = torch.tensor(heads)
+    return attention
+
+
+def test_the_entropy_of_the_cls_row_is_averaged_over_heads() -> None:
+    mask = torch.ones(1, 5, dtype=torch.long)
+    assert cls_entropies(attention_of([0.2] * 5), mask).item() == pytest.approx(math.log(5))
+    # (1/2, 1/4, 1/4): 1/2 ln 2 + 2 * 1/4 ln 4 = 3/2 ln 2; (1, 0, 0): 0. Their mean: 3/4 ln 2.
+    attention = attention_of([0.5, 0.25, 0.25], [1.0, 0.0, 0.0])
+    assert cls_entropies(attention, mask[:, :3]).item() == pytest.approx(0.75 * math.log(2))
+
+
+def test_padding_on_either_side_is_left_out() -> None:
+    row = [0.4, 0.2, 0.2]  # without padding: 1/2, 1/4, 1/4
+    right = attention_of([*row, 0.1, 0.1])
+    left = torch.full((1, 1, 5, 5), 0.2)
+    left[0, 0, 2] = torch.tensor([0.1, 0.1, *row])  # CLS is the third token then
+    for attention, mask in ((right, [1, 1, 1, 0, 0]), (left, [0, 0, 1, 1, 1])):
+        found = cls_entropies(attention, torch.tensor([mask]))
+        assert found.item() == pytest.approx(1.5 * math.log(2))
+
+
+def naive_entropies(encoder: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[float]:
+    """One text at a time without padding, one head at a time, in plain Python."""
+    by_layer: list[list[float]] = []
+    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        alone = ids[mask.bool()][None]
+        with torch.no_grad():
+            attentions = encoder(
+                input_ids=alone, attention_mask=torch.ones_like(alone), output_attentions=True
+            ).attentions
+        by_layer.append([])
+        for layer in attentions:
+            heads = []
+            for head in layer[0]:
+                probabilities = head[0].tolist()
+                heads.append(-sum(p * math.log(p) for p in probabilities if p > 0))
+            by_layer[-1].append(sum(heads) / len(heads))
+    return [sum(text[k] for text in by_layer) / len(by_layer) for k in range(len(by_layer[0]))]
+
+
+@pytest.mark.parametrize("name", ["BERT", "DeBERTa-v2", "DistilBERT", "ModernBERT", *SLOW])
+def test_entropies_equal_a_naive_loop_for_any_batch_size(name: str) -> None:
+    backbone = BACKBONES[name]
+    set_seed(0)
+    encoder = AutoModel.from_config(backbone.config()).eval()
+    batch = {k: v for k, v in backbone.batch().items() if k != "labels"}
+    before = encoder.config._attn_implementation
+    layers, even = measure_attention_entropy(encoder, [batch])
+    assert encoder.config._attn_implementation == before
+    single = [{k: v[i : i + 1] for k, v in batch.items()} for i in range(len(batch["input_ids"]))]
+    assert measure_attention_entropy(encoder, single)[0] == pytest.approx(layers, abs=1e-5)
+    encoder.set_attn_implementation("eager")
+    expected = naive_entropies(encoder, batch)
+    assert len(expected) == 4 and min(expected) > 0.05
+    assert layers == pytest.approx(expected, abs=1e-5)
+    lengths = batch["attention_mask"].sum(1).tolist()
+    assert even == pytest.approx(sum(map(math.log, lengths)) / len(lengths))
+
+
+def test_it_is_the_softmax_of_queries_and_keys_in_a_bert() -> None:
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=1.0,
+    )
+    set_seed(0)
+    encoder = BertModel(config).eval()
+    ids = torch.tensor([[2, 7, 9, 30, 3]])
+    attention = encoder.encoder.layer[0].attention.self
+    with torch.no_grad():
+        hidden = encoder.embeddings(ids)[0]  # (5, 8)
+        query, key = attention.query(hidden)[0], attention.key(hidden)
+    heads = []
+    for head in (slice(0, 4), slice(4, 8)):
+        scores = [sum((query[head] * k[head]).tolist()) / math.sqrt(4) for k in key]
+        weights = [math.exp(score) for score in scores]
+        shares = [weight / sum(weights) for weight in weights]
+        heads.append(-sum(p * math.log(p) for p in shares))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    layers, _ = measure_attention_entropy(encoder, [batch])
+    assert layers == pytest.approx([sum(heads) / 2], abs=1e-5)
+
+
+def test_an_encoder_that_returns_no_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = AutoModel.from_config(BACKBONES["BERT"].config()).eval()
+    batch = {k: v for k, v in BACKBONES["BERT"].batch().items() if k != "labels"}
+    monkeypatch.setattr(type(encoder), "set_attn_implementation", lambda self, name: None)
+    with pytest.raises(ValueError, match="does not return the attention of its layers"):
+        measure_attention_entropy(encoder, [batch])
+
+
+@pytest.fixture(scope="module")
+def model(bert_run):
+    """With weights so large that every vector matters."""
+    model = CondenserForPreTraining.from_pretrained(bert_run / "model").eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in (*model.head.parameters(), *model.condenser.parameters()):
+            parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokenizer(bert_run):
+    return AutoTokenizer.from_pretrained(bert_run / "model")
+
+
+def cut(batch, size):
+    n = len(batch["input_ids"])
+    return [{k: v[i : i + size] for k, v in batch.items()} for i in range(0, n, size)]
+
+
+def naive_costs(model, batch):
+    """One text at a time: its loss with its own vector, with zeros, and with the last text's."""
+    texts = cut(batch, 1)
+    with torch.no_grad():
+        lates = [model.encode(t["input_ids"], t["attention_mask"])[0][:, :1] for t in texts]
+        sums, n = [0.0, 0.0, 0.0], 0
+        for i, text in enumerate(texts):
+            _, early, output = model.encode(text["input_ids"], text["attention_mask"])
+            for k, cls in enumerate((lates[i], 0 * lates[i], lates[i - 1])):
+                hidden = torch.cat([cls, early[:, 1:]], dim=1)
+                for layer in model.head:
+                    hidden = output.layer_call.repeat(layer, hidden)
+                log_p = model.lm_head(model.head_norm(hidden)).log_softmax(-1)[0]
+                for place, target in enumerate(text["labels"][0].tolist()):
+                    if target != -100:
+                        sums[k] -= log_p[place, target].item()
+            n += int((text["labels"] != -100).sum())
+    return sums[0] / n, (sums[1] - sums[0]) / n, (sums[2] - sums[0]) / n
+
+
+def test_condensing_equals_a_naive_implementation_for_any_batch_size(model, tokenizer, texts):
+    [batch] = mask_texts(texts[:9], tokenizer, max_length=64, seed=3)
+    expected = naive_costs(model, batch)
+    assert abs(expected[1]) > 1e-2 and abs(expected[2]) > 1e-2
+    for size in (9, 4, 1):
+        found = measure_condensing(model, cut(batch, size))
+        got = (found["head_loss"], found["zero_cost"], found["swap_cost"])
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-4), size
+
+
+def test_the_swap_cost_of_one_batch_is_that_of_the_probe(model, tokenizer, texts):
+    [batch] = mask_texts(texts[:6], tokenizer, max_length=32, seed=0)
+    swap_cost = measure_condensing(model, [batch])["swap_cost"]
+    assert swap_cost == pytest.approx(probe(model, batch)["swap_cost"], abs=1e-5)
+
+
+def test_masks_depend_on_the_seed_and_the_place_only(tokenizer, texts):
+    first, again = (mask_texts(texts[:8], tokenizer, max_length=32, seed=1) for _ in range(2))
+    fewer = mask_texts(texts[:3], tokenizer, max_length=32, seed=1)
+    other = mask_texts(texts[:8], tokenizer, max_length=32, seed=2)
+    assert torch.equal(first[0]["input_ids"], again[0]["input_ids"])
+    assert torch.equal(first[0]["labels"][:3], fewer[0]["labels"])
+    assert not torch.equal(first[0]["labels"], other[0]["labels"])
+
+
+def test_alignment_and_uniformity_by_hand() -> None:
+    # At right angles the squared distance is 2, in one direction 0, opposite 4.
+    first = np.array([[3.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    second = np.array([[0.0, 5.0], [7.0, 7.0], [0.0, -1.0]])
+    assert alignment(first, second) == pytest.approx((2 + 0 + 4) / 3)
+    # A right angle, and the same vector again: squared distances 2, 0 and 2.
+    vectors = np.array([[1.0, 0.0], [0.0, 4.0], [2.0, 0.0]])
+    assert uniformity(vectors) == pytest.approx(math.log((2 * math.exp(-4) + 1) / 3))
+
+
+def test_alignment_and_uniformity_equal_brute_force() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 20, 6)).astype(np.float32)
+    squares, kernels = [], []
+    for a, b in zip(x.tolist(), y.tolist(), strict=True):
+        a_length, b_length = math.hypot(*a), math.hypot(*b)
+        squares.append(sum((p / a_length - q / b_length) ** 2 for p, q in zip(a, b, strict=True)))
+    for i in range(20):
+        for j in range(i):
+            a, b = x[i] / math.hypot(*x[i]), x[j] / math.hypot(*x[j])
+            kernels.append(math.exp(-2 * sum((p - q) ** 2 for p, q in zip(a, b, strict=True))))
+    assert alignment(x, y) == pytest.approx(sum(squares) / 20, rel=1e-6)
+    assert uniformity(x) == pytest.approx(math.log(sum(kernels) / len(kernels)), rel=1e-6)
