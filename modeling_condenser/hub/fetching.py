@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from huggingface_hub import snapshot_download
-from transformers.trainer import TRAINER_STATE_NAME
 
 from modeling_condenser.runs.checkpoints import is_complete, last_whole_checkpoint
 from modeling_condenser.runs.run_folder import whole_folder
@@ -92,5 +91,7 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
 
 
 def _step(checkpoint: Path) -> int:
+    from transformers.trainer import TRAINER_STATE_NAME  # BM25 imports this module, not torch
+
     state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     return int(state["global_step"])
