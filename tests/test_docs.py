@@ -68,6 +68,9 @@ def test_the_commands_run_one_after_another(workplace, capsys, loopback_hub):
     for command in commands:
         words = shlex.split(command)
         assert main(words[1:]) == 0, (command, capsys.readouterr().err)
+    for page in PAGES[1:]:
+        for code in code_blocks(page, "python"):
+            exec(compile(code, page.name, "exec"), {})
     printed = capsys.readouterr().out
     assert re.search(r"MRR@10 +0\.\d{4} +[+-]0\.\d{4} from bm25, p [=<] [01]\.\d{3}", printed)
     assert "1. " in printed

@@ -24,7 +24,13 @@ _OBJECTIVES = {
     "kl": "distillation of a cross-encoder's distribution",
 }
 _SOURCES = ("corpus", "collection", "data", "negatives")
-_LOSSES = ("late_loss", "head_loss", "swap_cost", "bow_loss", "contrastive_loss")
+_LOSSES = {
+    "late_loss": "late",
+    "head_loss": "head",
+    "swap_cost": "swap cost",
+    "bow_loss": "bag-of-words",
+    "contrastive_loss": "contrastive",
+}
 _CAPTION = (
     "Late loss: of the encoder's own output. Head loss: of the Condenser head, which reads the CLS "
     "vector. Swap cost: rise of the head's loss when CLS vectors are exchanged within a batch; "
@@ -63,8 +69,7 @@ def _rows(stage: Stage) -> Iterator[tuple[str, str]]:
         elif "fingerprint" in name or "sha256" in name:
             yield escape(name.replace("_", " ").replace("sha256", "SHA-256")), code(value)
     last = stage.log[-1] if stage.log else {}
-    titles = {name: name.removesuffix("_loss").replace("_", " ") for name in _LOSSES}
-    losses = [f"{title} {last[name]:.4f}" for name, title in titles.items() if name in last]
+    losses = [f"{title} {last[name]:.4f}" for name, title in _LOSSES.items() if name in last]
     if losses or "loss" in last:
         yield "last logged loss", ", ".join(losses) or f"{last['loss']:.4f}"
     hardware = run.get("hardware") or {}

@@ -182,7 +182,7 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path)
         assert 0 <= entry["contrastive_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
     card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "cocondenser" in card and "left out as too short" in card
+    assert "coCondenser" in card and "| documents left out |" in card
 
 
 @pytest.fixture
