@@ -38,6 +38,7 @@ from modeling_condenser.pretraining.arguments import (
 from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.card import PLACEHOLDER
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.curves import draw_curves, draw_entropies
 from modeling_condenser.repository.readiness import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
@@ -258,7 +259,18 @@ class _Study:
         settings = {"encoder": start, **self.recipe.pretraining, **self.recipe.arms[arm]}
         checkpoint = self.pretrain(settings, self.out / arm / "pretrain")
         exported = self.out / arm / "encoder"
-        return exported if exported.is_dir() else export_encoder(checkpoint, exported)
+        if exported.is_dir():
+            return exported
+        return export_encoder(checkpoint, exported, contract=self.contract())
+
+    def contract(self) -> EncodingContract | None:
+        """The contract of the fine-tuning: arms with and without labels differ in labels only."""
+        given = {
+            name: self.recipe.finetuning.get(name) for name in EncodingContract.__annotations__
+        }
+        if not (given["query_max_length"] and given["passage_max_length"]):
+            return None
+        return EncodingContract(**{name: value for name, value in given.items() if value})
 
     def pretrain(self, settings: dict[str, Any], folder: Path) -> Path:
         corpus = str(self.folder / CORPUS_FILE)

@@ -17,6 +17,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding import encode as encoding_stage
 from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.pretraining.trainer import CondenserTrainer
+from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.fusion import reciprocal_rank_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.runs.recipe import read_recipe
@@ -46,7 +47,15 @@ def make_settings(collection: Path, out: Path) -> dict[str, Any]:
         },
         "start": {**SHORT, "max_steps": 3, "seed": 1},
         "pretraining": {**SHORT, "seed": 2},
-        "finetuning": {"train_size": 16, "num_train_epochs": 2, "learning_rate": 1e-3, **QUICK},
+        "finetuning": {
+            "train_size": 16,
+            "query_max_length": 16,
+            "passage_max_length": 24,
+            "similarity": "cosine",
+            "num_train_epochs": 2,
+            "learning_rate": 1e-3,
+            **QUICK,
+        },
         "finetuning_seeds": [0, 1],
         "measures": MEASURES,
         "fusion": {"method": "rrf"},
@@ -96,6 +105,8 @@ def test_a_study_writes_its_results(finished: Recorded) -> None:
     row = ", ".join(f"{cost:.3f} ({step})" for step, cost in logged)
     assert [step for step, _ in logged] == [2, 4, 6]
     assert f"| condenser | {row} |" in (folder / "results.md").read_text()
+    contract = EncodingContract.load(folder / "mlm" / "encoder")
+    assert contract == EncodingContract(16, 24, similarity="cosine")
     assert (folder / "curves.png").is_file() and (folder / "attention_entropy.png").is_file()
 
 
