@@ -86,7 +86,7 @@ def run(words: list[str]) -> None:
 
 def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -> list[Answer]:
     """The best `depth` passages for one query, with their texts."""
-    from modeling_condenser.collection.lookup import find_rows
+    from modeling_condenser.collection.passages import find_rows
 
     scores = searcher.search({"query": query}, depth=depth).get("query", {})
     rows = find_rows(passages, scores)

@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.lookup import find_rows
+from modeling_condenser.collection.passages import find_rows
 
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "sample_seed": 0}
 _STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted

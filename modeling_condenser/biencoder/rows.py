@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import pandas as pd
 from datasets import Features, Value, load_dataset
 
+from modeling_condenser.collection.passages import file_states
 from modeling_condenser.repository.contract import EncodingContract
 
 from .recipe import FinetuningRecipe
@@ -57,12 +58,6 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
             f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
         ) from error
     return table, [f"{name}: {table._fingerprint}"]
-
-
-def file_states(files: Iterable[Path]) -> list[str]:
-    """What identifies files: paths, sizes and times."""
-    stats = [(file.resolve(), file.stat()) for file in files]
-    return [f"{file}: {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]
 
 
 def _local_files(pattern: str) -> list[Path]:

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, Features, List, Value
-from datasets.exceptions import DatasetGenerationError
+from datasets import Dataset, List, Value
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import (
+from modeling_condenser.collection.collection import (
+    Collection,
     fingerprint_judgements,
     fingerprint_passages,
-    fingerprint_rows,
 )
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.passages import file_states, store_rows
 from modeling_condenser.mining.hard_negatives import read_hard_negatives
 from modeling_condenser.mining.passage_index import read_rows
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
@@ -30,7 +29,7 @@ from modeling_condenser.repository.contract import EncodingContract
 
 from .collection_examples import CollectionExamples
 from .recipe import FinetuningRecipe
-from .rows import LEFT_OUT, Example, example_maker, file_states, make_examples, open_rows
+from .rows import LEFT_OUT, Example, example_maker, make_examples, open_rows
 
 logger = logging.getLogger(__name__)
 
@@ -182,22 +181,23 @@ def _features(recipe: FinetuningRecipe, passage: Value) -> dict[str, Any]:
 def _store(
     examples: Callable[[], Iterable[Example]], features: dict[str, Any], *, identity: list[str]
 ) -> Dataset:
-    """Store examples, memory-mapped, in the cache of `datasets`, or open those stored before."""
-    digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
+    """Store examples with their numbers, memory-mapped, or open those stored before."""
     features = {**features, LEFT_OUT: Value("string"), ROW_NUMBER: Value("int64")}
 
     def numbered() -> Iterator[Example]:
         for number, example in enumerate(examples()):
             yield {name: example.get(name) for name in features} | {ROW_NUMBER: number}
 
-    try:
-        return Dataset.from_generator(
-            numbered, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
-        )
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, ValueError | OSError):
-            raise error.__cause__ from None
-        raise
+    return store_rows(numbered, features, identity=identity)
+
+
+def fingerprint_rows(table: Dataset) -> str:
+    """Fingerprint the rows of a data set, in their order: 64 hexadecimal digits."""
+    digest = hashlib.sha256(b"condenser rows 1")
+    for batch in table.with_format("arrow").iter(batch_size=8192):
+        for part in batch.combine_chunks().to_batches():
+            digest.update(part.serialize())
+    return digest.hexdigest()
 
 
 def _drop_left_out(table: Dataset, what: str) -> tuple[Dataset, dict[str, int]]:

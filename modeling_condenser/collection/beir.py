@@ -8,6 +8,7 @@
 Files may end in `.gz`; tables have any format that `datasets` reads.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,23 +20,12 @@ from huggingface_hub import metadata_load
 
 from .collection import Collection, Qrels, build_collection, gather_judgements
 from .passages import store_passages
-from .text_files import (
-    find_file,
-    need_file,
-    plain_name,
-    read_fields,
-    read_id,
-    read_lines,
-    read_objects,
-)
+from .text_files import find_file, need_file, plain_name, read_fields, read_lines
 
 DESCRIPTION = "corpus.jsonl or a README.md with the tables corpus and queries (BEIR, MTEB)"
 CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
-CORPUS_TABLES, QUERIES_TABLES, QRELS_TABLES = (
-    ("corpus",),
-    ("queries", "query"),
-    ("default", "qrels"),
-)
+CORPUS_TABLES, QUERIES_TABLES = ("corpus",), ("queries", "query")
+QRELS_TABLES = ("default", "qrels")
 CARD_FILE = "README.md"
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 _SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` renames the one to the other
@@ -59,7 +49,7 @@ def load_collection(
     `beside` is the folder of the judgements if `folder` has none, by default `<folder>-qrels`.
     """
     records, source, _ = _open(folder, QUERIES_FILE, QUERIES_TABLES, split)
-    questions = [(_own_id(r, source), r.get("text"), r.get("answers")) for r in records]
+    questions = [(_read_id(r, source), r.get("text"), r.get("answers")) for r in records]
     beside = beside or folder.with_name(f"{folder.name}-qrels")
     readers = find_judgements(folder) or find_judgements(beside, files=".")
     known = next((key for key in (split, _SAME_SPLITS.get(split)) if key in readers), None)
@@ -80,7 +70,7 @@ def load_collection(
 def load_passages(folder: Path, *, split: str = "test") -> Dataset:
     """Load the passages: columns `_id`, `title`, `text`."""
     records, source, files = _open(folder, CORPUS_FILE, CORPUS_TABLES, split)
-    rows = ((_own_id(r, source), r.get("title") or "", r.get("text")) for r in records)
+    rows = ((_read_id(r, source), r.get("title") or "", r.get("text")) for r in records)
     return store_passages(rows, files=files, name=source)
 
 
@@ -109,15 +99,20 @@ def _read_qrels(opener: Callable[..., Opened], *place: Any) -> Qrels:
     records, source, _ = opener(*place)
     query, passage, score = QRELS_HEADER
     rows = (
-        (read_id(r, query, place=str(source)), read_id(r, passage, place=str(source)), r.get(score))
-        for r in records
+        (_read_id(r, source, query), _read_id(r, source, passage), r.get(score)) for r in records
     )
     return gather_judgements(rows, source=source)
 
 
-def _own_id(record: Record, source: str | Path) -> str:
-    key = "id" if "_id" not in record and "id" in record else "_id"
-    return read_id(record, key, place=str(source))
+def _read_id(record: Record, source: str | Path, *names: str) -> str:
+    """Read an id: text, or a whole number. A float or a date has no unique text."""
+    value = next((record[name] for name in names or ("_id", "id") if name in record), None)
+    if isinstance(value, str | int) and value != "":
+        return str(value)
+    raise ValueError(
+        f"{source}: an id is {value!r:.80}, expected text or a whole number; the fields are"
+        f" {', '.join(record) or '(none)'}."
+    )
 
 
 def _open(folder: Path, file_name: str, tables: tuple[str, ...], split: str) -> Opened:
@@ -129,23 +124,28 @@ def _open(folder: Path, file_name: str, tables: tuple[str, ...], split: str) -> 
 
 
 def _open_file(path: Path) -> Opened:
-    return _read_file(path), path, [path]
+    return (_read_json if ".jsonl" in path.suffixes else _read_judgements)(path), path, [path]
 
 
-def _read_file(path: Path) -> Iterator[Record]:
-    """Read JSON objects, or lines of judgements below a header."""
-    if plain_name(path).endswith(".jsonl"):
-        yield from (record for _, record in read_objects(path))
-        return
-    _, header = next(read_lines(path), (1, ""))
-    if tuple(header.split("\t")) != QRELS_HEADER:
-        raise ValueError(
-            f"{path}: the first line is {header!r:.80}, expected the header"
-            f" {' '.join(QRELS_HEADER)}, separated by tabs."
-        )
+def _read_json(path: Path) -> Iterator[Record]:
+    """Read JSON objects; `datasets` would guess types: the id "2020-01-01" becomes a timestamp."""
+    for number, line in read_lines(path):
+        try:
+            yield dict(json.loads(line))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}:{number}: {line!r:.80} is not a JSON object ({error})."
+            ) from None
+
+
+def _read_judgements(path: Path) -> Iterator[Record]:
     rows = read_fields(path, n=len(QRELS_HEADER), what=", ".join(QRELS_HEADER))
-    next(rows)
-    yield from (dict(zip(QRELS_HEADER, fields, strict=True)) for _, fields in rows)
+    header = next(rows, [])
+    if tuple(header) != QRELS_HEADER:
+        raise ValueError(
+            f"{path}: the first line is {header}, expected the header {' '.join(QRELS_HEADER)}."
+        )
+    yield from (dict(zip(QRELS_HEADER, fields, strict=True)) for fields in rows)
 
 
 def _open_table(folder: Path, table: str, split: str) -> Opened:

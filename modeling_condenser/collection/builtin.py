@@ -26,11 +26,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from tqdm.auto import tqdm
 
 from modeling_condenser.runs.run_folder import whole_folder
+
+from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 
 STANDARD_LIBRARY = "python"
 PACKAGES = tuple(
@@ -208,18 +210,15 @@ def _write_collection(
     for split in ("dev", "test"):
         judged[split] = sorted(judged[split], key=lambda d: hash_name(d.name))[:max_queries]
     # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
-    files: dict[str, Iterable[str]] = {
-        "corpus.jsonl": (_to_json(_id=d.name, title="", text=d.passage) for d in docstrings),
-        "queries.jsonl": (
-            _to_json(_id=f"q:{d.name}", text=d.query) for part in judged.values() for d in part
-        ),
-    }
+    corpus = [{"_id": d.name, "title": "", "text": d.passage} for d in docstrings]
+    queries = [{"_id": f"q:{d.name}", "text": d.query} for part in judged.values() for d in part]
+    _write_lines(folder / CORPUS_FILE, (json.dumps(r, ensure_ascii=False) for r in corpus))
+    _write_lines(folder / QUERIES_FILE, (json.dumps(r, ensure_ascii=False) for r in queries))
+    (folder / QRELS_FOLDER).mkdir()
     for split, part in judged.items():
-        judgements = [f"q:{d.name}\t{d.name}\t1" for d in part]
-        files[f"qrels/{split}.tsv"] = ["query-id\tcorpus-id\tscore", *judgements]
-    (folder / "qrels").mkdir()
-    for name, lines in files.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        judgements = (f"q:{d.name}\t{d.name}\t1" for d in part)
+        lines = ["\t".join(QRELS_HEADER), *judgements]
+        _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
     counts = Counter(docstring.package for docstring in docstrings)
     installed = importlib.metadata.packages_distributions()
     versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
@@ -235,5 +234,5 @@ def _write_collection(
     (folder / SOURCES_FILE).write_text(json.dumps(sources, indent=2) + "\n")
 
 
-def _to_json(**record: Any) -> str:
-    return json.dumps(record, ensure_ascii=False)
+def _write_lines(file: Path, lines: Iterable[str]) -> None:
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,16 +1,23 @@
 """A collection: passages, with the queries and the judgements (or answers) of one split."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 
-from .lookup import find_missing
+from .passages import COLUMNS, find_rows
 
 Qrels = dict[str, dict[str, int]]
 """Query id -> passage id -> grade; above 0 is relevant."""
+
+_BATCH_ROWS = 8192  # part of the fingerprint's definition
 
 
 @dataclass(frozen=True)
@@ -36,14 +43,17 @@ def gather_judgements(rows: Iterable[tuple[str, str, Any]], *, source: str | Pat
     """Collect judgements (query id, passage id, grade); a grade of 1.0 or "1" becomes 1."""
     qrels: Qrels = {}
     for query_id, passage_id, value in rows:
-        grade = _whole_number(value)
-        if grade is None:
+        try:
+            grade, rest = divmod(float(value), 1)
+        except (TypeError, ValueError):
+            rest = 1
+        if rest:
             raise ValueError(f"{source}: the grade {value!r} is not a whole number.")
         grades = qrels.setdefault(query_id, {})
-        if grades.setdefault(passage_id, grade) != grade:
+        if grades.setdefault(passage_id, int(grade)) != grade:
             raise ValueError(
-                f"{source}: passage {passage_id!r} has the grades {grades[passage_id]} and {grade}"
-                f" for query {query_id!r}. Remove one of the two lines."
+                f"{source}: passage {passage_id!r} has two grades for query {query_id!r}: remove"
+                " one of the lines."
             )
     if not qrels:
         raise ValueError(f"{source} holds no judgement. Download it again.")
@@ -77,13 +87,10 @@ def build_collection(
         queries[query_id] = text
         if listed:
             answers[query_id] = _check_answers(listed, source)
-    if qrels is None:
-        kept = [key for key in queries if key in answers]
-    else:
-        kept = [key for key in queries if key in qrels]
-        judged = {passage_id for grades in qrels.values() for passage_id in grades}
-        _refuse("passages", find_missing(judged, passages), source)
-        _refuse("queries", [key for key in qrels if key not in queries], source)
+    if qrels is not None:
+        _check_judged(passages, queries, qrels, source)
+    judged = answers if qrels is None else qrels
+    kept = [query_id for query_id in queries if query_id in judged]
     if not kept:
         raise ValueError(f"{source} holds no query that is judged or answered.")
     return Collection(
@@ -95,13 +102,6 @@ def build_collection(
     )
 
 
-def _whole_number(value: Any) -> int | None:
-    try:
-        return int(float(value)) if float(value).is_integer() else None
-    except (TypeError, ValueError):
-        return None
-
-
 def _check_answers(answers: Any, source: str | Path) -> tuple[str, ...]:
     """Refuse blank answers, which DPR's matching would find in every passage."""
     if isinstance(answers, list) and all(isinstance(a, str) and a.strip() for a in answers):
@@ -111,9 +111,62 @@ def _check_answers(answers: Any, source: str | Path) -> tuple[str, ...]:
     )
 
 
-def _refuse(what: str, missing: list[str], source: str | Path) -> None:
-    if missing:
+def _check_judged(
+    passages: Dataset, queries: Mapping[str, str], qrels: Qrels, source: str | Path
+) -> None:
+    if missing := qrels.keys() - queries.keys():
         raise ValueError(
-            f"{source}: {len(missing)} judged {what} are not in the collection, such as"
-            f" {', '.join(map(repr, missing[:3]))}. Take all files from the same release."
+            f"{source}: {len(missing)} judged queries are not in the collection, such as"
+            f" {min(missing)!r}. Take all files from the same release."
         )
+    try:
+        find_rows(passages, {passage_id for grades in qrels.values() for passage_id in grades})
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+# Embeddings, run folders and model cards record fingerprints, so these functions must not change.
+
+
+def fingerprint_passages(passages: Dataset) -> str:
+    """Fingerprint the ids, titles and texts of passages, in their order.
+
+    Returns:
+        64 hexadecimal digits: SHA-256 over, for each 8,192 rows and each column, the lengths in
+        bytes (int64, little-endian) and then the texts (UTF-8) end to end.
+    """
+    digest = hashlib.sha256(b"condenser passages 1")
+    table = passages.select_columns(list(COLUMNS)).with_format("arrow")
+    for batch in table.iter(batch_size=_BATCH_ROWS):
+        for column in COLUMNS:
+            texts = batch[column].cast(pa.large_binary()).combine_chunks()
+            digest.update(pc.binary_length(texts).to_numpy().astype("<i8").tobytes())
+            _, offsets, data = texts.buffers()  # the texts end to end, without a copy
+            bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+            digest.update(memoryview(data or b"")[int(bounds[0]) : int(bounds[-1])])
+    digest.update(np.int64(len(passages)).tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint_judgements(collection: Collection) -> str:
+    """Fingerprint queries, judgements and answers, in any order: 64 hexadecimal digits."""
+    digest = hashlib.sha256(b"condenser judgements 1")
+    for query_id in sorted(collection.queries):
+        grades = sorted(collection.qrels.get(query_id, {}).items())
+        answers = sorted(collection.answers.get(query_id, ()))
+        line = [query_id, collection.queries[query_id], grades, answers]
+        digest.update(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def checksum_qrels(qrels: Mapping[str, Mapping[str, int]]) -> str:
+    """SHA-256 of judgements as sorted lines of TREC's form, `query 0 passage grade`.
+
+    From a file of such lines: `LC_ALL=C sort FILE | sha256sum`.
+    """
+    lines = sorted(
+        f"{query_id} 0 {passage_id} {grade}\n".encode()
+        for query_id, grades in qrels.items()
+        for passage_id, grade in grades.items()
+    )
+    return hashlib.sha256(b"".join(lines)).hexdigest()

@@ -1,25 +1,34 @@
-"""DPR's files (Karpukhin et al. 2020), which are judged by answers.
+"""DPR's files and its answer matching (Karpukhin et al. 2020).
 
 Passages are in psgs_w100.tsv (header `id text title`), questions in <split>.qa.csv or <split>.csv
 (question, and a Python list of answers). Both have tabs between columns and the quotes of the csv
-module, and may end in `.gz`. `answers.py` decides whether a passage holds an answer.
+module, and may end in `.gz`. There are no judgements: `AnswerMatcher` decides whether a passage
+holds an answer.
 """
 
 import ast
 import csv
-from collections.abc import Iterator
+import logging
+import unicodedata
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import regex  # type: ignore[import-untyped]
 from datasets import Dataset
 
 from .collection import Collection, build_collection
 from .passages import Row, store_passages
 from .text_files import open_text, plain_name
 
+logger = logging.getLogger(__name__)
+
 DESCRIPTION = "psgs_w100.tsv (DPR)"
 PASSAGES_PATTERN = "psgs*.tsv*"
+Match = Literal["string", "regex"]
+
 _COLUMNS = ["id", "text", "title"]
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
 def is_layout(folder: Path) -> bool:
@@ -81,3 +90,54 @@ def _read_rows(file: Path, *, n: int) -> Iterator[list[str]]:
                     f"{file}:{rows.line_num}: {len(fields)} fields between tabs, expected {n}."
                 )
             yield fields
+
+
+class AnswerMatcher:
+    """Looks for the answers to one question in many passages.
+
+    As in DPR's `SimpleTokenizer` and `has_answer`, text and answer are decomposed (NFD) and split
+    into tokens: runs of letters, digits and combining marks, or else single characters that are
+    neither blank nor control. An answer is found where its lower-case tokens stand one after
+    another in the text. So "U.S." is not found in "US", nor "café" in "cafe", nor "art" in "party".
+
+    Args:
+        answers: to one question.
+        match: "string" for token sequences; "regex" for regular expressions in any case, as the
+            answers of CuratedTREC are.
+    """
+
+    def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
+        forms = [unicodedata.normalize("NFD", answer) for answer in answers]
+        self._patterns = _compile(forms) if match == "regex" else []
+        self._answers = [_tokenize(form) for form in forms] if match == "string" else []
+
+    def is_in(self, text: str) -> bool:
+        """Whether a passage's text (without its title, as in DPR) contains one of the answers."""
+        text = unicodedata.normalize("NFD", text)
+        if self._patterns:
+            return any(pattern.search(text) for pattern in self._patterns)
+        # Most passages fail this test, and splitting a text into tokens takes much longer. Lower
+        # case can depend on neighbouring letters (Greek sigma), but not for ASCII letters.
+        lowered = text.lower()
+        possible = [
+            tokens for tokens in self._answers if all(t in lowered for t in tokens if t.isascii())
+        ]
+        if not possible:
+            return False
+        words = f" {' '.join(_tokenize(text))} "  # no token contains a blank
+        # An answer without tokens is found everywhere, as in DPR.
+        return any(not tokens or f" {' '.join(tokens)} " in words for tokens in possible)
+
+
+def _tokenize(form: str) -> list[str]:
+    return [token.lower() for token in _TOKEN.findall(form)]
+
+
+def _compile(forms: Iterable[str]) -> list[regex.Pattern]:
+    patterns = []
+    for form in forms:
+        try:
+            patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
+        except regex.error as error:
+            logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
+    return patterns

@@ -1,7 +1,4 @@
-"""Loads a collection from a folder in a known layout, or from the Hub.
-
-A Hub data set is downloaded, and then read as a folder.
-"""
+"""Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout)."""
 
 import logging
 import re
@@ -59,9 +56,9 @@ def load_passages(source: str | Path) -> Dataset:
 def _find_layout(source: str | Path) -> ModuleType | None:
     """The module that reads a folder; None for a name on the Hub."""
     folder = Path(source)
+    if not folder.exists() and _HUB_NAME.fullmatch(str(source)):
+        return None
     if not folder.is_dir():
-        if not folder.exists() and _HUB_NAME.fullmatch(str(source)):
-            return None
         raise FileNotFoundError(
             f"no collection at {source}: expected a folder, or a data set on the Hub as owner/name."
         )
@@ -75,15 +72,15 @@ def _find_layout(source: str | Path) -> ModuleType | None:
 
 
 def _fetch_collection(name: str) -> Path:
-    """Download a collection in BEIR's layout."""
+    """Download a collection in BEIR's layout: its files, or else all of its tables."""
     folder = _fetch(name, _BEIR_PATTERNS)
     if find_file(folder, beir.CORPUS_FILE):
         return folder
-    tables = beir.read_tables(folder)
     if not beir.is_layout(folder):
+        tables = ", ".join(beir.read_tables(folder)) or "(none)"
         raise ValueError(
-            f"{name} has no {beir.CORPUS_FILE}, and its tables are {', '.join(tables) or '(none)'};"
-            " expected corpus and queries."
+            f"{name} has no {beir.CORPUS_FILE}, and its tables are {tables}; expected corpus and"
+            " queries."
         )
     return _fetch(name)
 
@@ -102,6 +99,5 @@ def _fetch(name: str, patterns: Sequence[str] | None = None) -> Path:
         return fetch(name, repo_type="dataset", only=patterns)
     except (NotOnHubError, ValueError) as error:
         raise FileNotFoundError(
-            f"no collection {name}: there is no such folder, and no such data set could be"
-            f" downloaded. {error}"
+            f"no collection {name}: neither a folder nor a data set on the Hub. {error}"
         ) from None

@@ -46,7 +46,7 @@ def load_collection(folder: Path, *, split: str) -> Collection:
     queries = read_fields(need_file(folder, *queries_names), n=2, what="query id, text")
     return build_collection(
         load_passages(folder),
-        ((query_id, text, None) for _, (query_id, text) in queries),
+        ((query_id, text, None) for query_id, text in queries),
         read_trec_qrels(qrels_file),
         name=folder.resolve().name,
         source=qrels_file,
@@ -85,15 +85,15 @@ def _passages(file: Path) -> Iterator[Row]:
     """Read passages or documents; the number of columns tells the format."""
     _, first = next(read_lines(file), (1, ""))
     n = max(2, first.count("\t") + 1)
-    for _, (passage_id, *rest, text) in read_fields(file, n=n, what="id, text, or as above"):
+    for passage_id, *rest, text in read_fields(file, n=n, what="id, text, or as above"):
         yield passage_id, _clean_title(rest[-1]) if rest else "", text
 
 
 def _titled_passages(file: Path, titles_file: Path) -> Iterator[Row]:
     """Join passages with their titles; both files have the same order, some titles are absent."""
-    titles = (fields for _, fields in read_fields(titles_file, n=2, what="id, title"))
+    titles = read_fields(titles_file, n=2, what="id, title")
     pending = next(titles, None)
-    for _, (passage_id, text) in read_fields(file, n=2, what="id, text"):
+    for passage_id, text in read_fields(file, n=2, what="id, text"):
         title = ""
         if pending is not None and pending[0] == passage_id:
             title, pending = _clean_title(pending[1]), next(titles, None)

@@ -1,33 +1,60 @@
-"""Stores the passages of a collection as a memory-mapped data set.
+"""Stores passages as a memory-mapped data set, and finds them by id.
 
-Passages are read and checked once and written as an Arrow file into the cache of `datasets`, so
-that memory does not grow with their number and later runs open them at once. The stored file is
-used as long as the source files keep their paths, sizes and modification times.
+Rows are read and checked once and stored in the cache of `datasets`, so that memory does not grow
+with their number and later runs open them at once.
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset
-from filelock import FileLock
-from tqdm.auto import tqdm
-
-from modeling_condenser.runs.whole_files import whole_file
+import pyarrow.compute as pc
+from datasets import Dataset, Features, Value
+from datasets.exceptions import DatasetGenerationError
 
 COLUMNS = ("_id", "title", "text")
 Row = tuple[Any, Any, Any]
 """Id, title, text; checked to be strings when they are stored."""
 
-_SCHEMA = pa.schema([(column, pa.string()) for column in COLUMNS])
-_VERSION = "2"  # of the stored files; change it when the same source would be stored differently
-_BATCH_ROWS = 1000
+_BATCH_ROWS = 1_000_000  # large, because each batch builds a hash table of the wanted ids
+
+
+def store_rows(
+    make_rows: Callable[[], Iterable[Mapping[str, Any]]],
+    features: Mapping[str, Any],
+    *,
+    identity: Iterable[str],
+) -> Dataset:
+    """Store rows in the cache of `datasets`, memory-mapped, or open those stored before.
+
+    Args:
+        make_rows: starts to generate the rows; not called if they are already stored.
+        features: of the columns.
+        identity: everything that the rows depend on.
+    """
+    digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
+
+    def generate() -> Iterator[Mapping[str, Any]]:
+        yield from make_rows()
+
+    try:
+        return Dataset.from_generator(
+            generate, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise
+
+
+def file_states(files: Iterable[Path]) -> list[str]:
+    """What identifies the content of files: paths, sizes and modification times."""
+    stats = [(file.resolve(), file.stat()) for file in files]
+    return [f"{file}: {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]
 
 
 def store_passages(rows: Iterator[Row], *, files: Sequence[Path], name: str | Path) -> Dataset:
@@ -44,51 +71,62 @@ def store_passages(rows: Iterator[Row], *, files: Sequence[Path], name: str | Pa
     Raises:
         ValueError: there is no passage, or two have the same id.
     """
-    key = [_VERSION, str(name)]
-    for file in files:
-        state = file.stat()
-        key += [str(file.resolve()), str(state.st_size), str(state.st_mtime_ns)]
-    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()
-    stored = Path(datasets.config.HF_DATASETS_CACHE, "condenser-passages", f"{digest}.arrow")
-    if not stored.is_file():
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{stored}.lock"):  # other processes of the same run wait
-            if not stored.is_file():
-                _write(rows, stored, name=name)
-    return Dataset.from_file(str(stored))
+
+    def checked() -> Iterator[dict[str, str]]:
+        hashes = array("q")
+        for row in rows:
+            if not all(isinstance(value, str) for value in row):
+                raise ValueError(f"{name}: {row!r:.100} is no passage, expected id, title, text.")
+            hashes.append(hash(row[0]))
+            yield dict(zip(COLUMNS, row, strict=True))
+        _check_ids(hashes, name)
+
+    features = {column: Value("string") for column in COLUMNS}
+    return store_rows(checked, features, identity=["passages", str(name), *file_states(files)])
 
 
-def _write(rows: Iterator[Row], stored: Path, *, name: str | Path) -> None:
-    passages = iter(tqdm(rows, desc=f"reading {Path(name).name}", unit=" passages", delay=2))
-    with whole_file(stored) as file:
-        with pa.ipc.new_stream(file, _SCHEMA) as writer:
-            while batch := list(islice(passages, _BATCH_ROWS)):
-                writer.write_batch(_to_arrow(batch, name))
-        file.flush()
-        with pa.memory_map(file.name) as written:
-            _check_ids(pa.ipc.open_stream(written).read_all()["_id"], name=name)
-
-
-def _to_arrow(rows: Sequence[Row], name: str | Path) -> pa.RecordBatch:
-    for row in rows:
-        if not all(isinstance(value, str) for value in row):
-            raise ValueError(f"{name}: {row!r:.100} is no passage, expected id, title and text.")
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    return pa.record_batch(columns, schema=_SCHEMA)
-
-
-def _check_ids(ids: pa.ChunkedArray, *, name: str | Path) -> None:
-    """Check that ids are unique, with 16 bytes of memory per id."""
-    if not len(ids):
+def _check_ids(hashes: array, name: str | Path) -> None:
+    """Check by 64-bit hashes that ids are unique; different ids of 10 million pass but for 3e-6."""
+    if not hashes:
         raise ValueError(f"{name} holds no passage. Download it again.")
-    every = (passage_id for chunk in ids.chunks for passage_id in chunk.to_pylist())
-    hashes = np.fromiter(map(hash, every), np.int64, count=len(ids))
-    hashes.sort()
-    if (hashes[1:] == hashes[:-1]).any():  # equal ids, or by chance equal hashes
-        counts = Counter(ids.to_pylist())
-        repeated = [passage_id for passage_id, count in counts.items() if count > 1]
-        if repeated:
-            raise ValueError(
-                f"{name}: {len(repeated)} ids occur more than once, such as"
-                f" {', '.join(map(repr, repeated[:3]))}; ids must be unique."
-            )
+    _, first, counts = np.unique(np.asarray(hashes), return_index=True, return_counts=True)
+    repeated = np.sort(first[counts > 1])
+    if len(repeated):
+        raise ValueError(
+            f"{name}: {len(repeated)} ids occur more than once, the first is that of passage"
+            f" {repeated[0] + 1}; ids must be unique."
+        )
+
+
+def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
+    """Return the row of each id, in the order of the rows, with one scan of the column `_id`.
+
+    Raises:
+        ValueError: no passage has one of the ids.
+    """
+    wanted = sorted(set(ids))
+    values = pa.array(wanted, type=pa.large_string())
+    rows = np.full(len(wanted), -1, dtype=np.int64)
+    first = 0
+    columns = passages.select_columns(["_id"]).with_format("arrow")
+    for batch in columns.iter(batch_size=_BATCH_ROWS):
+        column = batch["_id"].cast(pa.large_string())
+        places = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy()
+        found = np.flatnonzero(places >= 0)
+        rows[places[found]] = first + found
+        first += len(places)
+    missing = [wanted[place] for place in np.flatnonzero(rows < 0)]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(wanted)} passage ids are not in the collection, such as"
+            f" {', '.join(map(repr, missing[:3]))}. Take ids and passages from the same release."
+        )
+    pairs = zip(wanted, rows.tolist(), strict=True)
+    return dict(sorted(pairs, key=lambda pair: pair[1]))
+
+
+def find_texts(passages: Dataset, ids: Iterable[str], *, column: str = "text") -> dict[str, str]:
+    """Return the text (or another column) of each id; see `find_rows`."""
+    rows = find_rows(passages, ids)
+    texts = passages[list(rows.values())][column] if rows else []
+    return dict(zip(rows, texts, strict=True))

@@ -1,13 +1,11 @@
-"""Reads text files line by line: plain, tab-separated or JSON lines, also compressed as `.gz`.
+"""Reads text files line by line: plain or tab-separated, also compressed as `.gz`.
 
-JSON is not read with `datasets` or pyarrow, because both guess types: the id "2020-01-01" becomes a
-timestamp. Lines end at a line feed only, since a passage may hold other separators such as U+2028.
+Lines end at a line feed only, since a passage may hold other separators such as U+2028.
 """
 
 import gzip
-import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -60,7 +58,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, text
 
 
-def read_fields(path: Path, *, n: int, what: str) -> Iterator[tuple[int, list[str]]]:
+def read_fields(path: Path, *, n: int, what: str) -> Iterator[list[str]]:
     """Split each line at its tabs into `n` fields; `what` describes them, for errors."""
     for number, line in read_lines(path):
         fields = line.split("\t")
@@ -68,31 +66,4 @@ def read_fields(path: Path, *, n: int, what: str) -> Iterator[tuple[int, list[st
             raise ValueError(
                 f"{path}:{number}: {len(fields)} fields between tabs, expected {n} ({what})."
             )
-        yield number, fields
-
-
-def read_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Read one JSON object from each line, numbered from 1."""
-    for number, line in read_lines(path):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}: not JSON ({error}): {line!r:.80}.") from None
-        if not isinstance(record, dict):
-            raise ValueError(
-                f"{path}:{number}: a JSON {type(record).__name__}, expected one object per line."
-            )
-        yield number, record
-
-
-def read_id(record: Mapping[str, Any], key: str, *, place: str) -> str:
-    """Read an id: text, or a whole number. A float or a date has no unique text."""
-    value = record.get(key)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError(
-        f"{place}: {key!r} is {value!r:.80}, expected an id (text or a whole number); the fields"
-        f" are {', '.join(record) or '(none)'}."
-    )
+        yield fields

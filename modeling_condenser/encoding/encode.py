@@ -20,7 +20,7 @@ from datasets import Dataset
 from torch import multiprocessing
 from tqdm.auto import tqdm
 
-from modeling_condenser.collection.fingerprint import fingerprint_passages
+from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import is_partial, write_json
 

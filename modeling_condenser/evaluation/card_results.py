@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import checksum_qrels
+from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.hub.fetching import HubName
 from modeling_condenser.measures.significance import correct, mean_interval
 from modeling_condenser.repository.card import write_card

@@ -17,8 +17,11 @@ from typing import Any
 
 import pandas as pd
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import checksum_qrels, fingerprint_judgements
+from modeling_condenser.collection.collection import (
+    Collection,
+    checksum_qrels,
+    fingerprint_judgements,
+)
 from modeling_condenser.measures.answer_types import group_by_length, group_by_type
 from modeling_condenser.measures.significance import (
     Comparison,

@@ -19,10 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import fingerprint_passages
+from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.lookup import find_texts
+from modeling_condenser.collection.passages import find_texts
 from modeling_condenser.measures.measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,

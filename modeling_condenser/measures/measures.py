@@ -23,7 +23,7 @@ from statistics import fmean
 import ir_measures
 from ir_measures.measures.base import ParamInfo
 
-from modeling_condenser.collection.answers import AnswerMatcher
+from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")

@@ -22,8 +22,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import fingerprint_judgements, fingerprint_passages
+from modeling_condenser.collection.collection import (
+    Collection,
+    fingerprint_judgements,
+    fingerprint_passages,
+)
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from modeling_condenser.collection.answers import AnswerMatcher
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.systems import Searcher
 
 from .candidates import Candidate, draw_order, filter_candidates, to_candidates

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from modeling_condenser.collection.answers import Match
+from modeling_condenser.collection.dpr import Match
 
 _LEAST = {
     "first_rank": 1,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from modeling_condenser.collection.fingerprint import fingerprint_passages
+from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import write_json

@@ -65,13 +65,13 @@ def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split
     [
         ({"corpus": []}, "corpus.jsonl holds no passage"),
         ({"qrels": QRELS[:1]}, "test.tsv holds no judgement"),
-        ({"corpus": [{"_id": 1.5, "text": "x"}]}, "corpus.jsonl: '_id' is 1.5, expected an id"),
+        ({"corpus": [{"_id": 1.5, "text": "x"}]}, "corpus.jsonl: an id is 1.5, expected text"),
         ({"corpus": [{"_id": "p4", "text": None}]}, "'p4', '', None. is no passage"),
-        ({"corpus": [*CORPUS, *CORPUS[1:]]}, "2 ids occur more than once, such as 'p2', '3'"),
+        ({"corpus": [*CORPUS, *CORPUS[1:]]}, "2 ids occur more than once"),
         ({"queries": [*QUERIES, QUERIES[0]]}, "query 'q2' .* expected a string, once"),
-        ({"qrels": [QRELS[0], "q1\tp9\t1", "q1\tp8\t1"]}, "2 judged passages .* as 'p8', 'p9'"),
+        ({"qrels": [QRELS[0], "q1\tp9\t1", "q1\tp8\t1"]}, "2 of 2 passage ids .* as 'p8', 'p9'"),
         ({"qrels": [QRELS[0], "q9\tp1\t1"]}, "1 judged queries .* such as 'q9'"),
-        ({"qrels": [*QRELS, "q1\tp1\t1"]}, "'p1' has the grades 2 and 1 for query 'q1'"),
+        ({"qrels": [*QRELS, "q1\tp1\t1"]}, "'p1' has two grades for query 'q1'"),
         ({"qrels": [QRELS[0], "q1\tp1\t0.5"]}, "test.tsv: the grade '0.5' is not a whole"),
         ({"qrels": QRELS[1:]}, "expected the header query-id corpus-id score"),
     ],
@@ -86,7 +86,7 @@ def test_a_broken_collection_is_refused(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("corpus.jsonl", b'{"_id": "p1", "te', "corpus.jsonl:1: not JSON"),
+        ("corpus.jsonl", b'{"_id": "p1", "te', "corpus.jsonl:1: .* is not a JSON object"),
         ("corpus.jsonl", b'{"_id": "p1", "text": "caf\xe9"}\n', "cannot be read .*utf-8"),
         ("corpus.jsonl.gz", b"not gzip", "corpus.jsonl.gz cannot be read .Not a gzipped"),
     ],
@@ -138,7 +138,7 @@ def test_judgements_may_be_in_a_second_folder(tmp_path: Path) -> None:
     ("corpus", "message"),
     [
         ({"a": CORPUS, "b": CORPUS}, r"\(corpus\) has no split 'test'; its splits are a, b"),
-        ({"corpus": [{"_id": date(2020, 1, 1), "text": "x"}]}, "'_id' is datetime"),
+        ({"corpus": [{"_id": date(2020, 1, 1), "text": "x"}]}, "an id is datetime"),
     ],
 )
 def test_broken_tables_are_refused(tmp_path: Path, corpus: Any, message: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import (
+from modeling_condenser.collection.collection import (
+    Collection,
     checksum_qrels,
     fingerprint_judgements,
     fingerprint_passages,

@@ -66,7 +66,7 @@ def test_a_folder_comes_before_a_hub_name(
     write_beir(tmp_path / "data" / "c")
     monkeypatch.chdir(tmp_path)
     assert load_collection("data/c").name == "c"
-    with pytest.raises(FileNotFoundError, match="no collection data/d: there is no such folder"):
+    with pytest.raises(FileNotFoundError, match="no collection data/d: neither a folder"):
         load_collection("data/d")
     with pytest.raises(FileNotFoundError, match="no collection at nowhere: expected a folder"):
         load_collection("nowhere")

@@ -96,7 +96,7 @@ def test_documents_have_title_and_body(tmp_path: Path) -> None:
     [
         ("collection.tsv", ["0\ta", "1"], "collection.tsv:2: 1 fields between tabs, expected 2"),
         ("qrels.dev.small.tsv", ["7 0 10 1", "7 0 10"], "tsv:2: '7 0 10', expected 4 fields"),
-        ("qrels.dev.small.tsv", ["7 0 11 1"], "1 judged passages .*, such as '11'"),
+        ("qrels.dev.small.tsv", ["7 0 11 1"], "1 of 1 passage ids .*, such as '11'"),
     ],
 )
 def test_broken_files_are_refused(
