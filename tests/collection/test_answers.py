@@ -26,11 +26,9 @@ def naive_tokens(text: str) -> list[str]:
 
 def naive_is_in(answers: Sequence[str], text: str) -> bool:
     words = naive_tokens(text)
-    for answer in map(naive_tokens, answers):
-        n = len(answer)
-        if any(words[i : i + n] == answer for i in range(len(words) - n + 1)):
-            return True
-    return False
+    starts = range(len(words) + 1)
+    tokens = map(naive_tokens, answers)
+    return any(words[i : i + len(answer)] == answer for answer in tokens for i in starts)
 
 
 @pytest.mark.parametrize(

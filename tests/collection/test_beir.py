@@ -1,6 +1,5 @@
 """BEIR's layout, as files and as tables."""
 
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,8 @@ def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split
     ("changes", "message"),
     [
         ({"corpus": []}, "corpus.jsonl holds no passage"),
-        ({"qrels": QRELS[:1]}, "test.tsv holds no judgement"),
         ({"corpus": [{"_id": 1.5, "text": "x"}]}, "corpus.jsonl: an id is 1.5, expected text"),
-        ({"corpus": [{"_id": "p4", "text": None}]}, "'p4', '', None. is no passage"),
         ({"corpus": [*CORPUS, *CORPUS[1:]]}, "2 ids occur more than once"),
-        ({"queries": [*QUERIES, QUERIES[0]]}, "query 'q2' .* expected a string, once"),
         ({"qrels": [QRELS[0], "q1\tp9\t1", "q1\tp8\t1"]}, "2 of 2 passage ids .* as 'p8', 'p9'"),
         ({"qrels": [QRELS[0], "q9\tp1\t1"]}, "1 judged queries .* such as 'q9'"),
         ({"qrels": [*QRELS, "q1\tp1\t1"]}, "'p1' has two grades for query 'q1'"),
@@ -87,7 +83,6 @@ def test_a_broken_collection_is_refused(
     ("name", "content", "message"),
     [
         ("corpus.jsonl", b'{"_id": "p1", "te', "corpus.jsonl:1: .* is not a JSON object"),
-        ("corpus.jsonl", b'{"_id": "p1", "text": "caf\xe9"}\n', "cannot be read .*utf-8"),
         ("corpus.jsonl.gz", b"not gzip", "corpus.jsonl.gz cannot be read .Not a gzipped"),
     ],
 )
@@ -134,20 +129,10 @@ def test_judgements_may_be_in_a_second_folder(tmp_path: Path) -> None:
     assert load_collection(folder).qrels == EXPECTED_QRELS
 
 
-@pytest.mark.parametrize(
-    ("corpus", "message"),
-    [
-        ({"a": CORPUS, "b": CORPUS}, r"\(corpus\) has no split 'test'; its splits are a, b"),
-        ({"corpus": [{"_id": date(2020, 1, 1), "text": "x"}]}, "an id is datetime"),
-    ],
-)
-def test_broken_tables_are_refused(tmp_path: Path, corpus: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_collection(write_mteb(tmp_path / "set", corpus=corpus))
-
-
-def test_a_missing_file_of_a_table_is_refused(tmp_path: Path) -> None:
-    write_mteb(tmp_path)
-    (tmp_path / "corpus" / "corpus.parquet").unlink()
+def test_broken_tables_are_refused(tmp_path: Path) -> None:
+    write_mteb(tmp_path, corpus={"a": CORPUS, "b": CORPUS})
+    with pytest.raises(ValueError, match=r"\(corpus\) has no split 'test'; its splits are a, b"):
+        load_passages(tmp_path)
+    (tmp_path / "corpus" / "a.parquet").unlink()
     with pytest.raises(ValueError, match=r"\(corpus\) cannot be read .*missing, empty or damaged"):
         load_passages(tmp_path)

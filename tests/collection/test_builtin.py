@@ -8,11 +8,7 @@ import pytest
 
 from modeling_condenser.collection.builtin import (
     STANDARD_LIBRARY,
-    Docstring,
     build_builtin_collection,
-    drop_duplicates,
-    find_package_roots,
-    list_source_files,
     split_docstring,
     split_of,
 )
@@ -45,6 +41,12 @@ class Zoo:
 
     async def clean(self):
         """Too short."""
+
+    def eat(self):
+        """FEED all  animals at once.
+
+        {PROSE.format("a repeated query, up to case and white space,")}
+        """
 
 if True:
     def count():
@@ -132,27 +134,12 @@ def test_splits_follow_the_hash_and_every_build_is_the_same(
         "Ten words are too few for a passage, I think.",
     ],
 )
-def test_boilerplate_and_short_passages_are_dropped(passage: str) -> None:
+def test_boilerplate_and_texts_of_other_lengths_are_dropped(passage: str) -> None:
     assert split_docstring(f"A fine short query.\n\n{passage}") is None
-
-
-def test_queries_have_3_to_64_words_and_no_underline() -> None:
-    rest = "\n\n" + PROSE.format("it")
-    assert split_docstring("Two words" + rest) is None
-    assert split_docstring("word " * 65 + rest) is None
-    title = split_docstring("A longer title\n==============" + rest)
-    assert title == ("A longer title", PROSE.format("it"))
-
-
-def test_duplicates_are_found_up_to_case_and_white_space() -> None:
-    first = Docstring("a", "a.f", "Do the thing.", "Some text")
-    rest = [
-        Docstring("a", "a.g", "do  THE thing.", "Other text"),
-        Docstring("a", "a.h", "Do something else.", "some\n  text"),
-        Docstring("a", "a.f", "Third.", "Third text"),
-        Docstring("b", "b.f", "Fourth.", "Fourth text"),
-    ]
-    assert drop_duplicates([first, *rest]) == [first, rest[3]]
+    prose = PROSE.format("it")
+    assert split_docstring(f"Two words\n\n{prose}") is None
+    assert split_docstring(f"{'word ' * 65}\n\n{prose}") is None
+    assert split_docstring(f"A title\n======= here\n\n{prose}") is not None
 
 
 def test_the_split_of_a_name_never_changes() -> None:
@@ -160,11 +147,3 @@ def test_the_split_of_a_name_never_changes() -> None:
     assert split_of("math.cos") == "test"
     assert split_of("numpy.mean") == "dev"
     assert split_of("torch.nn.Linear") == "train"
-
-
-def test_installed_packages_are_found_without_tests() -> None:
-    roots = find_package_roots()
-    assert {STANDARD_LIBRARY, "numpy", "torch", "transformers"} <= set(roots)
-    files = list_source_files({"numpy": roots["numpy"]})
-    assert "numpy.linalg" in {module for _, module, _ in files}
-    assert not any("tests" in path.relative_to(roots["numpy"]).parts for _, _, path in files)

@@ -71,12 +71,8 @@ def test_broken_files_are_refused(
     tmp_path: Path, name: str, lines: Sequence[str], message: str
 ) -> None:
     folder = write_dpr(tmp_path / "dpr")
+    with pytest.raises(ValueError, match="no split 'test'; its splits are nq-test"):
+        load_collection(folder)
     write_lines(folder / name, lines)
     with pytest.raises(ValueError, match=message):
         load_collection(folder, split="nq-test")
-
-
-def test_an_unknown_split_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    folder = write_dpr(tmp_path / "dpr")
-    with pytest.raises(ValueError, match="no split 'test'; its splits are nq-test"):
-        load_collection(folder)

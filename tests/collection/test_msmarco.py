@@ -49,18 +49,15 @@ def test_rocketqas_preparation_is_read_with_its_titles(tmp_path: Path) -> None:
     assert small.queries == {"7": "who said yes?"}
 
 
-def test_titles_in_another_order_are_refused(tmp_path: Path) -> None:
+def test_titles_are_read_from_tevatrons_corpus_and_must_have_the_order_of_para_txt(
+    tmp_path: Path,
+) -> None:
+    write_lines(tmp_path / "corpus.tsv", ["0\tT\tfirst", "1\t-\tsecond"])
+    assert load_passages(tmp_path)["title"][:] == ["T", ""]
     write_lines(tmp_path / "para.txt", PASSAGES)
     write_lines(tmp_path / "para.title.txt", ["10\tT", "0\tU"])
     with pytest.raises(ValueError, match="para.title.txt: the title of passage '0' is not in the"):
         load_passages(tmp_path)
-
-
-def test_tevatrons_corpus_has_titles(tmp_path: Path) -> None:
-    write_lines(tmp_path / "corpus.tsv", ["0\tT\tfirst", "1\t-\tsecond"])
-    passages = load_passages(tmp_path)
-    assert passages["title"][:] == ["T", ""]
-    assert passages["text"][:] == ["first", "second"]
 
 
 def test_graded_judgements_of_the_trec_track_have_a_split_of_their_own(tmp_path: Path) -> None:
@@ -103,12 +100,8 @@ def test_broken_files_are_refused(
     tmp_path: Path, name: str, lines: Sequence[str], message: str
 ) -> None:
     folder = write_msmarco(tmp_path / "ms")
+    with pytest.raises(ValueError, match="no split 'test': expected qrels.test.tsv; it holds coll"):
+        load_collection(folder)
     write_lines(folder / name, lines)
     with pytest.raises(ValueError, match=message):
         load_collection(folder, split="dev.small")
-
-
-def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
-    folder = write_msmarco(tmp_path / "ms")
-    with pytest.raises(ValueError, match="no split 'test': expected qrels.test.tsv; it holds coll"):
-        load_collection(folder)

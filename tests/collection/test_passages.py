@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from modeling_condenser.collection import passages
@@ -35,14 +34,6 @@ def test_rows_come_back_in_order_and_memory_mapped(file: Path, passage_cache: Pa
         assert stored[i] == {"_id": f"p{i}", "title": title, "text": f"text {i}"}
     assert {str(feature.dtype) for feature in stored.features.values()} == {"string"}
     assert Path(stored.cache_files[0]["filename"]).is_relative_to(passage_cache)
-
-
-def test_memory_does_not_grow_with_the_passages(file: Path) -> None:
-    many = ((f"p{i}", "", "x" * 10_000) for i in range(20_000))  # 200 MB
-    before = pa.default_memory_pool().max_memory()
-    stored = store_passages(many, files=[file], name="corpus")
-    assert stored.data.nbytes > 200_000_000
-    assert pa.default_memory_pool().max_memory() < before + 50_000_000
 
 
 def test_the_same_files_are_read_once_and_changed_ones_again(file: Path) -> None:
