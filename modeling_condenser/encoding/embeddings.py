@@ -28,7 +28,6 @@ from modeling_condenser.runs.whole_files import whole_file, write_json
 
 VERSION = 1
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
-_SMALLEST_SHARD, _LARGEST_SHARD, _FEWEST_SHARDS = 256, 8192, 16
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
 
 
@@ -65,10 +64,7 @@ class Manifest:
             )
         content = json.loads(file.read_text(encoding="utf-8"))
         if (version := content.get("version")) != VERSION:
-            raise ValueError(
-                f"{file} has version {version}, expected {VERSION}: encode the collection again "
-                "into another folder."
-            )
+            raise ValueError(f"{file} has version {version}, expected {VERSION}: encode again.")
         return cls(**content)
 
     @property
@@ -87,8 +83,8 @@ class Manifest:
 
 
 def default_shard_size(n_passages: int) -> int:
-    """Enough shards to share among workers, each long enough to sort texts by length."""
-    return min(_LARGEST_SHARD, max(_SMALLEST_SHARD, -(-n_passages // _FEWEST_SHARDS)))
+    """At least 16 shards to share among workers, of 256 to 8,192 passages."""
+    return min(8192, max(256, -(-n_passages // 16)))
 
 
 def shard_name(shard: int) -> str:
@@ -101,14 +97,10 @@ def write_shard(folder: Path, shard: int, vectors: np.ndarray) -> None:
 
 
 def write_ids(folder: Path, ids: pa.Array) -> None:
-    """Write ids, checked; sorting them takes about 40 bytes of memory per id."""
-    if ids.null_count:
-        raise ValueError(f"{ids.null_count} passages have no id: give each one an id.")
-    ordered = ids.take(pc.sort_indices(ids))
-    is_double = pc.equal(ordered[1:], ordered[:-1])
-    if pc.any(is_double).as_py():
-        double = ordered[pc.index(is_double, True).as_py()]
-        raise ValueError(f"Several passages have the id {str(double)!r}: give each its own id.")
+    """Write ids, which must be unique."""
+    n_ids = pc.count_distinct(ids).as_py()
+    if n_ids < len(ids) or ids.null_count:
+        raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
     batch = pa.record_batch([ids], names=["_id"])
     with whole_file(folder / IDS_FILE) as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
@@ -164,7 +156,6 @@ class Embeddings:
         """The ids in the order of the rows, mapped into memory."""
         with pa.memory_map(str(self.folder / IDS_FILE)) as source:
             column = pa.ipc.open_file(source).read_all()["_id"]
-        # Earlier versions wrote several batches.
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def ids(self, rows: np.ndarray) -> list[str]:
@@ -225,8 +216,6 @@ def write_embeddings(
     *,
     shard_size: int | None = None,
     retriever_fingerprint: str = "",
-    contract: Mapping[str, Any] | None = None,
-    passages_fingerprint: str = "",
 ) -> Embeddings:
     """Write a complete folder of embeddings from an array.
 
@@ -236,17 +225,14 @@ def write_embeddings(
         passage_ids: N unique ids.
         shard_size: rows of a shard; by default it depends on N.
         retriever_fingerprint: see `Manifest`.
-        contract: see `Manifest`.
-        passages_fingerprint: see `Manifest`.
     """
     folder = Path(folder)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name a new folder.")
+    _check_empty(folder)
     check_vectors(vectors, len(passage_ids))
     manifest = Manifest(
         retriever=retriever_fingerprint,
-        contract=contract or {},
-        passages=passages_fingerprint,
+        contract={},
+        passages="",
         n_passages=len(vectors),
         dimension=vectors.shape[1],
         shard_size=shard_size or default_shard_size(len(vectors)),
@@ -258,6 +244,11 @@ def write_embeddings(
         write_shard(folder, shard, vectors[rows.start : rows.stop])
     write_json(folder / MANIFEST_FILE, asdict(manifest))
     return Embeddings.open(folder)
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name a new folder.")
 
 
 def check_vectors(vectors: np.ndarray, n_ids: int) -> None:
@@ -295,24 +286,21 @@ def write_table(
         columns `id` (string) and `embedding` (list of D float32).
     """
     folder, manifest = Path(folder), embeddings.manifest
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name a new folder for the table.")
+    _check_empty(folder)
     features = {"id": Value("string"), "embedding": List(Value("float32"), manifest.dimension)}
     if passages is not None:
         features |= {"title": Value("string"), "text": Value("string")}
     schema = Features(features).arrow_schema
-    n_shards = manifest.n_shards
     per_file = max(1, _BYTES_A_TABLE // (4 * manifest.dimension * manifest.shard_size))
-    n_files = -(-n_shards // per_file)
-    names = [f"data-{i:05d}-of-{n_files:05d}.parquet" for i in range(n_files)]
-    bar = tqdm(total=n_shards, desc="table", unit="shard", disable=not progress)
-    with whole_folder(folder) as partial, bar:
-        for first, name in zip(range(0, n_shards, per_file), names, strict=True):
+    firsts = range(0, manifest.n_shards, per_file)
+    names = [f"data-{i:05d}-of-{len(firsts):05d}.parquet" for i in range(len(firsts))]
+    files = tqdm(zip(firsts, names, strict=True), "table", len(names), disable=not progress)
+    with whole_folder(folder) as partial:
+        for first, name in files:
             # Vectors rarely repeat, so a dictionary would only cost time.
             with pq.ParquetWriter(partial / name, schema, use_dictionary=False) as writer:
-                for shard in range(first, min(first + per_file, n_shards)):
+                for shard in range(first, min(first + per_file, manifest.n_shards)):
                     writer.write_table(_as_table(embeddings, passages, shard, schema))
-                    bar.update()
     return [folder / name for name in names]
 
 
@@ -326,10 +314,10 @@ def _as_table(
     columns = {"id": ids.cast(pa.string()), "embedding": vectors}
     if passages is not None:
         texts = passages[rows.start : rows.stop]
-        if len(passages) != embeddings.n_passages or list(texts["_id"]) != ids.to_pylist():
+        if list(texts["_id"]) != ids.to_pylist():
             raise ValueError(
-                f"The passages in rows {rows.start} to {rows.stop - 1} have other ids than the "
-                "embeddings: pass the encoded passages, in their order."
+                f"Passages {rows.start} to {rows.stop - 1} have other ids than the embeddings: "
+                "pass the encoded passages, in their order."
             )
         columns |= {"title": texts["title"], "text": texts["text"]}
     return pa.table(columns, schema=schema)

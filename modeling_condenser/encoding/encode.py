@@ -1,8 +1,7 @@
-"""Encode a collection into a folder of embeddings, in shards that survive a killed process.
+"""Encode a collection into a folder of embeddings; after a kill, only its missing shards.
 
-A finished shard is a finished file, so the same call after a kill encodes the missing shards only.
-Work is split in two ways: rank r of torchrun or `accelerate launch` encodes the shards i with
-i % WORLD_SIZE == r; otherwise this process starts a worker for each further device.
+Rank r of torchrun or `accelerate launch` encodes the shards i with i % WORLD_SIZE == r. Without a
+launcher, this process starts a worker for each further device.
 """
 
 import logging
@@ -120,8 +119,6 @@ def _describe(retriever: Retriever, passages: Dataset, shard_size: int | None) -
             f"Got {len(passages)} passages with the columns {', '.join(passages.column_names)}; "
             "expected at least one, with _id, title and text."
         )
-    if shard_size is not None and shard_size < 1:
-        raise ValueError(f"shard_size is {shard_size}, expected at least 1.")
     return Manifest(
         retriever=retriever.fingerprint,
         contract=asdict(retriever.contract),
@@ -150,25 +147,16 @@ def _begin(folder: Path, manifest: Manifest, passages: Dataset) -> None:
 
 
 def _check_same(folder: Path, there: Manifest, now: Manifest) -> None:
-    """Raise unless a folder's vectors are those that would be made now."""
-    before, after = (
-        {
-            **{f"contract {name}": value for name, value in manifest.contract.items()},
-            "dtype": manifest.computation.get("dtype", "float32"),
-            "shard_size": manifest.shard_size,
-            "fingerprint of the passages": manifest.passages[:12],
-            "fingerprint of the model": manifest.retriever[:12],
-        }
-        for manifest in (there, now)
-    )
-    differences = [
-        f"{name} is {before.get(name)!r} there and {after[name]!r} now"
-        for name in after
-        if before.get(name) != after[name]
+    """Raise a ValueError unless a folder's vectors are those that would be made now."""
+    before, after = ({**asdict(m), **m.contract, **m.computation} for m in (there, now))
+    changed = [
+        f"{name} is {before[name]!r} there and {after[name]!r} now"
+        for name in (*now.contract, "dtype", "shard_size", "passages", "retriever")
+        if before.get(name, after[name]) != after[name]
     ]
-    if differences:
+    if changed:
         raise ValueError(
-            f"{folder} holds other embeddings: {'; '.join(differences)}. Choose another folder, or "
+            f"{folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, or "
             "remove this one to encode again."
         )
 

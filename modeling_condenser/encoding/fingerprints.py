@@ -1,7 +1,7 @@
 """Fingerprints of models, so that stored vectors and runs are only reused for the same model.
 
-A model keeps its fingerprint in another folder, with another card, and after other versions of the
-libraries saved it again.
+A model keeps its fingerprint in another folder, with another card, and when another version of a
+library saves it again.
 """
 
 import hashlib

@@ -1,12 +1,9 @@
 """Open any encoder as sentence-transformers modules with its encoding contract.
 
-Three kinds of folders hold an encoder:
-
 encoding_contract.json   an export of this package: the contract says everything
 modules.json             a sentence-transformers model: the contract is read from its files
-config.json alone        a plain encoder: the caller must state the pooling
-
-Missing information is never guessed, because a wrong pooling gives vectors that look right.
+config.json alone        a plain encoder: the caller must state the pooling, because a wrong one
+                         gives vectors that look right
 """
 
 import dataclasses
@@ -18,7 +15,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
-from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel
 
 from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
@@ -113,11 +110,10 @@ def _open(
         transformer = _open_transformer(folder)
         contract = _make_contract(folder, transformer, stated)
         return _with_pooling(transformer, contract, device), contract
-    inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-    hint = f" Did you mean {inner[0]}?" if inner else ""
+    inner = [str(file.parent) for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
     raise FileNotFoundError(
         f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} in "
-        f"it.{hint}"
+        f"it. Did you mean {', '.join(inner) or 'another folder'}?"
     )
 
 
@@ -154,10 +150,10 @@ def _contract_of_modules(
     _check_transformer(folder / next(iter(module_paths(folder))), model[0])
     if stated.get("pooling") not in (None, _pooling_of_modules(model)):
         _replace_pooling(folder, model, stated["pooling"])
-    prompts = [model.prompts.get(name) for name in _PASSAGE_PROMPTS]
+    prompts = model.prompts
     found = {
-        "query_prompt": model.prompts.get("query") or "",
-        "passage_prompt": next(filter(None, prompts), ""),
+        "query_prompt": prompts.get("query") or "",
+        "passage_prompt": next(filter(None, map(prompts.get, _PASSAGE_PROMPTS)), ""),
         "similarity": stated.get("similarity") or _similarity_of_modules(folder, model),
         "pooling": _pooling_of_modules(model),
     }
@@ -167,36 +163,24 @@ def _contract_of_modules(
 def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> EncodingContract:
     """Complete what was found by the limits of tokenizer, module and positions."""
     tokenizer = transformer.tokenizer
-    limits = (tokenizer.model_max_length, n_positions(transformer.model))
-    lengths = {
-        name: [length for length in (own, *limits) if length and length < _UNLIMITED]
-        for name, own in (
-            ("query_max_length", getattr(transformer, "query_length", None)),
-            ("passage_max_length", getattr(transformer, "document_length", None)),
-        )
-    }
-    fields = {
-        "token_type_ids": "token_type_ids" in tokenizer.model_input_names,
-        **{name: min(known) for name, known in lengths.items() if known},
-        **found,
-    }
-    if not lengths.keys() <= fields.keys():
-        raise ValueError(
-            f"{folder} does not limit the length of texts: state query_max_length and "
-            "passage_max_length in tokens, e.g. 512."
-        )
+    fields = {"token_type_ids": "token_type_ids" in tokenizer.model_input_names, **found}
+    for name, own in (
+        ("query_max_length", getattr(transformer, "query_length", None)),
+        ("passage_max_length", getattr(transformer, "document_length", None)),
+    ):
+        limits = (own, tokenizer.model_max_length, n_positions(transformer.model))
+        known = [limit for limit in limits if limit and limit < _UNLIMITED]
+        if name not in found and not known:
+            raise ValueError(
+                f"{folder} does not limit the length of texts: state {name}, e.g. 512."
+            )
+        fields.setdefault(name, min(known, default=None))
     return EncodingContract(**fields)
 
 
 def _check_transformer(folder: Path, transformer: Any) -> None:
     """Check a model's first module, and that no weights of its encoder are missing."""
-    is_plain = (
-        isinstance(transformer, Transformer)
-        and isinstance(transformer.processor, PreTrainedTokenizerBase)
-        and set(transformer.modality_config) == {"text"}
-        and not transformer.processing_kwargs
-    )
-    if not is_plain:
+    if not isinstance(transformer, Transformer) or set(transformer.modality_config) != {"text"}:
         raise ValueError(
             f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
             "for text only. Encode with sentence-transformers itself, and search the arrays with "
@@ -252,10 +236,9 @@ def _similarity_of_modules(folder: Path, model: SentenceTransformer) -> str:
     if name is None and isinstance(model[-1], Normalize):
         return "cosine"
     if name not in get_args(Similarity):
-        problem = f"uses the similarity {name!r}" if name else "does not state its similarity"
         raise ValueError(
-            f"{folder} {problem}: state one of {_names('similarity')}, e.g. similarity=dot. Its "
-            "model card says which one it was trained for."
+            f"{folder} states the similarity {name}: state one of {_names('similarity')}, e.g. "
+            "similarity=dot, for which it was trained according to its card."
         )
     return str(name)
 

@@ -1,8 +1,7 @@
 """Let an encoder take packed batches: all texts of a batch in one row, without padding.
 
-Attention stays within each text (`packing.py`). If only CLS is pooled, the last layer
-computes queries, output projection and feed-forward for CLS alone, which saves about a sixth of
-the time of a four-layer BERT. The vectors equal those of padded batches, which still work.
+Attention stays within each text (`packing.py`). If only CLS is pooled, the last layer computes
+queries, output projection and feed-forward for CLS alone. Vectors equal those of padded batches.
 """
 
 from functools import partial
@@ -29,18 +28,21 @@ def use_packing(model: SentenceTransformer) -> bool:
     """Make a model accept `packed_batches`; return False, without a change, if it cannot."""
     transformer: Any = model[0]
     encoder: Any = transformer.model
-    if not _can_pack(transformer) or not _modules_read_packed(model):
+    if not _encoder_can_pack(transformer) or not _modules_can_read(model):
         return False
     encoder.set_attn_implementation(PACKED)
     # On the module, because it calls the encoder's `forward` directly, which skips hooks.
     transformer.register_forward_pre_hook(partial(_offset_positions, OffsetPositions(encoder)))
-    if _reads_cls_only(model) and (layer := _last_layer(encoder)) is not None:
+    pooling: Any = model[1]
+    # Without the prompt, sentence-transformers pools the first token after the prompt.
+    is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
+    if is_cls and (layer := _last_layer(encoder)) is not None:
         layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
         transformer.register_forward_hook(_rename_cls)
     return True
 
 
-def _can_pack(transformer: Any) -> bool:
+def _encoder_can_pack(transformer: Any) -> bool:
     """Whether this is a known bidirectional encoder that uses torch's own attention."""
     encoder = transformer.model
     return (
@@ -52,29 +54,20 @@ def _can_pack(transformer: Any) -> bool:
     )
 
 
-def _modules_read_packed(model: SentenceTransformer) -> bool:
+def _modules_can_read(model: SentenceTransformer) -> bool:
     """Whether a pooling follows the encoder, and after it only modules that read its vector."""
-    transformer: Any = model[0]
-    pooling, following = (model[1] if len(model) > 1 else None), list(model)[2:]
+    transformer, *following = model
+    source: Any = transformer.modality_config["text"]  # type: ignore[union-attr]
     return (
-        isinstance(pooling, Pooling)
-        and all(_reads_the_vector(module) for module in following)
-        and transformer.modality_config["text"]["method"] == "forward"
-        and transformer.modality_config["text"]["method_output_name"] == "last_hidden_state"
-        and not transformer.model.config.output_hidden_states
+        isinstance(next(iter(following), None), Pooling)
+        and all(
+            isinstance(module, Normalize)
+            or (isinstance(module, Dense) and module.module_input_name == "sentence_embedding")
+            for module in following[1:]
+        )
+        and (source["method"], source["method_output_name"]) == ("forward", "last_hidden_state")
+        and not transformer.model.config.output_hidden_states  # type: ignore[union-attr]
     )
-
-
-def _reads_the_vector(module: nn.Module) -> bool:
-    if isinstance(module, Dense):
-        return module.module_input_name == "sentence_embedding"
-    return isinstance(module, Normalize)
-
-
-def _reads_cls_only(model: SentenceTransformer) -> bool:
-    pooling: Any = model[1]
-    # Without the prompt, sentence-transformers pools the first token after the prompt.
-    return pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
 
 
 def _last_layer(encoder: nn.Module) -> nn.Module | None:

@@ -1,8 +1,7 @@
 """Tokenize texts and group them by length into batches within a budget of tokens.
 
 Texts of one collection differ in length by a factor of a hundred, so batches of a fixed number of
-texts would be mostly padding. Batches depend on the texts alone, so the same texts get the same
-bits when they are encoded again.
+texts would be mostly padding. Batches depend on the texts alone, so vectors are reproducible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,9 +82,7 @@ def padded_batches(
     max_length: int,
     multiple: int = 1,
 ) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Make padded batches of all texts; see `plan_batches`.
-
-    Lengths are rounded up to a multiple of `multiple`, but not beyond `max_length`.
+    """Make padded batches; their length is a multiple of `multiple`, but at most `max_length`.
 
     Yields:
         The rows of a batch, (B,) int64, and its `input_ids`, `attention_mask` and, if the texts
@@ -95,10 +92,9 @@ def padded_batches(
         lengths = texts.lengths[rows]
         longest = min(_round_up(int(lengths.max()), multiple), max_length)
         places = np.arange(longest)
+        mask = places < lengths[:, None]  # (B, T)
         if tokenizer.padding_side == "left":
-            mask = places >= longest - lengths[:, None]  # (B, T)
-        else:
-            mask = places < lengths[:, None]  # (B, T)
+            mask = mask[:, ::-1]
         batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
         for name, (tokens, padding) in texts.columns(rows, tokenizer).items():
             filled = np.full(mask.shape, padding, dtype=np.int64)  # (B, T)
@@ -116,46 +112,42 @@ def packed_batches(
         The rows of a batch, (B,) int64, and the model's inputs from `lay_end_to_end`. A filler,
         which rounds the row up to `PACK_MULTIPLE` tokens, counts as one more text.
     """
-    for rows in plan_packed_batches(texts.lengths, token_budget=token_budget):
+    plan = plan_batches(
+        texts.lengths, token_budget=token_budget, multiple=PACK_MULTIPLE, packed=True
+    )
+    for rows in plan:
         yield rows, lay_end_to_end(texts.lengths[rows], texts.columns(rows, tokenizer))
 
 
-def plan_batches(lengths: np.ndarray, *, token_budget: int, multiple: int = 1) -> list[np.ndarray]:
-    """Group texts of similar length into padded batches.
+def plan_batches(
+    lengths: np.ndarray, *, token_budget: int, multiple: int = 1, packed: bool = False
+) -> list[np.ndarray]:
+    """Group texts of similar length into batches.
 
     Args:
         lengths: tokens of each of N texts, (N,) integers.
-        token_budget: the most tokens in a batch, counting padding. A longer text gets a batch of
-            its own.
-        multiple: lengths are rounded up to a multiple of this.
+        token_budget: the most tokens in a batch, counting padding or the filler. A longer text gets
+            a batch of its own.
+        multiple: the length of the row or rows is rounded up to a multiple of this.
+        packed: whether the texts of a batch stand in one row.
 
     Returns:
         The rows of each batch, (B,) int64, the longest texts first, so that a batch that does not
         fit into memory fails at the start.
     """
     order = np.argsort(-lengths, kind="stable")
+    room = token_budget - token_budget % multiple or token_budget
+    ends = np.cumsum(lengths[order])
     batches, first = [], 0
     while first < len(order):
-        longest = _round_up(max(int(lengths[order[first]]), 1), multiple)
-        last = first + max(token_budget // longest, 1)
+        longest = int(lengths[order[first]])
+        if packed:
+            last = int(np.searchsorted(ends, ends[first] - longest + room, side="right"))
+        else:
+            last = first + token_budget // max(_round_up(longest, multiple), 1)
+        last = max(last, first + 1)
         batches.append(order[first:last])
         first = last
-    return batches
-
-
-def plan_packed_batches(lengths: np.ndarray, *, token_budget: int) -> list[np.ndarray]:
-    """Group texts of similar length into packed batches, as `plan_batches` does for padded ones.
-
-    The budget counts the filler, unless it is below `PACK_MULTIPLE`.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    room = token_budget - token_budget % PACK_MULTIPLE or token_budget
-    ends = np.cumsum(lengths[order])
-    batches, first, before = [], 0, 0
-    while first < len(order):
-        last = max(int(np.searchsorted(ends, before + room, side="right")), first + 1)
-        batches.append(order[first:last])
-        first, before = last, int(ends[last - 1])
     return batches
 
 

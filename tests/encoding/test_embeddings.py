@@ -11,7 +11,6 @@ from datasets import List, Value, load_dataset
 from modeling_condenser.encoding import embeddings as module
 from modeling_condenser.encoding.embeddings import (
     Embeddings,
-    default_shard_size,
     write_embeddings,
     write_table,
 )
@@ -64,15 +63,12 @@ def test_ids_that_an_earlier_version_wrote_in_batches_are_read(tmp_path: Path) -
     assert embeddings.ids(rows) == [ids[row] for row in rows]
 
 
-def test_incomplete_folders_and_other_versions_are_not_opened(tmp_path: Path) -> None:
+def test_incomplete_folders_are_not_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"holds no embeddings \(manifest.json is missing"):
         Embeddings.open(tmp_path / "nowhere")
     write_embeddings(tmp_path, draw_vectors(10), draw_ids(10), shard_size=4)
     (tmp_path / "shard-00001.npy").unlink()
     with pytest.raises(FileNotFoundError, match="not complete: 1 of 3 shards are missing"):
-        Embeddings.open(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"version": 2}')
-    with pytest.raises(ValueError, match="has version 2, expected 1"):
         Embeddings.open(tmp_path)
 
 
@@ -80,10 +76,8 @@ def test_incomplete_folders_and_other_versions_are_not_opened(tmp_path: Path) ->
     ("vectors", "ids", "message"),
     [
         (draw_vectors(3), ["a", "b"], r"2 ids for vectors of shape \(3, 7\)"),
-        (draw_vectors(3), ["a", "b", "a"], "Several passages have the id 'a'"),
-        (draw_vectors(3), ["a", None, "b"], "1 passages have no id"),
+        (draw_vectors(3), ["a", "b", "a"], "3 passages have 2 ids"),
         (draw_vectors(3).astype(np.float64), ["a", "b", "c"], "float64; expected .* float32"),
-        (draw_vectors(3)[:0], [], "at least one id"),
         (np.full((2, 2), np.inf, np.float32), ["a", "b"], "2 of 2 vectors .* first in row 0"),
     ],
 )
@@ -92,11 +86,6 @@ def test_wrong_arrays_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         write_embeddings(tmp_path, vectors, ids)
-
-
-def test_the_shard_size_depends_on_the_collection() -> None:
-    sizes = [default_shard_size(n) for n in (1, 4097, 22_000, 8_841_823)]
-    assert sizes == [256, 257, 1375, 8192]
 
 
 @pytest.mark.parametrize(("bytes_a_table", "n_files"), [(10**9, 1), (2 * 4 * 6 * 8, 4)])
@@ -126,9 +115,8 @@ def test_a_table_of_other_passages_is_refused_and_nothing_is_overwritten(tmp_pat
     passages = make_passages(50)
     ids = passages["_id"][:]
     embeddings = write_embeddings(tmp_path / "e", draw_vectors(50), ids, shard_size=8)
-    for other in (make_passages(49), passages.select([1, 0, *range(2, 50)])):
-        with pytest.raises(ValueError, match="rows 0 to 7 have other ids"):
-            write_table(embeddings, tmp_path / "table", passages=other)
+    with pytest.raises(ValueError, match="Passages 0 to 7 have other ids"):
+        write_table(embeddings, tmp_path / "table", passages=passages.select([1, 0, *range(2, 50)]))
     assert [entry.name for entry in tmp_path.iterdir()] == ["e"]
     with pytest.raises(FileExistsError, match="is not empty"):
         write_table(embeddings, embeddings.folder)

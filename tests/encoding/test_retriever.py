@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from tokenizers import processors
@@ -155,16 +154,13 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
     assert np.abs(bare - queries).max() > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("modes", "name"), [("weightedmean", "weightedmean"), (("cls", "mean"), "cls+mean")]
-)
-def test_poolings_outside_the_contract_work_and_are_named(
-    modes: object, name: str, bert_folder: Path, tmp_path: Path
+def test_a_pooling_outside_the_contract_works_and_is_named(
+    bert_folder: Path, tmp_path: Path
 ) -> None:
-    folder = save_pooled(tmp_path / "model", bert_folder, modes)
+    folder = save_pooled(tmp_path / "model", bert_folder, ("cls", "mean"))
     retriever = Retriever(folder)
     expected = SentenceTransformer(str(folder), device="cpu").encode(MIXED)
-    assert (retriever.contract.pooling, retriever.dimension) == (name, expected.shape[1])
+    assert (retriever.contract.pooling, retriever.dimension) == ("cls+mean", expected.shape[1])
     np.testing.assert_allclose(retriever.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
 
 
@@ -286,7 +282,7 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(
         retriever.model[0].model.get_input_embeddings().weight[token] = float("nan")
     monkeypatch.setattr(encoding, "WINDOW", 4)
     some = ["Why?"] * 6 + ["A volcano.", "Why?", "volcano " * 20]
-    with pytest.raises(ValueError, match="vector of row 6 .*NaN.*'A volcano.'.*weights"):
+    with pytest.raises(ValueError, match="vector of row 6 .*NaN.*weights"):
         retriever.encode_passages(as_passages(some))
     assert np.isfinite(retriever.encode_queries(["Why?"])).all()
 
@@ -301,28 +297,13 @@ def test_wrong_texts_are_refused(
         retriever.encode_queries("Why?")
     with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
         retriever.encode_passages(as_passages(["a", None]))
-    with pytest.raises(ValueError, match="columns _id, text; expected title and text"):
-        retriever.encode_passages(Dataset.from_dict({"_id": ["a"], "text": ["b"]}))
     nothing = processors.TemplateProcessing(single="$A", special_tokens=[])
     folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, nothing)
     with pytest.raises(ValueError, match="Row 1 has no tokens"):
         Retriever(folder, pooling="mean").encode_queries(["Why?", ""])
-    with pytest.raises(ValueError, match="token_budget is 0, expected at least 1"):
-        Retriever(bert_folder, pooling="cls", token_budget=0)
     euclidean = Retriever(bert_folder, pooling="cls", similarity="euclidean")
     with pytest.raises(ValueError, match="compares by Euclidean distance"):
         euclidean.search(["a"], ["b"])
-
-
-def test_a_batch_that_does_not_fit_into_memory_names_the_budget(
-    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(retriever.model, "forward", fail)
-    with pytest.raises(MemoryError, match="batch of 128 tokens.*below 2048"):
-        retriever.encode_queries([LONG * 9, "Why?"])
 
 
 @pytest.mark.gpu

@@ -15,7 +15,6 @@ from modeling_condenser.encoding.token_batches import (
     packed_batches,
     padded_batches,
     plan_batches,
-    plan_packed_batches,
     tokenize_texts,
 )
 from tests.encoding.encoders import MIXED
@@ -55,22 +54,22 @@ def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order() -> 
     assert [rows.tolist() for rows in batches] == [[1], [4], [3, 0], [2, 6, 5]]
     rounded = plan_batches(np.array([9, 9, 9, 9, 3]), token_budget=32, multiple=8)
     assert [rows.tolist() for rows in rounded] == [[0, 1], [2, 3], [4]]
-    packed = plan_packed_batches(10 * lengths, token_budget=128)
+    packed = plan_batches(10 * lengths, token_budget=128, multiple=64, packed=True)
     assert [rows.tolist() for rows in packed] == [[1], [4], [3, 0, 2], [6, 5]]
 
 
-@pytest.mark.parametrize("plan", [plan_batches, plan_packed_batches])
-def test_a_text_beyond_the_budget_is_a_batch_of_its_own(plan: Any) -> None:
-    batches = plan(np.array([2, 50, 2, 60]), token_budget=4)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_text_beyond_the_budget_is_a_batch_of_its_own(packed: bool) -> None:
+    batches = plan_batches(np.array([2, 50, 2, 60]), token_budget=4, packed=packed)
     assert [rows.tolist() for rows in batches] == [[3], [1], [0, 2]]
-    assert plan(np.array([], dtype=np.int64), token_budget=10) == []
+    assert plan_batches(np.array([], dtype=np.int64), token_budget=10, packed=packed) == []
 
 
 @pytest.mark.parametrize("budget", [100, 257, 4000, 10**9])
 def test_a_batch_keeps_to_the_budget_and_takes_what_fits(budget: int) -> None:
     lengths = np.random.default_rng(0).integers(1, 65, size=500)
     padded = plan_batches(lengths, token_budget=budget)
-    packed = plan_packed_batches(lengths, token_budget=budget)
+    packed = plan_batches(lengths, token_budget=budget, multiple=64, packed=True)
     for batches in (padded, packed):
         assert sorted(np.concatenate(batches).tolist()) == list(range(500))
     for rows in padded[:-1]:  # one more text, which is no longer, would not have fitted

@@ -32,9 +32,7 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
     ids = [f"p{i:04d}" for i in np.random.default_rng(1).permutation(N)]
     folder = tmp_path_factory.mktemp("embeddings") / "wiki"
     vectors = make_clusters(N, seed=2)
-    return write_embeddings(
-        folder, vectors, ids, shard_size=400, retriever_fingerprint="a", passages_fingerprint="p"
-    )
+    return write_embeddings(folder, vectors, ids, shard_size=400, retriever_fingerprint="a")
 
 
 @pytest.fixture(scope="module")
