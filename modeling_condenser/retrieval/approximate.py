@@ -46,8 +46,7 @@ def build_approximate(
 ) -> "ApproximateIndex":
     """Build and save an index, or open it if the folder already holds it.
 
-    The seed selects the vectors for training: 64 for each cell of an inverted file, and at least
-    65,536.
+    The seed selects the vectors that the index is trained on.
 
     Raises:
         ValueError: faiss cannot make the index, or the folder holds another one.
@@ -68,8 +67,7 @@ def build_approximate(
     changed = {name for name, value in identity.items() if opened.identity.get(name) != value}
     if changed:
         raise ValueError(
-            f"{folder} holds an index with another {', '.join(sorted(changed))}: name another "
-            "folder, or remove this one to build the index again."
+            f"{folder} holds an index with another {', '.join(sorted(changed))}: remove the folder."
         )
     return opened
 
@@ -109,21 +107,13 @@ class ApproximateIndex:
         self, folder: str | Path, embeddings: Embeddings, *, parameters: str | None = None
     ) -> None:
         self.folder, self.embeddings = Path(folder), embeddings
-        file = self.folder / IDENTITY_FILE
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"{folder} holds no index ({IDENTITY_FILE} is missing): name another folder."
-            )
-        self.identity = json.loads(file.read_text())
+        self.identity = json.loads((self.folder / IDENTITY_FILE).read_text())
         with _faiss_errors(f"{self.folder / INDEX_FILE} cannot be read"):
             self.index = faiss.read_index(str(self.folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
         manifest = embeddings.manifest
         made_from = (self.identity["retriever"], self.identity["passages"], self.index.ntotal)
         if made_from != (manifest.retriever, manifest.passages, manifest.n_passages):
-            raise ValueError(
-                f"{folder} holds an index of other embeddings: name another folder, or remove it "
-                "to build the index again."
-            )
+            raise ValueError(f"{folder} holds an index of other embeddings: remove this folder.")
         if parameters:
             factory = self.identity["factory"]
             with _faiss_errors(f"{factory!r} does not have the parameters {parameters!r}"):

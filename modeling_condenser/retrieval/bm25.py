@@ -8,7 +8,6 @@ published figures differ a little from those of a preset here.
 import json
 import logging
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
 import bm25s
@@ -142,11 +141,9 @@ def read_settings(
 ) -> tuple[float, float]:
     """The k1 and b of a preset, or those given, with defaults."""
     if preset is not None and (preset not in PRESETS or (k1, b) != (None, None)):
-        nearest = get_close_matches(preset, PRESETS, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest and preset not in PRESETS else ""
         raise ValueError(
             f"Got the BM25 preset {preset!r} with k1={k1} and b={b}: expected one of "
-            f"{', '.join(PRESETS)}, or the two numbers.{hint}"
+            f"{', '.join(PRESETS)}, or the two numbers."
         )
     default_k1, default_b = PRESETS[preset or "default"]
     k1, b = default_k1 if k1 is None else k1, default_b if b is None else b

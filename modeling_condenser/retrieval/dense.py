@@ -1,21 +1,16 @@
-"""Dense search: encode a collection with a retriever, then search it exactly or by an index.
-
-Importing this module does not import torch.
-"""
+"""Dense search of a collection's embeddings, exactly or by an index; this imports no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
 
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.fingerprints import Dtype
 
-from .approximate import ApproximateIndex, build_approximate, recall_against_exact
+from .approximate import ApproximateIndex, recall_against_exact
 from .exact import search_exact
 from .runs import Run
 
@@ -23,7 +18,7 @@ if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
 EXACT = "Flat"
-EMBEDDINGS_FOLDER, INDEX_FOLDER = "embeddings", "index"
+EMBEDDINGS_FOLDER = "embeddings"
 
 
 @dataclass(frozen=True)
@@ -97,37 +92,3 @@ class DenseSearcher:
             "recall_against_exact": recall_against_exact(found, exact, depth=depth),
             "recall_queries": len(sample),
         }
-
-
-def open_dense(
-    retriever: "Retriever",
-    passages: Dataset,
-    folder: Path,
-    *,
-    embeddings: Path | None,
-    settings: SearchSettings,
-    progress: bool,
-) -> DenseSearcher:
-    """Encode a collection, or open its embeddings, and build an index if the settings name one."""
-    from modeling_condenser.encoding.encode import encode_collection
-
-    retriever.check_inner_product()
-    vectors = encode_collection(
-        retriever,
-        passages,
-        embeddings or folder / EMBEDDINGS_FOLDER,
-        devices=settings.device_list,
-        shard_size=settings.shard_size,
-        progress=progress,
-    )
-    index = None
-    if not settings.is_exact:
-        index = build_approximate(
-            vectors,
-            settings.index,
-            folder / f"{INDEX_FOLDER}-{settings.index.replace(',', '_')}",
-            parameters=settings.search_parameters,
-            seed=settings.index_seed,
-            progress=progress,
-        )
-    return DenseSearcher(retriever, vectors, index, settings, progress)

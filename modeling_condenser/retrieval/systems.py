@@ -22,8 +22,9 @@ from modeling_condenser.encoding.fingerprints import Dtype, fingerprint_files
 from modeling_condenser.repository.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
+from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
-from .dense import SearchSettings, open_dense
+from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _base_name(model: str) -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Answers the queries that a run file has."""
+    """A run that was read from a file."""
 
     run: Run
 
@@ -185,17 +186,34 @@ def open_searcher(
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    Embeddings and index are written to `folder`, where later calls open them again; the embeddings
-    to a folder of their own if one is given. Dense systems search exactly by default.
+    Embeddings (unless they have a folder of their own) and index are written to `folder`, where
+    later calls open them again. Dense systems search exactly by default.
     """
     if system.is_lexical:
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
     if system.is_stored:
         return StoredRun(read_run(system.model))
-    from modeling_condenser.encoding.encode import local_device
+    from modeling_condenser.encoding.encode import encode_collection, local_device
 
     settings = settings or SearchSettings()
     retriever = system.in_dtype(settings.dtype).open(device=local_device(settings.device_list))
-    return open_dense(
-        retriever, passages, folder, embeddings=embeddings, settings=settings, progress=progress
+    retriever.check_inner_product()
+    vectors = encode_collection(
+        retriever,
+        passages,
+        embeddings or folder / EMBEDDINGS_FOLDER,
+        devices=settings.device_list,
+        shard_size=settings.shard_size,
+        progress=progress,
     )
+    index = None
+    if not settings.is_exact:
+        index = build_approximate(
+            vectors,
+            settings.index,
+            folder / f"index-{settings.index.replace(',', '_')}",
+            parameters=settings.search_parameters,
+            seed=settings.index_seed,
+            progress=progress,
+        )
+    return DenseSearcher(retriever, vectors, index, settings, progress)

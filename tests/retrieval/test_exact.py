@@ -32,7 +32,7 @@ def assert_same(run: Run, expected: Run) -> None:
         assert list(run[query_id].values()) == pytest.approx(list(scores.values()), abs=1e-5)
 
 
-@pytest.mark.parametrize("depth", [1, 100, 1000])
+@pytest.mark.parametrize("depth", [100, 1000])
 @pytest.mark.parametrize("n_queries", [3, 30])  # faiss uses another method from 20 on
 def test_search_equals_brute_force_whatever_the_shards(
     n_queries: int, depth: int, tmp_path: Path
@@ -77,8 +77,6 @@ def test_wrong_vectors_are_refused() -> None:
             passages, ids, query_embeddings=queries, query_ids=query_ids, depth=depth
         )
 
-    with pytest.raises(ValueError, match=r"shape \(4, 3\) and type float64; expected .* float32"):
-        search(passages.astype(np.float64), ids)
     with pytest.raises(ValueError, match="1 ids for vectors of shape"):
         search(passages[:2], ["q", "q"])
     with pytest.raises(ValueError, match="Queries have 2 numbers and passages 3"):
