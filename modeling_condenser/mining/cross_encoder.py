@@ -39,7 +39,7 @@ class RelevanceScorer:
         batch_size: int = 64,
         device: str | None = None,
     ) -> None:
-        self.name, self._batch_size = str(model), batch_size
+        self._batch_size = batch_size
         self._model = CrossEncoder(
             str(find_model_folder(model)), max_length=max_length, device=device
         )
@@ -65,14 +65,10 @@ class RelevanceScorer:
             show_progress_bar=False,
         )
         scores = logits.astype(np.float64)  # (N,) or (N, 2)
-        if scores.ndim == 2:
-            scores = scores[:, 1] - scores[:, 0]
-        if not np.isfinite(scores).all():
-            raise ValueError(f"{self.name} gives scores that are not finite: use another model.")
-        return scores
+        return scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
 
-    @staticmethod
-    def probability(score: float) -> float:
-        """The probability, from 0 to 1, that a score means."""
-        # Written with tanh, the logistic function does not overflow.
-        return 0.5 * (1.0 + float(np.tanh(score / 2.0)))
+
+def probability(score: float) -> float:
+    """The probability, from 0 to 1, that a score means."""
+    # Written with tanh, the logistic function does not overflow.
+    return 0.5 * (1.0 + float(np.tanh(score / 2.0)))

@@ -4,9 +4,8 @@
     examples.jsonl    on request, texts, one line for each query and positive
     recipe.yaml, run.json
 
-Queries are mined in windows, so memory does not grow with their number beyond the texts and
-judgements of the collection. Each finished window is a file; an interrupted command resumes with
-the first one that is missing.
+Queries are mined in windows, which bounds memory. Each finished window is a file; an interrupted
+command resumes with the missing ones.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from modeling_condenser.collection.collection import (
 )
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
@@ -40,7 +39,6 @@ from .hard_negatives import judged_positives, read_hard_negatives
 from .miner import TEXT_FILTERS, Miner
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
-from .run_file import RunFile
 
 logger = logging.getLogger(__name__)
 
@@ -116,20 +114,17 @@ def mine(
     }
     claim_run_folder(folder, claimed)
 
-    def open_miner() -> Miner:
-        work_folder = Path(recipe.work_folder or folder / SEARCH_FOLDER)
-        passages = loaded.passages
-        searcher: Searcher
-        if parsed.is_stored:
-            searcher = RunFile(parsed.model, loaded.queries)
-        else:
-            searcher = open_searcher(
-                parsed, passages, work_folder, settings=search, progress=progress
-            )
-        index = PassageIndex(passages, progress=progress)
-        return Miner(recipe, loaded, searcher, index, scorer=scorer)
-
-    counts = _mine_windows(recipe, query_ids, open_miner, identity=identity, progress=progress)
+    work_folder = Path(recipe.work_folder or folder / SEARCH_FOLDER)
+    searcher = open_searcher(
+        parsed, loaded.passages, work_folder, settings=search, progress=progress
+    )
+    if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(loaded.queries):
+        raise ValueError(
+            f"{parsed.model} has none of the {len(loaded.queries)} queries: use a run of the same "
+            "split."
+        )
+    miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer=scorer)
+    counts = _mine_windows(miner, query_ids, folder, identity=identity, progress=progress)
     facts = {
         "seed": recipe.seed,
         "system": parsed.name,
@@ -166,39 +161,33 @@ def _labelled_queries(recipe: MiningRecipe, collection: Collection) -> list[str]
 
 
 def _mine_windows(
-    recipe: MiningRecipe,
+    miner: Miner,
     query_ids: Sequence[str],
-    open_miner: Callable[[], Miner],
+    folder: Path,
     *,
     identity: Mapping[str, str],
     progress: bool,
 ) -> Counter[str]:
     """Mine the windows that are missing, join all of them, and add up their counts."""
-    folder = Path(recipe.output_dir)
+    size = miner.recipe.queries_per_window
     # Windows of another system or collection have another folder, so they are not used.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     windows = folder / f"windows-{digest}"
     windows.mkdir(exist_ok=True)
-    starts = range(0, len(query_ids), recipe.queries_per_window)
+    starts = range(0, len(query_ids), size)
     files = [windows / f"{start}.json" for start in starts]
-    miner = None
-    with tqdm(total=len(query_ids), desc="mining", unit="query", disable=not progress) as bar:
-        for start, file in zip(starts, files, strict=True):
-            part = query_ids[start : start + recipe.queries_per_window]
-            if not file.is_file():
-                miner = miner or open_miner()
-                mined, counted = miner.mine(part)
-                lines = "".join(entry.line() for entry in mined)
-                write_json(file, {"counts": counted, "lines": lines})
-            bar.update(len(part))
+    missing = [start for start, file in zip(starts, files, strict=True) if not file.is_file()]
+    for start in tqdm(missing, desc="mining", unit="window", disable=not progress):
+        mined, counted = miner.mine(query_ids[start : start + size])
+        lines = "".join(entry.line() for entry in mined)
+        write_json(windows / f"{start}.json", {"counts": counted, "lines": lines})
     counts: Counter[str] = Counter()
     with whole_file(folder / NEGATIVES_FILE) as joined:
         for file in files:
             window = json.loads(file.read_text(encoding="utf-8"))
             counts.update(window["counts"])
             joined.write(window["lines"].encode())
-    if recipe.with_text:
-        miner = miner or open_miner()
+    if miner.recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:
             for line in miner.examples(read_hard_negatives(folder / NEGATIVES_FILE)):
                 examples.write(line.encode())

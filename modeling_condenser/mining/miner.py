@@ -1,8 +1,7 @@
 """Mine the hard negatives of some queries: search, filter by rank and score, draw, filter by text.
 
-Reading a passage, and above all scoring it with a cross-encoder, costs far more than finding it. So
-candidates are judged only until a query has enough negatives: for 30 negatives from the first 200
-passages, some 30 are scored and not 200.
+Scoring a passage with a cross-encoder costs far more than finding it, so candidates are judged only
+until a query has enough negatives.
 """
 
 import math
@@ -18,7 +17,7 @@ from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.systems import Searcher
 
 from .candidates import Candidate, draw_order, filter_candidates, to_candidates
-from .cross_encoder import RelevanceScorer
+from .cross_encoder import RelevanceScorer, probability
 from .hard_negatives import HardNegatives, json_line, judged_positives
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
@@ -83,11 +82,12 @@ class Miner:
             if positives[query_id]:
                 orders[query_id] = self._order(query_id, found, positives[query_id], counts)
         selections = select(orders, self._judge, n=recipe.n_negatives, dropped=counts)
-        scores = self._score_positives({query_id: positives[query_id] for query_id in selections})
+        keys = [(query_id, own) for query_id in selections for own in positives[query_id]]
+        scores = dict(zip(keys, self._score(keys), strict=True))
         mined = []
         for query_id, selection in selections.items():
-            own = positives[query_id]
-            mined.append(_record(query_id, own, list(islice(scores, len(own))), selection))
+            own = {positive: scores[query_id, positive] for positive in positives[query_id]}
+            mined.append(_record(query_id, own, selection, has_scores=self.scorer is not None))
             n_found = len(selection.negatives)
             counts["queries"] += 1
             counts["negatives"] += n_found
@@ -129,39 +129,30 @@ class Miner:
         for first in range(0, len(keys), _BATCH_PAIRS):
             batch = keys[first : first + _BATCH_PAIRS]
             texts = self.index.read(passage_id for _, passage_id in batch)
-            rest = []
             for query_id, passage_id in batch:
                 matcher = self._matchers.get(query_id)
                 if matcher is not None and matcher.is_in(texts[passage_id][1]):
                     verdicts[query_id, passage_id] = Verdict(ANSWER)
-                else:
-                    rest.append((query_id, passage_id))
-            scores = self._score(rest, texts)
+            rest = [key for key in batch if key not in verdicts]
+            scores = self._score(rest)
             verdicts |= {key: self._verdict(s) for key, s in zip(rest, scores, strict=True)}
         return [verdicts[key] for key in keys]
 
     def _verdict(self, score: float) -> Verdict:
-        if self.scorer is None:
-            return Verdict()
-        relevance, recipe = self.scorer.probability(score), self.recipe
+        recipe, relevance = self.recipe, probability(score)
         if recipe.positive_above is not None and relevance > recipe.positive_above:
             return Verdict(RELABELLED, score)
         if recipe.negative_below is not None and relevance >= recipe.negative_below:
             return Verdict(CROSS_ENCODER, score)
         return Verdict(None, score)
 
-    def _score(self, keys: Sequence[Key], texts: Mapping[str, tuple[str, str]]) -> list[float]:
+    def _score(self, keys: Sequence[Key]) -> list[float]:
         """The cross-encoder's scores of queries and passages; NaN without one."""
         if self.scorer is None:
             return [math.nan] * len(keys)
+        texts = self.index.read(passage_id for _, passage_id in keys)
         queries = self.collection.queries
         return self.scorer.score([(queries[q], self._join(texts[p])) for q, p in keys]).tolist()
-
-    def _score_positives(self, positives: Mapping[str, Sequence[str]]) -> Iterator[float]:
-        keys = [(query_id, i) for query_id, own in positives.items() for i in own]
-        if self.scorer is None:
-            return iter(())
-        return iter(self._score(keys, self.index.read(passage_id for _, passage_id in keys)))
 
     def _join(self, passage: tuple[str, str]) -> str:
         title, text = passage
@@ -186,22 +177,19 @@ class Miner:
 
 
 def _record(
-    query_id: str, positives: Sequence[str], scores: Sequence[float], chosen: Selection
+    query_id: str, positives: Mapping[str, float], chosen: Selection, *, has_scores: bool
 ) -> HardNegatives:
-    """What was mined for a query; `scores` are the cross-encoder's of the positives, if any."""
-    negatives, relabelled = chosen
-    teacher_scores: dict[str, tuple[float, ...]] = {}
-    if scores:
-        teacher_scores = {
-            "positive_teacher_scores": (*scores, *(c.teacher_score for c in relabelled)),
-            "negative_teacher_scores": tuple(c.teacher_score for c in negatives),
-        }
+    """What was mined for a query; `positives` have the cross-encoder's scores."""
+    negatives = chosen.negatives
+    positives = {**positives, **{c.passage_id: c.teacher_score for c in chosen.relabelled}}
+    own, others = tuple(positives.values()), tuple(c.teacher_score for c in negatives)
     return HardNegatives(
         query_id,
-        positive_ids=(*positives, *(candidate.passage_id for candidate in relabelled)),
+        positive_ids=tuple(positives),
         negative_ids=tuple(candidate.passage_id for candidate in negatives),
         negative_scores=tuple(candidate.score for candidate in negatives),
-        **teacher_scores,
+        positive_teacher_scores=own if has_scores else None,
+        negative_teacher_scores=others if has_scores else None,
     )
 
 
@@ -221,22 +209,21 @@ def select(
         dropped: gets the number of candidates that were dropped for each reason.
     """
     selections = {query_id: Selection([], []) for query_id in orders}
-    done = dict.fromkeys(orders, 0)
-
-    def next_candidates(query_id: str) -> Sequence[Candidate]:
-        """Those to judge in this round; none when the query has all that it can get."""
-        start, n_found = done[query_id], len(selections[query_id].negatives)
-        if n_found == n:
-            return []
-        # At least as many as before, so that there are few rounds and little waste.
-        size = len(orders[query_id]) if n is None else max(n - n_found, start)
-        return orders[query_id][start : start + size]
-
-    while batch := [(query_id, c) for query_id in orders for c in next_candidates(query_id)]:
+    left = dict(orders)
+    while left:
+        batch = []
+        for query_id, order in left.items():
+            n_done, n_found = (
+                len(orders[query_id]) - len(order),
+                len(selections[query_id].negatives),
+            )
+            # At least as many as before, so that there are few rounds and little waste.
+            size = len(order) if n is None else max(n - n_found, n_done)
+            batch += [(query_id, candidate) for candidate in order[:size]]
+            left[query_id] = order[size:]
         verdicts = judge([(query_id, candidate.passage_id) for query_id, candidate in batch])
         for (query_id, candidate), verdict in zip(batch, verdicts, strict=True):
             selection = selections[query_id]
-            done[query_id] += 1
             if len(selection.negatives) == n:
                 continue
             candidate = candidate._replace(teacher_score=verdict.score)
@@ -246,6 +233,7 @@ def select(
             dropped[verdict.reason] += 1
             if verdict.reason == RELABELLED:
                 selection.relabelled.append(candidate)
+        left = {q: order for q, order in left.items() if order and len(selections[q][0]) != n}
     for chosen in (part for selection in selections.values() for part in selection):
         chosen.sort()
     return selections

@@ -1,12 +1,10 @@
-"""Find passages by id, and passages with the same text."""
+"""Find passages by id many times over, and passages with the same text."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from datasets import Dataset
-from tqdm.auto import tqdm
-
-_BATCH_ROWS = 50_000
 
 
 class PassageIndex:
@@ -17,27 +15,21 @@ class PassageIndex:
 
     Args:
         passages: columns `_id` (unique), `title`, `text`; N rows.
-        progress: whether to show a bar.
 
     Attributes:
         content: hashes of the texts (of the titles, where the text is empty), (N,) int64.
     """
 
-    def __init__(self, passages: Dataset, *, progress: bool = True):
+    def __init__(self, passages: Dataset):
         self._passages = passages
-        ids = np.empty(len(passages), dtype=np.int64)
-        self.content = np.empty(len(passages), dtype=np.int64)
+        ids, content = array("q"), array("q")
         table = passages.select_columns(["_id", "title", "text"]).with_format("arrow")
-        with tqdm(
-            total=len(passages), desc="indexing passages", delay=2, disable=not progress
-        ) as bar:
-            for first in range(0, len(passages), _BATCH_ROWS):
-                batch = table[first : first + _BATCH_ROWS].to_pydict()
-                rows = slice(first, first + len(batch["_id"]))
-                pairs = zip(batch["title"], batch["text"], strict=True)
-                ids[rows] = [hash(passage_id) for passage_id in batch["_id"]]
-                self.content[rows] = [hash(text or f"\0{title}") for title, text in pairs]
-                bar.update(len(batch["_id"]))
+        for batch in table.iter(batch_size=50_000):
+            columns = batch.to_pydict()
+            pairs = zip(columns["title"], columns["text"], strict=True)
+            ids.extend(map(hash, columns["_id"]))
+            content.extend(hash(text or f"\0{title}") for title, text in pairs)
+        ids, self.content = np.asarray(ids), np.asarray(content)
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
 

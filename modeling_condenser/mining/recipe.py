@@ -5,16 +5,7 @@ from typing import Literal
 
 from modeling_condenser.collection.dpr import Match
 
-_LEAST = {
-    "first_rank": 1,
-    "n_negatives": 1,
-    "seed": 0,
-    "absolute_margin": 0,
-    "relative_margin": 0,
-    "cross_encoder_max_length": 3,
-    "cross_encoder_batch_size": 1,
-    "queries_per_window": 1,
-}
+_LEAST = {"first_rank": 1, "n_negatives": 1, "absolute_margin": 0, "relative_margin": 0}
 
 
 @dataclass(frozen=True)
@@ -90,13 +81,8 @@ class MiningRecipe:
         if n_ranks < (self.n_negatives or 1):
             raise ValueError(
                 f"first_rank {self.first_rank} and last_rank {self.last_rank} leave {n_ranks} "
-                f"candidates, expected at least {self.n_negatives or 1}: raise last_rank, or lower "
-                "first_rank or n_negatives."
+                f"candidates, expected at least {self.n_negatives or 1}: raise last_rank."
             )
-        for low, high in (("min_score", "max_score"), ("negative_below", "positive_above")):
-            values = getattr(self, low), getattr(self, high)
-            if None not in values and values[0] > values[1]:
-                raise ValueError(f"{low} {values[0]} is larger than {high} {values[1]}: swap them.")
         for name in ("negative_below", "positive_above"):
             value = getattr(self, name)
             if value is not None and self.cross_encoder is None:

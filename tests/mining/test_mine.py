@@ -278,10 +278,8 @@ def test_examples_are_opened_as_a_data_set_and_have_titles(tmp_path, mine_into, 
     ("changes", "message"),
     [
         ({"first_rank": 30, "last_rank": 40}, "leave 11 candidates"),
-        ({"min_score": 2.0, "max_score": 1}, "min_score 2.0 is larger"),
         ({"negative_below": 0.1}, "no cross_encoder"),
         ({"n_negative": 3}, "Did you mean 'n_negatives'"),
-        ({"index": "HNSW32"}, "is not an encoder: remove index"),
         ({"cross_encoder": "/none"}, "'/none'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Parts of the miner: judging in rounds, the index of passages, run files."""
+"""Parts of the miner: judging in rounds, the index of passages."""
 
 import random
 from collections import Counter
@@ -9,9 +9,7 @@ import pytest
 from modeling_condenser.mining.candidates import Candidate
 from modeling_condenser.mining.miner import Verdict, select
 from modeling_condenser.mining.passage_index import PassageIndex
-from modeling_condenser.mining.run_file import RunFile
-from modeling_condenser.retrieval.runs import rank_passages
-from tests.mining.making import make_passages, make_run_file
+from tests.mining.making import make_passages
 
 REASONS = [None, None, "answer", "cross_encoder", "relabelled_as_positive"]
 
@@ -60,8 +58,7 @@ def test_selection_equals_judging_one_candidate_after_another(seed, n):
     assert needed <= len(judged) <= 2 * needed + len(orders)
 
 
-def test_passages_are_found_by_id_and_equal_texts_have_equal_content(monkeypatch):
-    monkeypatch.setattr("modeling_condenser.mining.passage_index._BATCH_ROWS", 2)
+def test_passages_are_found_by_id_and_equal_texts_have_equal_content():
     texts = {"a": "same", "b": "other", "c": "same", "d": "same ", "e": "", "f": "", "g": ""}
     index = PassageIndex(make_passages(texts, titles={"c": "title", "e": "x", "f": "y", "g": "x"}))
     assert index.rows(["g", "a", "d", "g"]).tolist() == [6, 0, 3, 6]
@@ -72,29 +69,3 @@ def test_passages_are_found_by_id_and_equal_texts_have_equal_content(monkeypatch
     assert equal == {("a", "c"), ("e", "g")}  # without a text, the title counts
     with pytest.raises(ValueError, match="no passage 'z'"):
         index.rows(["a", "z"])
-
-
-def test_the_queries_of_a_run_file_are_read_in_any_order(tmp_path):
-    whole = make_run_file(tmp_path / "run")
-    run = RunFile(tmp_path / "run", whole)
-    for depth in (1, 1000):
-        found = run.search(dict.fromkeys(["q22", "q0", "unknown", "q7", "q8"], ""), depth=depth)
-        assert list(found) == ["q22", "q0", "q8"]
-        for query_id, scores in found.items():
-            assert list(scores.items()) == rank_passages(whole[query_id])[:depth]
-
-
-def test_blank_lines_tabs_and_other_alphabets_are_read(tmp_path):
-    content = "\n\nq1\tQ0\tpé\t1\t1.5\tt\r\n\n  q1 Q0 日本 2 1e-3 t\n\nq2 Q0 a 1 -3 t"
-    (tmp_path / "run").write_bytes(content.encode())
-    found = RunFile(tmp_path / "run", ["q1"]).search({"q2": "", "q1": ""}, depth=9)
-    assert found == {"q2": {"a": -3.0}, "q1": {"pé": 1.5, "日本": 0.001}}
-
-
-def test_a_malformed_run_file_is_refused(tmp_path):
-    (tmp_path / "run").write_text("q1 Q0 a 1 2.0 t\nq1 Q0 c 1 nan t\n")
-    with pytest.raises(ValueError, match="the line 'q1 Q0 c 1 nan t' is malformed"):
-        RunFile(tmp_path / "run", ["q1"]).search({"q1": ""}, depth=9)
-    (tmp_path / "run").write_text("q1 Q0 a 1 2 t\nq2 Q0 c 1 2 t\nq1 Q0 d 1 2 t\n")
-    with pytest.raises(ValueError, match="the lines of query 'q1'"):
-        RunFile(tmp_path / "run", ["q1"])
