@@ -1,7 +1,6 @@
 """Open the encoder to fine-tune, with its encoding contract."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +13,7 @@ from transformers import AutoModel
 
 from modeling_condenser.encoding import opening
 from modeling_condenser.encoding.opening import OpenedEncoder
-from modeling_condenser.hub.model_folder import CONFIG_FILE, find_model_folder
+from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.repository.contract import Pooling
 
@@ -33,7 +32,11 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
         changes: fields of `EncodingContract` that complete or override what the encoder says.
     """
     folder = find_model_folder(name)
-    _refuse_condenser(folder)
+    if is_checkpoint(folder):
+        raise ValueError(
+            f"{folder} is a Condenser checkpoint: export its encoder first (condenser export "
+            f"{folder} OUT), and fine-tune OUT."
+        )
     opened = opening.open_encoder(folder, **changes)
     modules: list[Any] = list(opened.model)
     kinds = [type(module) for module in modules]
@@ -54,17 +57,6 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
     pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
     model = SentenceTransformer(modules=[transformer, pooler], device=str(opened.model.device))
     return dataclasses.replace(opened, model=model)
-
-
-def _refuse_condenser(folder: Path) -> None:
-    file = folder / CONFIG_FILE
-    if file.is_file():
-        config = json.loads(file.read_text(encoding="utf-8"))
-        if config.get("model_type") == "condenser":
-            raise ValueError(
-                f"{folder} is a Condenser checkpoint: export its encoder first (condenser export "
-                f"{folder} OUT), and fine-tune OUT."
-            )
 
 
 def _freeze_pooler(folder: Path, encoder: Any) -> None:

@@ -7,19 +7,18 @@ a usable text or negative is left out and counted (`LEFT_OUT`).
 
 import csv
 import glob
-import gzip
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import pandas as pd
-from datasets import Features, Value, load_dataset
+from datasets import load_dataset
 
 from modeling_condenser.collection.passages import file_states
+from modeling_condenser.collection.text_files import open_text, plain_name, read_lines
 from modeling_condenser.repository.contract import EncodingContract
 
 from .recipe import FinetuningRecipe
@@ -32,8 +31,6 @@ BLANK = "rows with a blank text"
 NO_NEGATIVE = "rows without a negative"
 NO_POSITIVE = "questions without a positive passage"
 
-_LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
-_SEPARATORS = {".tsv": "\t", ".csv": ","}
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 _STSB_RANGE = (0.0, 5.0)
 _JSON_CHUNK = 1 << 22  # characters
@@ -67,14 +64,9 @@ def _local_files(pattern: str) -> list[Path]:
 
 
 def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterator[Fields]:
-    """The rows of a file, which is neither copied nor read as a whole."""
-    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
-    is_table = suffix in _SEPARATORS
-    if suffix not in {**_LOADERS, **_SEPARATORS}:
-        raise ValueError(
-            f"{file}: files of type {suffix or 'unknown'} are not supported; supported: "
-            f"{', '.join({**_LOADERS, **_SEPARATORS})}."
-        )
+    """The rows of a file, which is neither copied nor read as a whole; text stays as it stands."""
+    suffix = Path(plain_name(file)).suffix.lower()
+    is_table = suffix in (".tsv", ".csv")
     if isinstance(recipe.columns, list | tuple) and not is_table:
         raise ValueError(
             f"{file}: a list of columns is for .tsv and .csv files without a header; map our names "
@@ -82,62 +74,50 @@ def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterator[Fields]:
         )
     try:
         if recipe.format == "stsb":  # lines of seven fields, and in some lines licences
-            columns = list(range(len(_STSB_COLUMNS)))
-            yield from _stream_table(file, _STSB_COLUMNS, sep="\t", header=None, usecols=columns)
+            for fields in _split_lines(file, "\t"):
+                yield dict(zip(_STSB_COLUMNS, fields, strict=False))
         elif is_table:
-            yield from _read_table(file, recipe.columns, sep=_SEPARATORS[suffix])
+            yield from _read_table(file, recipe.columns, "\t" if suffix == ".tsv" else ",")
         elif suffix == ".json" and _is_array(file):
             yield from _read_array(file)
+        elif suffix in (".json", ".jsonl"):
+            yield from (json.loads(line) for _, line in read_lines(file))
+        elif suffix == ".parquet":
+            yield from load_dataset("parquet", data_files=str(file), split="train", streaming=True)
         else:
-            yield from _stream(_LOADERS[suffix], file)
+            raise ValueError("expected a file of type .jsonl, .json, .tsv, .csv or .parquet.")
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _stream(loader: str, file: Path, **settings: Any) -> Iterable[Fields]:
-    return load_dataset(loader, data_files=str(file), split="train", streaming=True, **settings)
+def _read_table(file: Path, columns: Any, separator: str) -> Iterator[Fields]:
+    rows = _split_lines(file, separator)
+    names = list(columns) if isinstance(columns, list | tuple) else next(rows, [])
+    for fields in rows:
+        if len(fields) != len(names):
+            raise ValueError(f"a row has {len(fields)} fields, expected {', '.join(names)}.")
+        yield dict(zip(names, fields, strict=True))
 
 
-def _read_table(file: Path, columns: Any, *, sep: str) -> Iterable[Fields]:
-    has_header = not isinstance(columns, list | tuple)
-    # Without a header, pandas checks that the first row has no more fields than the header.
-    first = pd.read_csv(file, sep=sep, quoting=_quoting(sep), header=None, nrows=2, dtype=str)
-    names = list(first.iloc[0] if has_header else columns)
-    if len(names) != first.shape[1]:
-        raise ValueError(f"the rows have {first.shape[1]} fields, expected {', '.join(names)}.")
-    return _stream_table(file, names, sep=sep, header=0 if has_header else None)
-
-
-def _stream_table(
-    file: Path, names: Sequence[str], *, sep: str, **settings: Any
-) -> Iterable[Fields]:
-    """The rows of a table, in which each field is text as it stands."""
-    settings |= {"names": list(names), "sep": sep, "quoting": _quoting(sep)}
-    features = Features({name: Value("string") for name in names})
-    return _stream("csv", file, features=features, keep_default_na=False, **settings)
-
-
-def _quoting(sep: str) -> Any:
-    return csv.QUOTE_NONE if sep == "\t" else csv.QUOTE_MINIMAL
-
-
-def _open_text(file: Path) -> TextIO:
-    opened: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
-    return opened(file, "rt", encoding="utf-8-sig")
+def _split_lines(file: Path, separator: str) -> Iterator[list[str]]:
+    """The fields of each line; only a comma has quotes around it."""
+    if separator == "\t":
+        yield from (line.split("\t") for _, line in read_lines(file))
+        return
+    csv.field_size_limit(2**31 - 1)
+    with open_text(file, newline="") as stream:
+        yield from filter(None, csv.reader(stream))
 
 
 def _is_array(file: Path) -> bool:
-    with _open_text(file) as stream:
+    with open_text(file) as stream:
         return stream.read(1 << 12).lstrip().startswith("[")
 
 
 def _read_array(file: Path) -> Iterator[Fields]:
-    """Read the objects of a JSON array one by one.
-
-    `load_dataset` reads the whole array into memory, but DPR's file for Natural Questions has 8 GB.
-    """
+    """Read the objects of a JSON array one by one: DPR's file for Natural Questions has 8 GB."""
     decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
-    with _open_text(file) as stream:
+    with open_text(file) as stream:
         text, place = stream.read(_JSON_CHUNK).lstrip(), 1
         while True:
             place = separators.match(text, place).end()  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformerTrainer
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from torch.utils.data import SequentialSampler
@@ -131,7 +131,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         if resume is not None:
             self.state = TrainerState.load_from_json(str(Path(resume, TRAINER_STATE_NAME)))
             if self.state.global_step >= self.state.max_steps:  # the library would train one more
-                self._load_from_checkpoint(resume)
+                self.model.load_state_dict(SentenceTransformer(resume).state_dict())
                 return TrainOutput(self.state.global_step, 0.0, {})
         return super().train(resume_from_checkpoint=resume, **arguments)
 
@@ -142,6 +142,8 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card would read all of the data, and is not used."""
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the modules without the library's model card."""
-        self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
+        if self.args.should_save:
+            folder = output_dir or self.args.output_dir
+            self.model.save_pretrained(str(folder), create_model_card=False)

@@ -213,10 +213,8 @@ def select(
     while left:
         batch = []
         for query_id, order in left.items():
-            n_done, n_found = (
-                len(orders[query_id]) - len(order),
-                len(selections[query_id].negatives),
-            )
+            n_done = len(orders[query_id]) - len(order)
+            n_found = len(selections[query_id].negatives)
             # At least as many as before, so that there are few rounds and little waste.
             size = len(order) if n is None else max(n - n_found, n_done)
             batch += [(query_id, candidate) for candidate in order[:size]]

@@ -106,7 +106,7 @@ def test_missing_data_is_an_error(write_jsonl: Write, write_text: Write) -> None
         read([write_jsonl(ROWS), "owner/name"])
     with pytest.raises(FileNotFoundError, match=r"no local file 'x.jsonl', and the Hub data set"):
         read("x.jsonl")  # the tests are offline
-    with pytest.raises(ValueError, match=r"files of type .xml are not supported"):
+    with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
         read(write_text("<x/>", "a.xml"))
 
 
