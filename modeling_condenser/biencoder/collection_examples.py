@@ -70,8 +70,6 @@ class CollectionExamples:
         """
         seen: set[str] = set()
         for line in lines:
-            if line.query_id in seen:
-                raise ValueError(f"Two lines of hard negatives are of query {line.query_id!r}.")
             seen.add(line.query_id)
             if line.query_id in self.collection.queries:
                 yield from self._of_line(line, with_scores)

@@ -38,7 +38,6 @@ _CONTRACT_FIELDS = (
     *("pooling", "query_max_length", "passage_max_length"),
     *("title_separator", "query_prompt", "passage_prompt"),
 )
-_LEAST = {"train_size": 1, "first_rows": 1, "n_negatives": 0, "mini_batch_size": 1, "margin": 0}
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,6 @@ class FinetuningRecipe:
 
     def __post_init__(self) -> None:
         """Check the settings that can be checked without reading a file."""
-        _check_numbers(self)
         _check_objective(self)
         _check_source(self)
         _check_negatives(self)
@@ -148,20 +146,6 @@ class FinetuningRecipe:
         return self.objective in ("margin_mse", "kl")
 
 
-def _check_numbers(recipe: FinetuningRecipe) -> None:
-    for name, least in _LEAST.items():
-        value = getattr(recipe, name)
-        if value is not None and value < least:
-            raise ValueError(f"{name} is {value}, expected at least {least}.")
-    if recipe.temperature is not None and not recipe.temperature > 0:
-        raise ValueError(f"temperature is {recipe.temperature}, expected a number above 0.")
-    bounds = recipe.score_range
-    if bounds is not None and not (len(bounds) == 2 and bounds[0] < bounds[1]):
-        raise ValueError(
-            f"score_range is {bounds!r}, expected the lowest and the highest score, as [0, 5]."
-        )
-
-
 def _check_objective(recipe: FinetuningRecipe) -> None:
     allowed = _OBJECTIVES[recipe.objective]
     for name in _OF_ONE_OBJECTIVE:
@@ -180,7 +164,7 @@ def _check_objective(recipe: FinetuningRecipe) -> None:
 
 
 def _check_source(recipe: FinetuningRecipe) -> None:
-    """Check that there is one source of training examples, which the objective can use."""
+    """Check that the recipe has one source of examples, and that it fits the objective."""
     formats = _OBJECTIVES[recipe.objective].formats
     if recipe.data is None:
         if recipe.collection is None:

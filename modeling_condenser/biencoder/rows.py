@@ -8,7 +8,6 @@ a usable text or negative is left out and counted (`LEFT_OUT`).
 import csv
 import glob
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, takewhile
@@ -243,10 +242,7 @@ def _scores(row: Fields) -> list[float]:
         scores = [row["margin"], 0.0]
     else:
         scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
-    numbers = [float(score) for score in scores]
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"the scores are {scores}, expected finite numbers.")
-    return numbers
+    return [float(score) for score in scores]
 
 
 def _values(row: Fields, plural: str, singular: str) -> list[Any]:

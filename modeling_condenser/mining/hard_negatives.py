@@ -37,10 +37,10 @@ class HardNegatives:
 
 def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
     """Query id -> passages graded above 0, for the queries that have any."""
-    positives = {}
-    for query_id in collection.queries:
-        grades = collection.qrels.get(query_id, {})
-        positives[query_id] = tuple(passage_id for passage_id, g in grades.items() if g > 0)
+    positives = {
+        query_id: tuple(passage_id for passage_id, grade in grades.items() if grade > 0)
+        for query_id, grades in collection.qrels.items()
+    }
     return {query_id: ids for query_id, ids in positives.items() if ids}
 
 

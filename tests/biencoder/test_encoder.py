@@ -38,14 +38,6 @@ def test_an_export_says_all_and_the_recipe_changes_it(encoder: Path) -> None:
     assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float32}
 
 
-def test_a_plain_encoder_needs_its_pooling_stated(bert_folder: Path) -> None:
-    with pytest.raises(ValueError, match="is a plain encoder .* state pooling, one of cls, mean"):
-        open_encoder(str(bert_folder), DOT)
-    opened = open_encoder(str(bert_folder), {**DOT, "pooling": "max"})
-    # Its tokenizer passes segment ids, and so does everything that is made of it.
-    assert opened.contract == EncodingContract(64, 64, pooling="max", token_type_ids=True)
-
-
 def test_a_sentence_transformers_model_says_it_by_its_modules(
     bert_folder: Path, tmp_path: Path
 ) -> None:

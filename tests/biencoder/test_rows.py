@@ -61,22 +61,18 @@ def test_every_kind_of_file_gives_the_same_text(
         assert read(file) == ROWS, file
 
 
-@pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
 def test_a_file_without_header_is_read_by_the_names_of_its_columns(
-    write_text: Write, write_jsonl: Write, name: str, separator: str
+    write_text: Write, write_jsonl: Write
 ) -> None:
-    file = write_text(f"q1{separator}p1\nq2{separator}p2\n", name)
-    rows = read(file, columns=["query", "positive"])
+    rows = read(write_text("q1\tp1\nq2\tp2\n", "a.tsv"), columns=["query", "positive"])
     assert rows == [{"query": f"q{i}", "positive": f"p{i}"} for i in (1, 2)]
     with pytest.raises(ValueError, match="a list of columns is for"):
         read(write_jsonl(ROWS), columns=["query", "positive"])
 
 
-@pytest.mark.parametrize("content", ["query,positive\nq,p,x\n", "query,positive\nq,p\nq,p,x,y\n"])
-def test_a_row_with_surplus_fields_is_refused(write_text: Write, content: str) -> None:
-    """pandas alone would shift or drop fields."""
-    with pytest.raises(ValueError, match=r"a.csv: "):
-        read(write_text(content, "a.csv"))
+def test_a_row_with_surplus_fields_is_refused(write_text: Write) -> None:
+    with pytest.raises(ValueError, match=r"a.csv: a row has 3 fields, expected query, positive"):
+        read(write_text("query,positive\nq,p,x\n", "a.csv"))
 
 
 def test_lists_and_patterns_are_read_in_order(tmp_path: Path, write_jsonl: Write) -> None:
@@ -86,7 +82,7 @@ def test_lists_and_patterns_are_read_in_order(tmp_path: Path, write_jsonl: Write
     assert [row["query"] for row in read(both)] == ["q2", "q0", "q1"]
 
 
-@pytest.mark.parametrize(("chunk", "indent"), [(1, None), (3, 2), (64, None)])
+@pytest.mark.parametrize(("chunk", "indent"), [(1, None), (64, 2)])
 def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
 ) -> None:
@@ -102,8 +98,6 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
 
 
 def test_missing_data_is_an_error(write_jsonl: Write, write_text: Write) -> None:
-    with pytest.raises(FileNotFoundError, match="owner/name matches no file"):
-        read([write_jsonl(ROWS), "owner/name"])
     with pytest.raises(FileNotFoundError, match=r"no local file 'x.jsonl', and the Hub data set"):
         read("x.jsonl")  # the tests are offline
     with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
@@ -173,12 +167,10 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason() -> None:
         "negatives",
         {"query": " ", "positive": "c", "negatives": ["a"]},
         {**pair, "negatives": [" ", "c"]},
-        {**pair, "negatives": []},
         {**pair, "negatives": ["c", "a"]},
     )
     assert examples == [
         {"left_out": "rows with a blank text"},
-        {"left_out": "rows without a negative"},
         {"left_out": "rows without a negative"},
         {"query": "q: q", "positive": "p: c", "negatives": ["p: a"]},
     ]
@@ -189,13 +181,7 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason() -> None:
     [
         ("pairs", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positve"),
         ("pairs", {"query": None, "positive": "p"}, "row 1: query is None, expected text"),
-        ("negatives", {"query": "q", "positive": "p"}, "no column 'negative'"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
-        (
-            "scored",
-            {"query": "q", "positive": "p", "negative": "n", "margin": float("nan")},
-            "finite number",
-        ),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(format: str, row: dict[str, Any], message: str) -> None:
@@ -231,10 +217,8 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles() -> 
         {"left_out": "rows without a negative"},
     ]
     assert make("dpr", none, n_negatives=0) == [{**dog, "negatives": []}]
-    assert make("dpr", entry(positive_ctxs=[]), entry(question=" ")) == [
-        {"left_out": "questions without a positive passage"},
-        {"left_out": "rows with a blank text"},
-    ]
+    (left_out,) = make("dpr", entry(positive_ctxs=[]))
+    assert left_out == {"left_out": "questions without a positive passage"}
 
 
 def test_the_sts_benchmarks_own_files_are_read(write_text: Write) -> None:

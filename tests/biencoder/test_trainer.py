@@ -13,7 +13,6 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from safetensors.torch import load_file
-from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from transformers import PreTrainedTokenizerBase
 
@@ -94,15 +93,6 @@ def test_the_batches_of_one_step_contain_no_text_twice() -> None:
         together = texts([row for batch in step for row in batch])
         assert len(together) == len(set(together))
     assert len(batches(4)) == 4 * (200 // 20)
-
-
-def test_the_librarys_own_sampler_would_let_devices_share_a_text() -> None:
-    """The reason for `DistinctBatches`: if this fails, remove it."""
-    plain = NoDuplicatesBatchSampler(
-        EXAMPLES, batch_size=5, drop_last=True, generator=torch.Generator(), seed=3
-    )
-    first, second = shards(plain, 2)
-    assert any(set(texts(a)) & set(texts(b)) for a, b in zip(first, second, strict=True))
 
 
 def test_objective_order_seed_and_epoch_decide_the_batches() -> None:

@@ -53,16 +53,6 @@ def test_vectors_and_ids_come_back(n: int, shard_size: int, tmp_path: Path) -> N
     assert not list((tmp_path / "e").glob(".*"))
 
 
-def test_ids_that_an_earlier_version_wrote_in_batches_are_read(tmp_path: Path) -> None:
-    ids = draw_ids(50)
-    embeddings = write_embeddings(tmp_path, draw_vectors(50, 1), ids)
-    table = pa.table({"_id": pa.array(ids, pa.large_string())})
-    with pa.ipc.new_file(str(tmp_path / "passage_ids.arrow"), table.schema) as writer:
-        writer.write_table(table, max_chunksize=7)
-    rows = np.random.default_rng(0).permutation(50)
-    assert embeddings.ids(rows) == [ids[row] for row in rows]
-
-
 def test_incomplete_folders_are_not_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"holds no embeddings \(manifest.json is missing"):
         Embeddings.open(tmp_path / "nowhere")

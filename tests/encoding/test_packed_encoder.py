@@ -11,7 +11,6 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from modeling_condenser import packing
 from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
@@ -63,29 +62,6 @@ def test_packed_vectors_are_those_of_transformers(
     assert {shape[:2] for shape in shapes} == {(1, 64)}
     reads_cls_only = pooling == "cls" and name in NARROW
     assert all((rows < 10) == reads_cls_only for *_, rows in shapes)
-
-
-@pytest.mark.parametrize(
-    ("way", "pooling"),
-    [("_attend_runs", "cls"), ("_attend_padded", "cls"), ("_attend_nested", "mean")],
-)
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_every_way_to_attend_gives_them(
-    way: str, pooling: str, bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a CPU with large blocks, with small ones, and on CUDA by the same call."""
-    some = [*MIXED, *texts[:40]]
-    expected = Retriever(bert_folder, pooling=pooling).encode_queries(some)
-    ways = []
-
-    def choose(rows: Any, blocks: Any) -> Any:
-        ways.append(way)
-        return getattr(packing, way)
-
-    monkeypatch.setattr(packing, "_choose_way", choose)
-    found = packed(bert_folder, pooling=pooling).encode_queries(some)
-    assert ways
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_the_model_takes_padded_batches_of_others_as_before(bert_folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Vectors of queries and passages against transformers and sentence-transformers alone."""
 
-import copy
 import dataclasses
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from tokenizers import processors
 from torch.nn import functional as F
-from transformers import AutoModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2Model
+from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.embeddings import write_embeddings
@@ -175,33 +174,6 @@ def test_a_stated_pooling_replaces_that_of_a_sentence_transformers_model(
             features = module(features)
     expected = unit(features["sentence_embedding"][:, :10].numpy())
     np.testing.assert_allclose(found.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
-
-
-def test_a_decoder_that_pads_on_the_left_gives_what_each_text_gives_alone(
-    byte_level_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
-    tokenizer = copy.deepcopy(byte_level_tokenizer)
-    tokenizer.padding_side = "left"
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(0)
-    Qwen2Model(config).save_pretrained(tmp_path / "decoder")
-    tokenizer.save_pretrained(tmp_path / "decoder")
-    folder = save_pooled(tmp_path / "model", tmp_path / "decoder", "lasttoken")
-    model, rows = AutoModel.from_pretrained(tmp_path / "decoder"), []
-    for text in MIXED:
-        batch = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
-        with torch.no_grad():
-            rows.append(model(**batch).last_hidden_state[0, -1])
-    found = Retriever(folder, token_budget=300).encode_queries(MIXED)
-    np.testing.assert_allclose(found, torch.stack(rows), rtol=0, atol=1e-5)
 
 
 def test_segment_ids_are_passed_if_the_contract_says_so(
