@@ -31,10 +31,8 @@ QRELS_HEADER = ("query-id", "corpus-id", "score")
 _SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` renames the one to the other
 
 Record = Mapping[str, Any]
-Opened = tuple[Iterator[Record], str | Path, list[Path]]
-"""Rows, their source for errors, and their files."""
-QrelsReaders = Mapping[str, Callable[[], Qrels]]
-"""Split -> function that reads its judgements."""
+Opened = tuple[Iterator[Record], str | Path, list[Path]]  # rows, source for errors, files
+QrelsReaders = Mapping[str, Callable[[], Qrels]]  # split -> reads its judgements
 
 
 def is_layout(folder: Path) -> bool:
@@ -52,8 +50,8 @@ def load_collection(
     questions = [(_read_id(r, source), r.get("text"), r.get("answers")) for r in records]
     beside = beside or folder.with_name(f"{folder.name}-qrels")
     readers = find_judgements(folder) or find_judgements(beside, files=".")
-    known = next((key for key in (split, _SAME_SPLITS.get(split)) if key in readers), None)
-    qrels = readers[known]() if known else None
+    read = readers.get(split) or readers.get(_SAME_SPLITS.get(split, ""))
+    qrels = read() if read else None
     if qrels is None:
         answered = [question for question in questions if question[2]]
         judged = {key for read in readers.values() for key in read()} if answered else set()

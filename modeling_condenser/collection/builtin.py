@@ -1,13 +1,8 @@
 """The built-in collection: the docstrings of Python packages on this machine, without a download.
 
-The sources of the standard library and of installed packages are parsed, never imported. The first
-paragraph of a docstring is the query, the rest is the passage.
-
-- Passages have no title: the name of the object would repeat the words of the query. It is the id.
-- A passage needs a paragraph of prose: not a section (Parameters, Args, ...), a list, a directive
-  or an example.
-- A query or passage that occurred before (up to case and white space) is dropped.
-- The split depends only on a hash of the object's name, so other package versions keep it.
+The first paragraph of a docstring is the query, the rest is the passage. Passages have no title,
+because the name of the object would repeat the words of the query; it is the id. The split depends
+only on a hash of the name, so other package versions keep it.
 """
 
 import ast
@@ -31,6 +26,7 @@ from typing import Literal, NamedTuple
 from tqdm.auto import tqdm
 
 from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.whole_files import write_json
 
 from .beir import CORPUS_FILE, QRELS_FOLDER, QRELS_HEADER, QUERIES_FILE
 
@@ -73,8 +69,7 @@ class Docstring(NamedTuple):
     passage: str
 
 
-SourceFile = tuple[str, str, Path]
-"""Package, name of the module, path."""
+SourceFile = tuple[str, str, Path]  # package, name of the module, path
 
 
 def build_builtin_collection(
@@ -85,6 +80,8 @@ def build_builtin_collection(
     n_workers: int = 2,
 ) -> Path:
     """Write the built-in collection as a BEIR folder.
+
+    A passage needs a paragraph of prose. A repeated query or passage is dropped.
 
     Args:
         out: the folder to write; a finished collection there is left unchanged.
@@ -191,14 +188,14 @@ def drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
     return kept
 
 
-def hash_name(name: str) -> int:
+def _hash_name(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def split_of(name: str) -> Split:
     """Assign a qualified name to train (80 %), dev (10 %) or test (10 %)."""
     splits: dict[int, Split] = {0: "test", 1: "dev"}
-    return splits.get(hash_name(name) % 10, "train")
+    return splits.get(_hash_name(name) % 10, "train")
 
 
 def _write_collection(
@@ -208,7 +205,7 @@ def _write_collection(
     for docstring in docstrings:
         judged[split_of(docstring.name)].append(docstring)
     for split in ("dev", "test"):
-        judged[split] = sorted(judged[split], key=lambda d: hash_name(d.name))[:max_queries]
+        judged[split] = sorted(judged[split], key=lambda d: _hash_name(d.name))[:max_queries]
     # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
     corpus = [{"_id": d.name, "title": "", "text": d.passage} for d in docstrings]
     queries = [{"_id": f"q:{d.name}", "text": d.query} for part in judged.values() for d in part]
@@ -219,19 +216,13 @@ def _write_collection(
         judgements = (f"q:{d.name}\t{d.name}\t1" for d in part)
         lines = ["\t".join(QRELS_HEADER), *judgements]
         _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
-    counts = Counter(docstring.package for docstring in docstrings)
+    pairs = Counter(docstring.package for docstring in docstrings)
     installed = importlib.metadata.packages_distributions()
     versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
     versions[STANDARD_LIBRARY] = platform.python_version()
-    sources = {
-        "python": platform.python_version(),
-        "pairs": len(docstrings),
-        "packages": {
-            name: {"version": versions.get(name), "pairs": counts[name]} for name in roots
-        },
-        "queries": {split: len(part) for split, part in judged.items()},
-    }
-    (folder / SOURCES_FILE).write_text(json.dumps(sources, indent=2) + "\n")
+    packages = {n: {"version": versions.get(n), "pairs": pairs[n]} for n in roots}
+    n_queries = {split: len(part) for split, part in judged.items()}
+    write_json(folder / SOURCES_FILE, {"packages": packages, "queries": n_queries})
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
