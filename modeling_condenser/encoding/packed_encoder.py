@@ -56,17 +56,18 @@ def _encoder_can_pack(transformer: Any) -> bool:
 
 def _modules_can_read(model: SentenceTransformer) -> bool:
     """Whether a pooling follows the encoder, and after it only modules that read its vector."""
-    transformer, *following = model
-    source: Any = transformer.modality_config["text"]  # type: ignore[union-attr]
+    transformer: Any = model[0]
+    pooling, following = (model[1] if len(model) > 1 else None), list(model)[2:]
+    source = transformer.modality_config["text"]
     return (
-        isinstance(next(iter(following), None), Pooling)
+        isinstance(pooling, Pooling)
         and all(
             isinstance(module, Normalize)
             or (isinstance(module, Dense) and module.module_input_name == "sentence_embedding")
-            for module in following[1:]
+            for module in following
         )
         and (source["method"], source["method_output_name"]) == ("forward", "last_hidden_state")
-        and not transformer.model.config.output_hidden_states  # type: ignore[union-attr]
+        and not transformer.model.config.output_hidden_states
     )
 
 

@@ -29,9 +29,9 @@ class PassageIndex:
             pairs = zip(columns["title"], columns["text"], strict=True)
             ids.extend(map(hash, columns["_id"]))
             content.extend(hash(text or f"\0{title}") for title, text in pairs)
-        ids, self.content = np.asarray(ids), np.asarray(content)
-        self._order = np.argsort(ids, kind="stable")
-        self._ids = ids[self._order]
+        self.content = np.asarray(content)
+        self._order = np.argsort(np.asarray(ids), kind="stable")
+        self._ids = np.asarray(ids)[self._order]
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """The rows of ids, (n,) int64; an id that no passage has is a ValueError."""

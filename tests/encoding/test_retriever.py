@@ -22,7 +22,6 @@ from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.encoders import (
     LONG,
     MIXED,
-    SEGMENTED,
     as_passages,
     save_modules,
     save_pooled,
@@ -174,21 +173,6 @@ def test_a_stated_pooling_replaces_that_of_a_sentence_transformers_model(
             features = module(features)
     expected = unit(features["sentence_embedding"][:, :10].numpy())
     np.testing.assert_allclose(found.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
-
-
-def test_segment_ids_are_passed_if_the_contract_says_so(
-    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
-    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
-    with_ids = Retriever(folder, pooling="mean")
-    assert with_ids.contract.token_type_ids
-    expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
-    np.testing.assert_allclose(with_ids.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
-    EncodingContract(64, 64, pooling="mean").save(folder)
-    without = Retriever(folder).encode_queries(MIXED)
-    bare = plain_vectors(bert_folder, MIXED, pooling="mean")  # whose segments are all 0
-    np.testing.assert_allclose(without, bare, rtol=0, atol=1e-5)
-    assert np.abs(without - expected).max() > 1e-3
 
 
 def test_neither_budget_nor_window_nor_company_changes_a_vector(

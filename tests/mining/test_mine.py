@@ -12,11 +12,8 @@ from datasets import load_dataset
 
 from modeling_condenser.mining.mine import mine
 from modeling_condenser.mining.recipe import MiningRecipe
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.runs.recipe import fill, read_recipe
 from tests.mining.making import N_QUERIES, make_labelled, make_run_file, read_lines
-from tests.publishing.making import make_run, plain_vectors
 
 
 @pytest.fixture(scope="module")
@@ -302,32 +299,6 @@ def test_a_collection_or_run_without_what_the_recipe_needs_is_refused(tmp_path, 
     (tmp_path / "passages").write_text("q1 Q0 p1 1 2.0 t\nq1 Q0 other 2 1.0 t\n")
     with pytest.raises(ValueError, match="no passage 'other'"):
         mine_into("b", n_negatives=1, system=tmp_path / "passages")
-
-
-def test_a_dense_retriever_finds_what_its_vectors_say(tmp_path, mine_into, collection, bert_folder):
-    naive = Naive(collection, Path("/dev/null"))
-    run = make_run(bert_folder, tmp_path / "run")
-    encoder = export_encoder(run, tmp_path / "encoder", contract=EncodingContract(32, 48))
-    settings = {"n_negatives": None, "absolute_margin": 0.0, "queries_per_window": 7}
-    file = mine_into(system=encoder, shard_size=16, **settings)
-    queries = [query for query in naive.queries if query in naive.positives]
-    query_vectors = plain_vectors(encoder, [naive.queries[q]["text"] for q in queries], 32)
-    passage_vectors = plain_vectors(encoder, [naive.text(p) for p in naive.passages], 48)
-    scores = (query_vectors.double() @ passage_vectors.double().T).tolist()
-    n_kept = 0
-    for line, query, row in zip(read_lines(file), queries, scores, strict=True):
-        score = dict(zip(naive.passages, row, strict=True))
-        positives = naive.positives[query]
-        lowest = min(score[positive] for positive in positives)
-        others = [p for p in score if not any(naive.has_text_of(p, own) for own in positives)]
-        # Passages within rounding of the positive's score may be on either side.
-        sure = {passage for passage in others if score[passage] < lowest - 1e-4}
-        assert sure <= set(line["negative_ids"])
-        assert all(score[passage] < lowest + 1e-4 for passage in line["negative_ids"])
-        expected = [score[passage] for passage in line["negative_ids"]]
-        assert line["negative_scores"] == pytest.approx(expected, abs=1e-3)
-        n_kept += len(sure)
-    assert n_kept > 100
 
 
 @pytest.mark.parametrize("name", ["msmarco-passage", "dpr", "rocketqa", "nv-retriever"])
