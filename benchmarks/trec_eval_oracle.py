@@ -82,7 +82,7 @@ class Command:
 
     def evaluate(self, names: list[str]) -> Evaluation:
         """Measure the run with the ties and the queries of this project."""
-        run = read_run(self.run)
+        run = read_run(self.run, words_behind_tag=True)
         return evaluate_run(read_trec_qrels(self.qrels), run, measures=names)
 
     def evaluate_as_trec_eval(self, names: list[str], *, depth: int | None) -> Evaluation:
@@ -91,7 +91,7 @@ class Command:
         Scores are compared as float32, ties go by id, descending; without -c, queries that the run
         lacks do not count; queries without a relevant passage count as 0.
         """
-        run, qrels = read_run(self.run), read_trec_qrels(self.qrels)
+        run, qrels = read_run(self.run, words_behind_tag=True), read_trec_qrels(self.qrels)
         ordered = {
             query: sorted(scores, key=lambda p: (np.float32(scores[p]), p), reverse=True)[:depth]
             for query, scores in run.items()

@@ -84,8 +84,11 @@ def _run_lines(run: Run, tag: str) -> Iterator[str]:
             yield f"{line}\n"
 
 
-def read_run(path: str | Path) -> Run:
+def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
     """Read a TREC run file, plain or `.gz`; the rank column is ignored, as in trec_eval.
+
+    trec_eval also accepts words after the tag; by default they are an error, because a space in an
+    id shifts the columns, too.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -100,9 +103,9 @@ def read_run(path: str | Path) -> Run:
         if not columns:
             continue
         try:
-            if len(columns) != len(RUN_COLUMNS):
+            if len(columns) < 6 or (len(columns) > 6 and not words_behind_tag):
                 raise ValueError(f"{len(columns)} columns, expected 6 ({' '.join(RUN_COLUMNS)})")
-            query_id, _, passage_id, _, score, _ = columns
+            query_id, _, passage_id, _, score = columns[:5]
             scores = run.setdefault(query_id, {})
             if passage_id in scores or not math.isfinite(float(score)):
                 raise ValueError(f"passage {passage_id!r} is there twice, or scores {score}")
