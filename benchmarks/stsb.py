@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import print_table
-from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.measures.similarity import (
     evaluate_graded_pairs,
     pair_similarities,

@@ -10,7 +10,7 @@ from .command_line import RECIPE, read_settings
 
 
 def run(words: list[str]) -> None:
-    from modeling_condenser.biencoder.recipe import FinetuningRecipe
+    from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
     settings = read_settings(
         "finetune",
@@ -21,7 +21,7 @@ def run(words: list[str]) -> None:
         further="All fields of sentence-transformers' SentenceTransformerTrainingArguments are "
         "accepted too.",
     )
-    from modeling_condenser.biencoder.finetune import finetune
+    from modeling_condenser.finetuning.finetune import finetune
 
     folder = finetune(settings)
     print(f"retriever: {folder}")

@@ -19,7 +19,7 @@ ROOMS = (
     "encoding",
     "retrieval",
     "mining",
-    "biencoder",
+    "finetuning",
     "measures",
     "evaluation",
     "analysis",

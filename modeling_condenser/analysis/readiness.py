@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.repository.contract import EncodingContract

@@ -23,12 +23,12 @@ from modeling_condenser.analysis.analyze import measure_models, report, write_an
 from modeling_condenser.analysis.callback import pretrain_and_measure, read_readiness
 from modeling_condenser.analysis.models import single_model
 from modeling_condenser.analysis.sample import Measuring, Sample
-from modeling_condenser.biencoder.finetune import FinetuningRecipe, finetune
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
+from modeling_condenser.finetuning.finetune import FinetuningRecipe, finetune
 from modeling_condenser.measures.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
 
 from modeling_condenser import CondenserDataCollator, condenser_from_encoder
-from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.errors import HubError
 from modeling_condenser.hub.fetching import fetch_checkpoint
 from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks

@@ -10,8 +10,8 @@ from transformers import TrainingArguments
 
 from modeling_condenser.analysis.analyze import AnalysisRecipe
 from modeling_condenser.analysis.sample import Measuring
-from modeling_condenser.biencoder.finetune import FinetuningRecipe
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
+from modeling_condenser.finetuning.finetune import FinetuningRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
 from modeling_condenser.pretraining.corpus import Source
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from modeling_condenser.biencoder.recipe import FinetuningRecipe
-from modeling_condenser.biencoder.training_data import (
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
+from modeling_condenser.finetuning.training_data import (
     DrawnNegatives,
     TrainingData,
     load_training_data,

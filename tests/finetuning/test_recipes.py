@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.runs.recipe import read_recipe
 

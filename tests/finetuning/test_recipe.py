@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from modeling_condenser.biencoder.recipe import FinetuningRecipe
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.runs.recipe import fill
 
 PAIRS = {"data": "pairs.jsonl", "format": "pairs"}

@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import AutoModel, AutoTokenizer
 
-from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.provenance import read_provenance
 from tests.publishing.making import plain_vectors

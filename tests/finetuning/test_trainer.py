@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.biencoder.finetune import finetune
-from modeling_condenser.biencoder.recipe import FinetuningRecipe
-from modeling_condenser.biencoder.trainer import (
+from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
+from modeling_condenser.finetuning.trainer import (
     DistinctBatches,
     LengthCollator,
     RetrieverTrainer,
@@ -180,7 +180,7 @@ def test_every_way_of_training_resumes_bit_equal(
 
 SCRIPT = """
 import json, sys
-from modeling_condenser.biencoder.finetune import finetune
+from modeling_condenser.finetuning.finetune import finetune
 finetune(json.loads(sys.argv[1]))
 """
 

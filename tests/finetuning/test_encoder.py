@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from transformers import AutoModel
 
-from modeling_condenser.biencoder.encoder import open_encoder
+from modeling_condenser.finetuning.encoder import open_encoder
 from modeling_condenser.repository.contract import EncodingContract
 
 DOT = {"similarity": "dot"}

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from modeling_condenser.biencoder import rows as module
-from modeling_condenser.biencoder.recipe import FinetuningRecipe
-from modeling_condenser.biencoder.rows import example_maker, make_examples, open_rows
+from modeling_condenser.finetuning import rows as module
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
+from modeling_condenser.finetuning.rows import example_maker, make_examples, open_rows
 from modeling_condenser.repository.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, query_prompt="q: ", passage_prompt="p: ", title_separator=" | ")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_condenser.biencoder.objectives import euclidean_distance, make_loss
-from modeling_condenser.biencoder.recipe import FinetuningRecipe
+from modeling_condenser.finetuning.objectives import euclidean_distance, make_loss
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
 DATA = {
