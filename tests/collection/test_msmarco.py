@@ -13,16 +13,15 @@ PASSAGES = ['0\tThe "Manhattan" project', "1\t", "10\tIt said \"yes\" and 'no'"]
 QUERIES = ["300\twhat was it?", "7\twho said yes?", '8\tan "unjudged" one']
 
 
-def write_msmarco(folder: Path, *, ending: str = "") -> Path:
-    write_lines(folder / f"collection.tsv{ending}", PASSAGES)
-    write_lines(folder / f"queries.dev.small.tsv{ending}", QUERIES)
-    write_lines(folder / f"qrels.dev.small.tsv{ending}", ["7\t0\t10\t1", "300\t0\t0\t1"])
+def write_msmarco(folder: Path) -> Path:
+    write_lines(folder / "collection.tsv", PASSAGES)
+    write_lines(folder / "queries.dev.small.tsv", QUERIES)
+    write_lines(folder / "qrels.dev.small.tsv", ["7\t0\t10\t1", "300\t0\t0\t1"])
     return folder
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_passages_are_read_literally_with_their_judged_queries(tmp_path: Path, ending: str) -> None:
-    collection = load_collection(write_msmarco(tmp_path / "ms", ending=ending), split="dev.small")
+def test_passages_are_read_literally_with_their_judged_queries(tmp_path: Path) -> None:
+    collection = load_collection(write_msmarco(tmp_path / "ms"), split="dev.small")
     assert collection.passages.to_list() == [
         {"_id": "0", "title": "", "text": 'The "Manhattan" project'},
         {"_id": "1", "title": "", "text": ""},

@@ -45,17 +45,6 @@ def test_the_same_files_are_read_once_and_changed_ones_again(file: Path) -> None
     assert store(2) == 2
 
 
-def test_an_interrupted_store_leaves_no_file(file: Path, passage_cache: Path) -> None:
-    def interrupted() -> Iterator[Row]:
-        yield from rows(0, 2001)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store_passages(interrupted(), files=[file], name="corpus")
-    assert not list(passage_cache.rglob("*.arrow"))
-    assert len(store_passages(rows(0, 3), files=[file], name="corpus")) == 3
-
-
 def test_repeated_ids_are_refused(file: Path) -> None:
     twice = [*rows(0, 1500), *rows(3, 5)]
     with pytest.raises(ValueError, match="d: 2 ids occur more than once, the first .* passage 4;"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,6 +177,9 @@ def test_every_way_of_training_resumes_bit_equal(
     assert losses[0] == losses[1]
     weights = [load_file(run / "model.safetensors") for run in (whole, resumed)]
     assert all(weights[1][name].equal(tensor) for name, tensor in weights[0].items())
+    shutil.rmtree(resumed)  # as if killed between the last checkpoint and the export
+    again = load_file(finetune(stopped) / "model.safetensors")
+    assert all(again[name].equal(tensor) for name, tensor in weights[0].items())
 
 
 SCRIPT = """
