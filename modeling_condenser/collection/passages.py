@@ -86,7 +86,7 @@ def store_passages(rows: Iterator[Row], *, files: Sequence[Path], name: str | Pa
 
 
 def _check_ids(hashes: array, name: str | Path) -> None:
-    """Check by 64-bit hashes that ids are unique; different ids of 10 million pass but for 3e-6."""
+    """Compare 64-bit hashes of ids; two of 10 million ids share one with a probability of 3e-6."""
     if not hashes:
         raise ValueError(f"{name} holds no passage. Download it again.")
     _, first, counts = np.unique(np.asarray(hashes), return_index=True, return_counts=True)

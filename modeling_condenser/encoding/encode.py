@@ -150,7 +150,7 @@ def _check_same(folder: Path, there: Manifest, now: Manifest) -> None:
     """Raise a ValueError unless a folder's vectors are those that would be made now."""
     before, after = ({**asdict(m), **m.contract, **m.computation} for m in (there, now))
     changed = [
-        f"{name} is {before[name]!r} there and {after[name]!r} now"
+        f"{name} is {_short(before[name])} there and {_short(after[name])} now"
         for name in (*now.contract, "dtype", "shard_size", "passages", "retriever")
         if before.get(name, after[name]) != after[name]
     ]
@@ -159,6 +159,11 @@ def _check_same(folder: Path, there: Manifest, now: Manifest) -> None:
             f"{folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, or "
             "remove this one to encode again."
         )
+
+
+def _short(value: Any) -> str:
+    """A value for errors; of a fingerprint the beginning."""
+    return repr(value[:12] if isinstance(value, str) else value)
 
 
 def _wait_until(is_true: Callable[[], bool]) -> None:

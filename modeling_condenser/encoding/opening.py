@@ -110,10 +110,11 @@ def _open(
         transformer = _open_transformer(folder)
         contract = _make_contract(folder, transformer, stated)
         return _with_pooling(transformer, contract, device), contract
-    inner = [str(file.parent) for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+    inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+    hint = f" Did you mean {inner[0]}?" if inner else ""
     raise FileNotFoundError(
         f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} in "
-        f"it. Did you mean {', '.join(inner) or 'another folder'}?"
+        f"it.{hint}"
     )
 
 
@@ -236,9 +237,10 @@ def _similarity_of_modules(folder: Path, model: SentenceTransformer) -> str:
     if name is None and isinstance(model[-1], Normalize):
         return "cosine"
     if name not in get_args(Similarity):
+        found = f"uses the similarity {name!r}" if name else "does not state its similarity"
         raise ValueError(
-            f"{folder} states the similarity {name}: state one of {_names('similarity')}, e.g. "
-            "similarity=dot, for which it was trained according to its card."
+            f"{folder} {found}: state one of {_names('similarity')}, e.g. similarity=dot. Its "
+            "model card says which one it was trained for."
         )
     return str(name)
 

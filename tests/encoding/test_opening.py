@@ -111,10 +111,10 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(
 ) -> None:
     config = pooled / "config_sentence_transformers.json"
     change_json(config, similarity_fn_name="manhattan")
-    with pytest.raises(ValueError, match="the similarity manhattan: state one of dot, cosine"):
+    with pytest.raises(ValueError, match="the similarity 'manhattan': state one of dot, cosine"):
         Retriever(pooled)
     config.unlink()  # as of a model of long ago
-    with pytest.raises(ValueError, match="the similarity None: state one"):
+    with pytest.raises(ValueError, match="does not state its similarity: state one"):
         Retriever(pooled)
     assert Retriever(pooled, similarity="dot").contract.similarity == "dot"
     normal = save_modules(
