@@ -94,7 +94,7 @@ def measure(retriever: Retriever, data: Path) -> list[float]:
         cosines = pair_similarities(first, second, similarity="cosine")
         scores = np.array([score for _, _, score in pairs])
         figures.append(evaluate_graded_pairs(cosines, scores).means["Spearman"])
-    bounds = spearman_interval(cosines, scores, n_resamples=2000)
+    bounds = spearman_interval(cosines, scores)
     return [100 * float(figure) for figure in (*figures, *bounds)]
 
 
