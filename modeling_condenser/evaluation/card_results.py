@@ -61,8 +61,7 @@ def report_on_card(
         }
     )
     search, default = search or SearchSettings(), SearchSettings()
-    settings = {} if search.is_exact else {n: getattr(search, n) for n in INDEX_SETTINGS}
-    changed = {n: value for n, value in settings.items() if value != getattr(default, n)}
+    names = [n for n in INDEX_SETTINGS if getattr(search, n) != getattr(default, n)]
     own = EvaluationResult(
         collection=result.collection,
         split=result.split,
@@ -70,7 +69,7 @@ def report_on_card(
         n_queries=len(next(iter(per_query.values()))),
         values=dict(result.evaluation.means),
         **place_on_hub(source),
-        search=changed,
+        search={} if search.is_exact else {name: getattr(search, name) for name in names},
         intervals={m: bounds for m, bounds in intervals.items() if math.isfinite(bounds[0])},
         comparisons=[
             BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)

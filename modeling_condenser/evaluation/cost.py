@@ -69,7 +69,7 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
 
     before = psutil.Process().memory_info().rss  # the libraries are imported, no model is loaded
     encoder = Retriever(model, **settings).model
-    device = encoder.device.type
+    is_cuda = encoder.device.type == "cuda"
     parameters = list(encoder.parameters())
     special = set(encoder.tokenizer.all_special_ids)  # RoBERTa gives padding tokens no position
     ordinary = [i for i in range(len(encoder.tokenizer)) if i not in special]
@@ -79,7 +79,7 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
 
     def step() -> None:
         encoder(dict(batch))  # the modules add their outputs to the dict
-        if device == "cuda":
+        if is_cuda:
             torch.cuda.synchronize()
 
     with torch.inference_mode():
@@ -88,17 +88,16 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
         for _ in range(_WARM_UP_STEPS):
             step()
         seconds = timeit.repeat(step, number=1, repeat=_STEPS)
-        if device == "cuda":
+        if is_cuda:
             torch.cuda.reset_peak_memory_stats()
             step()
             memory = torch.cuda.max_memory_allocated()
         else:
             memory = _peak_resident_bytes(step) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
-    machine = describe_machine()["hardware"]
     return EncodingCost(
-        device=device,
-        hardware=machine["cpu"] if device == "cpu" else torch.cuda.get_device_name(),
+        device=encoder.device.type,
+        hardware=torch.cuda.get_device_name() if is_cuda else describe_machine()["hardware"]["cpu"],
         seconds_per_step=median,
         quartiles=(low, high),
         peak_memory_bytes=memory,

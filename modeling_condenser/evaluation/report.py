@@ -3,7 +3,7 @@
 report.json      all figures, and what they were made from
 report.md        the same as text, tables and pictures
 per_query.tsv    one line for each query: id, text, and each system's value in each measure
-*.png            means, groups of queries, recall by depth, cost
+*.png            means, groups of queries, recall by depth
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.fingerprint import checksum_qrels, fingerprint_judgements
+from modeling_condenser.collection.fingerprint import checksum_qrels
 from modeling_condenser.measures.answer_types import group_by_length, group_by_type
 from modeling_condenser.measures.significance import (
     Comparison,
@@ -36,8 +36,6 @@ from modeling_condenser.runs.whole_files import checksum_file, write_json
 from .cost import EncodingCost
 from .report_text import render_report
 from .system_results import SystemResult
-
-_EXTREMES = 10  # queries that are listed for each system
 
 
 @dataclass(frozen=True)
@@ -112,57 +110,34 @@ def write_report(
     measures = list(first.evaluation.means)
     values = {r.system: r.evaluation.per_query.get(measures[0], {}) for r in results}
     queries = {q: collection.queries[q] for q in values[first.system]} if collection else {}
-    qrels = collection.qrels if collection else None
     pairs = {
-        (later.system, earlier.system, measure): compare(
-            later.evaluation.per_query[measure], by_query, seed=seed
-        )
+        (later.system, earlier.system, measure): comparison
         for earlier, later in combinations(results, 2)
-        for measure, by_query in earlier.evaluation.per_query.items()
+        for measure, comparison in later.compare_with(earlier, seed=seed).items()
     }
     with_first = {(s, m): c for (s, other, m), c in pairs.items() if other == first.system}
     against_baseline = correct({**with_first, **(comparisons or {})})
     items = counted(len(queries), "query", "queries") if queries else counted(n_items or 0, "item")
-    content = {
+    groups = {"answer type": group_by_type(queries), "query length": group_by_length(queries)}
+
+    def figures(result: SystemResult, measure: str) -> dict[str, Any]:
+        evaluation, comparison = result.evaluation, against_baseline.get((result.system, measure))
+        by_query = evaluation.per_query.get(measure)
+        return _figures(evaluation.means[measure], by_query, comparison, seed=seed)
+
+    content: dict[str, Any] = {
         "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on {items}",
         "collection": first.collection,
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
-        "systems": {
-            r.system: {
-                "settings": dict(r.settings),
-                "record": dict(r.record),
-                "run_file": f"{r.run_file.parent.name}/{r.run_file.name}" if r.run_file else None,
-                "run_sha256": checksum_file(r.run_file) if r.run_file else None,
-                "cost": asdict(costs[r.system]) if costs and r.system in costs else None,
-            }
-            for r in results
-        },
-        "results": {
-            measure: {
-                r.system: _figures(
-                    r.evaluation.means[measure],
-                    r.evaluation.per_query.get(measure),
-                    against_baseline.get((r.system, measure)),
-                    seed=seed,
-                )
-                for r in results
-            }
-            for measure in measures
-        },
+        "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
+        "results": {m: {r.system: figures(r, m) for r in results} for m in measures},
         "pairs": _describe_pairs(correct(pairs), values, seed=seed),
-        "extremes": {s: _extremes(values, s, queries) for s in values if s != first.system},
         "breakdowns": {
-            by: _break_down(values, groups, seed=seed)
-            for by, groups in (
-                ("answer type", group_by_type(queries)),
-                ("query length", group_by_length(queries)),
-            )
-            if groups
+            by: _break_down(values, ids, seed=seed) for by, ids in groups.items() if ids
         },
-        "judgements_sha256": fingerprint_judgements(collection) if collection else None,
-        "qrels_sha256": checksum_qrels(qrels) if qrels else None,
+        "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
         **describe_machine(),
@@ -179,10 +154,22 @@ def write_report(
             for m, by_query in r.evaluation.per_query.items()
         }
         texts = {query: " ".join(text.split()) for query, text in queries.items()}
-        table = pd.DataFrame({"text": texts, **columns})
-        table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
+        pd.DataFrame({"text": texts, **columns}).to_csv(
+            folder / "per_query.tsv", sep="\t", index_label="query_id"
+        )
     write_json(folder / "report.json", content)
     return report
+
+
+def _describe(result: SystemResult, cost: EncodingCost | None) -> dict[str, Any]:
+    run = result.run_file
+    return {
+        "settings": dict(result.settings),
+        "record": dict(result.record),
+        "run_file": f"{run.parent.name}/{run.name}" if run else None,
+        "run_sha256": checksum_file(run) if run else None,
+        "cost": asdict(cost) if cost else None,
+    }
 
 
 def _figures(
@@ -222,27 +209,11 @@ def _describe_pairs(
     ]
 
 
-def _extremes(
-    values: Mapping[str, Values], system: str, queries: Mapping[str, str]
-) -> dict[str, list[dict[str, Any]]]:
-    """The queries with the greatest gains and losses; equal ones by id."""
-    own, base = values[system], next(iter(values.values()))
-    found = {}
-    for name, sign in (("gains", 1), ("losses", -1)):
-        changes = [(sign * (base[q] - own[q]), q) for q in queries]
-        found[name] = [
-            {"id": q, "query": queries[q], "value": own[q], "difference": -sign * change}
-            for change, q in sorted(changes)[:_EXTREMES]
-            if change < -1e-9
-        ]
-    return found
-
-
 def _break_down(
     values: Mapping[str, Values], groups: Mapping[str, Sequence[str]], *, seed: int
 ) -> dict[str, Any]:
     """Compare systems with the first one within disjoint groups of queries."""
-    baseline, *others = values
+    baseline = next(iter(values))
     parts = {
         (group, system): {query: by_query[query] for query in ids}
         for group, ids in groups.items()
@@ -250,23 +221,20 @@ def _break_down(
     }
     compared = correct(
         {
-            (group, system): compare(parts[group, system], parts[group, baseline], seed=seed)
-            for group in groups
-            for system in others
+            (group, system): compare(own, parts[group, baseline], seed=seed)
+            for (group, system), own in parts.items()
+            if system != baseline
         }
     )
+
+    def figures(group: str, system: str) -> dict[str, Any]:
+        own = parts[group, system]
+        return _figures(fmean(own.values()), own, compared.get((group, system)), seed=seed)
+
     return {
         group: {
             "n_queries": len(ids),
-            "systems": {
-                system: _figures(
-                    fmean(parts[group, system].values()),
-                    parts[group, system],
-                    compared.get((group, system)),
-                    seed=seed,
-                )
-                for system in values
-            },
+            "systems": {system: figures(group, system) for system in values},
         }
         for group, ids in groups.items()
     }

@@ -10,7 +10,6 @@ from modeling_condenser.repository.markdown import (
     escape,
     listed,
     p_in_words,
-    shorten,
     table,
 )
 
@@ -34,16 +33,11 @@ def render_report(content: Mapping[str, Any]) -> str:
     for by, groups in content["breakdowns"].items():
         sections += [f"## {main} by {by}", *_breakdown(content, by, groups)]
         sections.append(f"![{main} by {by}]({pictures[by]})")
-    for system, extremes in content["extremes"].items():
-        for name, queries in extremes.items():
-            if queries:
-                heading = f"## Greatest {name} of {escape(system)} in {main}"
-                sections += [heading, _queries(queries)]
     if "recall" in pictures:
         sections += ["## Recall by depth", f"![Recall by depth]({pictures['recall']})"]
-    costs = {name: system["cost"] for name, system in content["systems"].items()}
-    if any(costs.values()):
-        sections += _costs({name: cost for name, cost in costs.items() if cost})
+    costs = {name: system["cost"] for name, system in content["systems"].items() if system["cost"]}
+    if costs:
+        sections += _costs(costs)
     return "\n\n".join([*sections, *_provenance(content)]) + "\n"
 
 
@@ -62,9 +56,8 @@ def _cell(figures: Mapping[str, Any]) -> str:
 
 
 def _how_tested(content: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
-    n_tests = sum(
-        figures["against_baseline"] is not None for row in rows for figures in row.values()
-    )
+    compared = [figures["against_baseline"] for row in rows for figures in row.values()]
+    n_tests = len(compared) - compared.count(None)
     if not n_tests:
         return "There is only one system, so nothing is compared."
     return (
@@ -139,14 +132,6 @@ def _breakdown(content: Mapping[str, Any], by: str, groups: Mapping[str, Any]) -
     return [table([by, "queries", *map(escape, content["systems"])], rows), text]
 
 
-def _queries(queries: Iterable[Mapping[str, Any]]) -> str:
-    rows = [
-        [escape(q["id"]), shorten(q["query"]), f"{q['value']:.4f}", f"{q['difference']:+.4f}"]
-        for q in queries
-    ]
-    return table(["id", "query", "value", "difference from baseline"], rows, numbers_from=2)
-
-
 def _costs(costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = []
     for name, cost in costs.items():
@@ -177,10 +162,7 @@ def _provenance(content: Mapping[str, Any]) -> list[str]:
     hardware, systems = content["hardware"], content["systems"]
     versions = [f"{name} {version}" for name, version in content["versions"].items()]
     sums = {system["run_file"]: system["run_sha256"] for system in systems.values()}
-    sums |= {
-        "queries, judgements and answers": content["judgements_sha256"],
-        "judgements, as sorted TREC lines": content["qrels_sha256"],
-    }
+    sums["judgements, as sorted TREC lines"] = content["qrels_sha256"]
     rows = [[escape(name), f"`{checksum}`"] for name, checksum in sums.items() if checksum]
     return [
         "## How this was made",

@@ -132,17 +132,6 @@ def test_all_pairs_are_compared_by_both_tests(content: dict[str, Any], text: str
     assert rows[4][3:] == ["+0.0000 to +0.0000", "p = 1.000", "0 / 40 / 0", "p = 1.000"]
 
 
-def test_the_ten_greatest_gains_and_losses_are_listed(content: dict[str, Any], text: str) -> None:
-    good = content["extremes"]["good"]
-    assert [query["id"] for query in good["gains"]] == [f"n{i:02d}" for i in range(10)]
-    assert [query["id"] for query in good["losses"]] == ["n18", "n19"]
-    assert content["extremes"]["same"] == {"gains": [], "losses": []}
-    query = r"how many rivers \| \*lakes\* does country 0 have"
-    gains, losses = (table_after(text, f"## Greatest {name} of good") for name in good)
-    assert gains[1] == ["n00", query, "0.7500", "+0.5000"]
-    assert losses[1][2:] == ["0.0000", "-0.2500"]
-
-
 def test_breakdowns_are_by_answer_type_and_by_length(content: dict[str, Any], text: str) -> None:
     types = content["breakdowns"]["answer type"]
     sizes = {name: group["n_queries"] for name, group in types.items()}
