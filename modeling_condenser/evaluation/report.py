@@ -9,7 +9,7 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -33,7 +33,6 @@ from modeling_condenser.repository.markdown import counted, p_in_words
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 
-from .cost import EncodingCost
 from .report_text import render_report
 from .system_results import SystemResult
 
@@ -86,7 +85,7 @@ def write_report(
     collection: Collection | None = None,
     n_items: int | None = None,
     comparisons: Mapping[tuple[str, str], Comparison] | None = None,
-    costs: Mapping[str, EncodingCost] | None = None,
+    costs: Mapping[str, Mapping[str, Any]] | None = None,
     command: str = "",
     seed: int = 0,
 ) -> Report:
@@ -161,14 +160,14 @@ def write_report(
     return report
 
 
-def _describe(result: SystemResult, cost: EncodingCost | None) -> dict[str, Any]:
+def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str, Any]:
     run = result.run_file
     return {
         "settings": dict(result.settings),
         "record": dict(result.record),
         "run_file": f"{run.parent.name}/{run.name}" if run else None,
         "run_sha256": checksum_file(run) if run else None,
-        "cost": asdict(cost) if cost else None,
+        "cost": cost,
     }
 
 

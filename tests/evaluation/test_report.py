@@ -12,7 +12,6 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.evaluation.cost import EncodingCost
 from modeling_condenser.evaluation.report import write_report
 from modeling_condenser.evaluation.system_results import SystemResult
 from modeling_condenser.measures.measures import Evaluation, make_evaluation
@@ -30,7 +29,11 @@ COLLECTION = Collection(
     qrels={q: {"p": 1} for q in QUERIES},
     name="my_collection",
 )
-COST = EncodingCost("cpu", "a machine", 0.05, (0.04, 0.06), 10**8, 10**6, "float32", 8, 64, 30, 1)
+COST = {
+    **{"device": "cpu", "hardware": "a machine", "dtype": "float32", "n_threads": 1},
+    **{"seconds_per_step": 0.05, "quartiles": (0.04, 0.06), "n_steps": 30},
+    **{"peak_memory_bytes": 10**8, "n_parameters": 10**6, "batch_size": 8, "length": 64},
+}
 
 
 def make_values(gain: float, losses: int) -> dict[str, float]:
