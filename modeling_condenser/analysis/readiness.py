@@ -64,7 +64,7 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
         first, second, titles = map(list, zip(*sample.matches, strict=True))
         firsts = subject.encode_queries(first) if sample.small else _encode(subject, first)
         entry = {
-            **_measure_head(subject, sample),
+            **({} if subject.condenser is None else _measure_head(subject, sample)),
             ENTROPY: fmean(layers),
             **{name_layer(number): entropy for number, entropy in enumerate(layers, start=1)},
             EVEN_ENTROPY: even,
@@ -81,19 +81,18 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
 
 
 def _measure_head(subject: Subject, sample: Sample) -> dict[str, float]:
-    if subject.condenser is None:
-        return {}
+    condenser: Any = subject.condenser
     blocks = mask_texts(
         sample.texts,
         subject.tokenizer,
         max_length=subject.max_length,
         seed=sample.measuring.sample_seed,
-        head_mlm_probability=subject.condenser.config.head_mlm_probability,
+        head_mlm_probability=condenser.config.head_mlm_probability,
     )
     device = subject.encoder.device
     moved = [{name: part.to(device) for name, part in block.items()} for block in blocks]
-    costs = measure_condensing(subject.condenser, moved)
-    return {f"{PREFIX}{name}": value for name, value in costs.items()}
+    found = measure_condensing(condenser, moved)
+    return {f"{PREFIX}{name}": value for name, value in found.items()}
 
 
 def _encode(subject: Subject, texts: list[str], titles: list[str] | None = None) -> np.ndarray:
@@ -120,8 +119,17 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
     """
     environment = {n: v for n, v in os.environ.items() if not n.startswith(_RANK_VARIABLES)}
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
+        folder = Path(scratch, "encoder")
+        if subject.retriever is not None:
+            folder = subject.retriever.folder
+        else:
+            folder.mkdir()
+            # Copies, because saving changes configuration and tokenizer.
+            encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
+            contract = EncodingContract(subject.max_length, subject.max_length)
+            write_repository(folder, encoder, tokenizer, contract, [])
         arguments = {
-            "encoder": str(_save_encoder(subject, Path(scratch, "encoder"))),
+            "encoder": str(folder),
             "out": str(Path(scratch, "run")),
             "use_cpu": subject.encoder.device.type == "cpu",
             "max_length": subject.max_length,
@@ -132,17 +140,6 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
             _finetune_and_measure, arguments, failed=failed, environment=environment
         )
     return answer
-
-
-def _save_encoder(subject: Subject, folder: Path) -> Path:
-    if subject.retriever is not None:
-        return subject.retriever.folder
-    folder.mkdir()
-    # Copies, because saving changes configuration and tokenizer.
-    encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
-    contract = EncodingContract(subject.max_length, subject.max_length)
-    write_repository(folder, encoder, tokenizer, contract, [])
-    return folder
 
 
 def _finetune_and_measure(
