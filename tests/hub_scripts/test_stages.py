@@ -16,14 +16,9 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.export import export_encoder
 from tests.mining.making import make_labelled, make_run_file, read_lines
-from tests.publishing.making import N_PASSAGES, make_collection
+from tests.publishing.making import N_PASSAGES
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
 
 
 @pytest.mark.slow
@@ -61,13 +56,9 @@ def test_the_commands_lead_from_text_to_an_evaluated_retriever(
     lines = run("evaluate", "--baseline", "bm25", "runs/ft/model", collection)
     folder = Path("runs/evaluation/small/test")
     own_result = evaluate_system("runs/ft/model", collection, folder / "ft", progress=False)
-    bm25 = evaluate_system("bm25", collection, folder / "bm25", progress=False)
     assert lines[:2] == ["small, test: 2 systems on 20 queries", "bm25:"]
-    for name, c in own_result.compare_with(bm25).items():
-        assert f"  {name:<7}  {c.mean_baseline:.4f}" in lines
-        start = re.escape(f"  {name:<7}  {c.mean_system:.4f}   ")
-        (found,) = [m for m in (re.match(rf"{start}(\S+) from bm25, p ", x) for x in lines) if m]
-        assert float(found[1]) == pytest.approx(c.difference, abs=1.01e-4)
+    for name, mean in own_result.evaluation.means.items():
+        assert any(line.startswith(f"  {name:<7}  {mean:.4f}   ") for line in lines), name
     assert lines[-1] == f"report: {folder}/report.md"
 
 
