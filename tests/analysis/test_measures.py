@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining
-from modeling_condenser.analysis.measures import (
+from modeling_condenser.analysis.readiness import (
     alignment,
     cls_entropies,
     mask_texts,
