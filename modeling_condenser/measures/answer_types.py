@@ -68,7 +68,9 @@ _NOUNS: Mapping[AnswerType, str] = {
         newspaper novel organ part plant play poem product protein religion rock ship show song
         species sport stone story symbol term tree vitamin war weapon wood word""",
 }
-_TYPE_OF_NOUN = {noun: answer for answer, nouns in _NOUNS.items() for noun in nouns.split()}
+_TYPE_OF_NOUN: Mapping[str, AnswerType] = {
+    noun: answer for answer, nouns in _NOUNS.items() for noun in nouns.split()
+}
 _PHRASE_END = (
     r"\b(is|are|was|were|be|do|does|did|can|could|should|will|has|have|had|about|after|against|as"
     r"|at|between|by|during|for|from|in|into|near|of|on|to|under|with|that|who|which|where|when"
@@ -118,10 +120,11 @@ def answer_type(question: str) -> AnswerType | None:
 def _type_of_noun(phrase: str) -> AnswerType | None:
     """Of the last known noun in the first run of known nouns, before a verb or preposition."""
     bare = re.sub(_BEFORE_NOUN, "", re.sub(r"^(the|an?|your|my|its) ", "", phrase))
-    types = []
+    types: list[AnswerType | None] = []
     for word in re.split(_PHRASE_END, bare)[0].split():
         forms = (word, word.removesuffix("s"), word.removesuffix("es"), re.sub("ies$", "y", word))
-        types.append(next(filter(None, map(_TYPE_OF_NOUN.get, forms)), None))
+        known = [_TYPE_OF_NOUN[form] for form in forms if form in _TYPE_OF_NOUN]
+        types.append(known[0] if known else None)
     first_run = list(takewhile(bool, dropwhile(lambda answer: answer is None, types)))
     return first_run[-1] if first_run else None
 

@@ -148,11 +148,12 @@ def randomisation_test(
     extreme = 0
     for start in range(0, total, size):
         numbers = np.arange(start, min(start + size, total))
+        swapped: np.ndarray  # (B, n)
         if is_exact:
-            swapped = (numbers[:, None] >> np.arange(n)) & 1  # (B, n)
+            swapped = (numbers[:, None] >> np.arange(n)) & 1
         else:
             drawn = rng.integers(256, size=(len(numbers), -(-n // 8)), dtype=np.uint8)
-            swapped = np.unpackbits(drawn, axis=1, count=n)  # (B, n)
+            swapped = np.unpackbits(drawn, axis=1, count=n)
         differences = abs(difference(swapped.astype(np.float64)))
         extreme += int((differences >= observed - _ROUNDING).sum())
     # With random swaps, the observed difference counts as one of them.

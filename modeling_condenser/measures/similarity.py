@@ -184,9 +184,9 @@ def compare_spearman(
 
 def _spearman(values: np.ndarray, scores: np.ndarray, axis: int = -1) -> np.ndarray:
     """Spearman's correlation; NaN where all values or all scores are equal."""
-    ranks = (stats.rankdata(x, axis=axis) for x in (values, scores))
+    ranks, graded = (stats.rankdata(x, axis=axis) for x in (values, scores))
     with np.errstate(invalid="ignore"):
-        return _correlation(*ranks, axis=axis)
+        return _correlation(ranks, graded, axis)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
