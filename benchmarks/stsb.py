@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.harness import print_table
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.measures.similarity import (
+from modeling_condenser.evaluation.similarity import (
     evaluate_graded_pairs,
     pair_similarities,
     read_graded_pairs,

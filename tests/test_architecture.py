@@ -20,7 +20,6 @@ ROOMS = (
     "retrieval",
     "mining",
     "biencoder",
-    "measures",
     "evaluation",
     "analysis",
     "study",

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.measures.measures import evaluate_run
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys

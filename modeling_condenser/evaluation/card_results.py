@@ -9,7 +9,6 @@ from typing import Any
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels
 from modeling_condenser.hub.fetching import HubName
-from modeling_condenser.measures.significance import correct, mean_interval
 from modeling_condenser.repository.card import write_card
 from modeling_condenser.repository.publishable import hub_name
 from modeling_condenser.repository.results import (
@@ -20,6 +19,7 @@ from modeling_condenser.repository.results import (
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.runs.run_folder import describe_machine
 
+from .significance import correct, mean_interval
 from .system_results import INDEX_SETTINGS, SystemResult
 
 

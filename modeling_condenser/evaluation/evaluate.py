@@ -17,15 +17,6 @@ import numpy as np
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.measures.significance import Comparison
-from modeling_condenser.measures.similarity import (
-    compare_spearman,
-    evaluate_graded_pairs,
-    evaluate_triplets,
-    pair_similarities,
-    read_graded_pairs,
-    read_triplets,
-)
 from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import System, parse_system
@@ -33,6 +24,15 @@ from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
 from .report import Report, write_report
+from .significance import Comparison
+from .similarity import (
+    compare_spearman,
+    evaluate_graded_pairs,
+    evaluate_triplets,
+    pair_similarities,
+    read_graded_pairs,
+    read_triplets,
+)
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
 
 

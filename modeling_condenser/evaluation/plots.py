@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_condenser.measures.measures import parse_measure
+from .measures import parse_measure
 
 _FONT_SIZE = 8
 _PANELS_PER_ROW = 3

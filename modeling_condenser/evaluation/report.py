@@ -19,18 +19,6 @@ import pandas as pd
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels
-from modeling_condenser.measures.answer_types import group_by_length, group_by_type
-from modeling_condenser.measures.significance import (
-    ALPHA,
-    N_RESAMPLES,
-    Comparison,
-    Values,
-    compare,
-    compare_in_groups,
-    correct,
-    holm,
-    mean_interval,
-)
 from modeling_condenser.repository.markdown import (
     code_block,
     counted,
@@ -42,6 +30,18 @@ from modeling_condenser.repository.markdown import (
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 
+from .answer_types import group_by_length, group_by_type
+from .significance import (
+    ALPHA,
+    N_RESAMPLES,
+    Comparison,
+    Values,
+    compare,
+    compare_in_groups,
+    correct,
+    holm,
+    mean_interval,
+)
 from .system_results import SystemResult
 
 _MARKS = (

@@ -23,7 +23,12 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import fingerprint_passages
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.lookup import find_texts
-from modeling_condenser.measures.measures import (
+from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
+from modeling_condenser.retrieval.runs import Run, read_run, write_run
+from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
+from modeling_condenser.runs.whole_files import write_json
+
+from .measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,
     Evaluation,
@@ -33,11 +38,7 @@ from modeling_condenser.measures.measures import (
     evaluate_run,
     make_evaluation,
 )
-from modeling_condenser.measures.significance import Comparison, compare
-from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
-from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
-from modeling_condenser.runs.whole_files import write_json
+from .significance import Comparison, compare
 
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
 """Fields of `SearchSettings` that an approximate search's result depends on."""

@@ -28,8 +28,8 @@ from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
+from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
-from modeling_condenser.measures.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,
     CondenserTrainingArguments,

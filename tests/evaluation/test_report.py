@@ -12,10 +12,10 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.report import write_report
+from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.system_results import SystemResult
-from modeling_condenser.measures.measures import Evaluation, make_evaluation
-from modeling_condenser.measures.significance import compare, compare_in_groups, holm
 
 QUERIES = {
     **{f"n{i:02d}": f"how many rivers | *lakes* does country {i} have" for i in range(20)},

@@ -13,12 +13,12 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation import system_results
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
     evaluate_system,
     measure_run,
 )
-from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.bm25 import Bm25

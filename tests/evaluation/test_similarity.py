@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.measures import significance
-from modeling_condenser.measures.similarity import (
+from modeling_condenser.evaluation import significance
+from modeling_condenser.evaluation.similarity import (
     compare_spearman,
     evaluate_graded_pairs,
     evaluate_triplets,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from modeling_condenser.measures.measures import evaluate_answers, evaluate_run
+from modeling_condenser.evaluation.measures import evaluate_answers, evaluate_run
 
 LOG2_3 = math.log2(3)
 
@@ -147,7 +147,7 @@ ANSWERS = {
 def test_hits_are_counted_where_a_text_holds_an_answer(
     queries_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modeling_condenser.measures.measures._QUERIES_AT_ONCE", queries_at_once)
+    monkeypatch.setattr("modeling_condenser.evaluation.measures._QUERIES_AT_ONCE", queries_at_once)
     names = ["Hit@1", "Hit@2", "Hit@3", "Hit@100"]
     found = evaluate_answers(ANSWERS, RUN, lambda ids: [TEXTS[i] for i in ids], measures=names)
     assert found.per_query["Hit@2"] == {

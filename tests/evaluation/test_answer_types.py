@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_condenser.measures.answer_types import answer_type, group_by_length, group_by_type
+from modeling_condenser.evaluation.answer_types import answer_type, group_by_length, group_by_type
 
 # Questions as people write them and queries as they type them into a search box. `None` stands for
 # what the six classes have no place for: yes/no questions, and phrases that ask nothing.

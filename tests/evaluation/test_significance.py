@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.measures.significance import (
+from modeling_condenser.evaluation.significance import (
     compare,
     compare_in_groups,
     correct,
