@@ -48,7 +48,7 @@ def report_on_card(
         source: of the collection, as in the recipe; published if it is a name on the Hub.
         depth: passages retrieved for a query.
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
-        search: search settings; exact search by default.
+        search: exact search by default.
         seed: of tests and intervals.
     """
     per_query = result.evaluation.per_query

@@ -99,7 +99,7 @@ def evaluate_system(
         out: folder for the run, the measures and, without `work_folder`, embeddings and index.
         split: whose queries to search and judge.
         depth: passages to retrieve for each query.
-        measures: such as "MRR@10"; see `measure_run` for the default.
+        measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index.
         name: of the system in files and tables; by default made from the folder's name.
