@@ -168,18 +168,13 @@ def test_public_names_are_those_of_their_modules() -> None:
     assert sorted(modeling_condenser._MODULES) == sorted(modeling_condenser.__all__)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes", "words"),
-    [
-        ("contrastive", {"collection": "my-collection"}, "my-collection"),
-        ("stsb", {"data": "train.csv"}, "TEST_PAIRS.csv --task graded_pairs"),
-        ("wikipedia-sections", {"data": "train.csv"}, "TEST_TRIPLETS.csv --task triplets"),
-    ],
-)
-def test_the_evaluation_after_fine_tuning_fits_what_was_trained(
-    recipe: str, changes: dict[str, Any], words: str
-) -> None:
-    assert evaluated_on({**read_recipe(f"finetune/{recipe}"), **changes}) == words
+def test_the_evaluation_after_fine_tuning_fits_what_was_trained() -> None:
+    assert evaluated_on({**read_recipe("finetune/contrastive"), "collection": "mine"}) == "mine"
+    for recipe, words in (
+        ("stsb", "TEST_PAIRS.csv --task graded_pairs"),
+        ("wikipedia-sections", "TEST_TRIPLETS.csv --task triplets"),
+    ):
+        assert evaluated_on(read_recipe(f"finetune/{recipe}")) == words
 
 
 def test_the_demo_scales_steps_and_labels() -> None:
