@@ -9,6 +9,7 @@ queries are read from standard input, one a line. The first search encodes the c
 embeddings are stored next to the model, or in runs/ for a Hub model.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -140,11 +141,6 @@ def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Datas
 def _ask() -> Iterator[str]:
     """Yield queries from standard input until an empty line."""
     prompt = "query: " if sys.stdin.isatty() else ""
-    while True:
-        try:
-            query = input(prompt).strip()
-        except (EOFError, KeyboardInterrupt):
-            return
-        if not query:
-            return
-        yield query
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while query := input(prompt).strip():
+            yield query
