@@ -21,13 +21,13 @@ import numpy as np
 
 from benchmarks.harness import print_table
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.measures.similarity import (
+from modeling_condenser.evaluation.similarity import (
     evaluate_graded_pairs,
     pair_similarities,
     read_graded_pairs,
     spearman_interval,
 )
+from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.runs.run_folder import describe_machine
 
@@ -94,7 +94,7 @@ def measure(retriever: Retriever, data: Path) -> list[float]:
         cosines = pair_similarities(first, second, similarity="cosine")
         scores = np.array([score for _, _, score in pairs])
         figures.append(evaluate_graded_pairs(cosines, scores).means["Spearman"])
-    bounds = spearman_interval(cosines, scores, n_resamples=2000)
+    bounds = spearman_interval(cosines, scores)
     return [100 * float(figure) for figure in (*figures, *bounds)]
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.harness import print_table
 from modeling_condenser.collection.msmarco import read_trec_qrels
-from modeling_condenser.measures.measures import Evaluation, evaluate_run, make_evaluation
+from modeling_condenser.evaluation.measures import Evaluation, evaluate_run, make_evaluation
 from modeling_condenser.retrieval.runs import read_run
 
 # trec_eval's name -> ours; k is a cut-off.

@@ -43,23 +43,29 @@ def read_settings(
         The fields that were set; those of the command line override those of the recipe.
     """
     fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+    usage_words = [name.upper() for name in plain if name != RECIPE]
+    usage = " ".join(["condenser", verb, "[RECIPE.yaml]", *usage_words, "[--field value ...]"])
     if {"-h", "--help"} & set(words):
-        _print_help(verb, classes, plain, about, further)
+        _print_help(usage, classes, about, further)
         sys.exit(0)
     flags = {name for name, field in fields.items() if field.type is bool}
-    others, changes = _separate(words, flags)
-    settings = parse_changes(changes)
+    others, settings = _separate(words, flags)
     if others and (plain[:1] == (RECIPE,) or _is_recipe(others[0])):
         settings[RECIPE] = others.pop(0)
     names = [name for name in plain if name not in settings and name in fields]
-    lists = {name for name in names if "list" in str(fields[name].type)}
-    settings |= _assign(others, names, lists)
+    n_spare = max(len(others) - len(names), 0)
+    for name in names[: len(others)]:
+        if "list" in str(fields[name].type):  # it takes the words that the others leave
+            settings[name] = [others.pop(0) for _ in range(1 + n_spare)]
+        else:
+            settings[name] = others.pop(0)
+    if others:
+        raise ValueError(f"unexpected word {others[0]!r}; --help shows the usage.")
     recipe = settings.pop(RECIPE, None)
     settings = {**(read_recipe(recipe) if recipe else {}), **settings}
-    required = (name for name in plain if name in fields and _is_required(fields[name]))
-    missing = [name for name in required if name not in settings]
+    missing = [name for name in plain if name in fields.keys() - settings and _needs(fields[name])]
     if missing:
-        raise ValueError(f"{', '.join(missing)} is not given: {_usage(verb, plain)}")
+        raise ValueError(f"{', '.join(missing)} is not given: {usage}")
     return settings
 
 
@@ -77,8 +83,8 @@ def register_model(*systems: str | None) -> None:
         register_auto_classes()
 
 
-def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], list[str]]:
-    """Separate plain words from fields, which are returned as `--field=value`."""
+def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[str, Any]]:
+    """Separate plain words from fields."""
     plain: list[str] = []
     changes: list[str] = []
     rest = list(words)
@@ -88,16 +94,15 @@ def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], list[st
             plain.append(word)
             continue
         name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("-", "_")
         if not equals:
-            if name in flags and (not rest or rest[0] not in ("true", "false")):
+            if name.replace("-", "_") in flags and rest[:1] not in (["true"], ["false"]):
                 value = "true"
             elif rest:
                 value = rest.pop(0)
             else:
                 raise ValueError(f"{word} needs a value.")
         changes.append(f"--{name}={value}")
-    return plain, changes
+    return plain, parse_changes(changes)
 
 
 def _is_recipe(word: str) -> bool:
@@ -107,37 +112,14 @@ def _is_recipe(word: str) -> bool:
         return word.endswith((".yaml", ".yml"))
 
 
-def _assign(words: list[str], names: Sequence[str], lists: set[str]) -> dict[str, Any]:
-    """Assign plain words to fields, in order; a list takes those that the others leave."""
-    settings: dict[str, Any] = {}
-    spare = max(len(words) - len(names), 0)
-    for name in names[: len(words)]:
-        n = 1 + spare if name in lists else 1
-        taken, words = words[:n], words[n:]
-        settings[name] = taken if name in lists else taken[0]
-    if words:
-        raise ValueError(f"unexpected word {words[0]!r}; --help shows the usage.")
-    return settings
-
-
-def _is_required(field: dataclasses.Field) -> bool:
+def _needs(field: dataclasses.Field) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
 
 
-def _usage(verb: str, plain: Sequence[str]) -> str:
-    words = [name.upper() for name in plain if name != RECIPE]
-    return " ".join(["condenser", verb, "[RECIPE.yaml]", *words, "[--field value ...]"])
-
-
-def _print_help(
-    verb: str, classes: Sequence[type], plain: Sequence[str], about: str | None, further: str
-) -> None:
+def _print_help(usage: str, classes: Sequence[type], about: str | None, further: str) -> None:
+    layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog=f"condenser {verb}",
-        usage=_usage(verb, plain),
-        description=about,
-        epilog=further,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=usage, description=about, epilog=further, formatter_class=layout
     )
     for cls in classes:
         explained = _explanations(cls)

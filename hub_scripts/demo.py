@@ -43,8 +43,7 @@ def run(words: list[str]) -> None:
         recipe = "study/from-encoder" if changes.get("encoder") else "study/demo"
         changes = {**read_recipe(recipe), **changes}
     settings = scale_study({"output_dir": DemoFields.output_dir, **changes})
-    results = run_study(settings)
-    out = settings["output_dir"]
+    results, out = run_study(settings), settings["output_dir"]
     print(f"\n{results.table()}\n\n{results.verdict()}\n")
     print(f"{results.facts['n_passages']} passages, {results.facts['n_queries']} queries;", end=" ")
     print(f"this session took {(time.perf_counter() - started) / 60:.1f} minutes.")
@@ -54,17 +53,14 @@ def run(words: list[str]) -> None:
 
 def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
     """Apply `steps` and `labels` to a study; arms with steps of their own keep their share."""
-    steps, labels = settings.get("steps"), settings.get("labels")
     study = {name: value for name, value in settings.items() if name not in ("steps", "labels")}
-    if steps:
+    if steps := settings.get("steps"):
         share = steps / study["pretraining"]["max_steps"]
         study["pretraining"] = {**study["pretraining"], "max_steps": steps}
-        study["arms"] = {
-            name: {**arm, "max_steps": max(1, round(arm["max_steps"] * share))}
-            if "max_steps" in arm
-            else arm
-            for name, arm in study["arms"].items()
-        }
-    if labels:
+        study["arms"] = {name: dict(arm) for name, arm in study["arms"].items()}
+        for arm in study["arms"].values():
+            if "max_steps" in arm:
+                arm["max_steps"] = max(1, round(arm["max_steps"] * share))
+    if labels := settings.get("labels"):
         study["finetuning"] = {**study["finetuning"], "train_size": labels}
     return study

@@ -9,12 +9,10 @@ On several machines, OUT must be on a shared file system.
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from .command_line import fill_settings
-
-if TYPE_CHECKING:
-    from modeling_condenser.encoding.embeddings import Embeddings
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,6 @@ def run(words: list[str]) -> None:
     fields = fill_settings(
         "encode", words, EncodeFields, plain=("model", "collection", "out"), about=__doc__
     )
-    from pathlib import Path
-
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device
@@ -66,13 +62,6 @@ def run(words: list[str]) -> None:
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
-    _report(embeddings)
-    if fields.table:
-        files = write_table(embeddings, Path(fields.table), passages=passages, progress=True)
-        print(f"table: {fields.table} ({len(files)} parquet files)")
-
-
-def _report(embeddings: "Embeddings") -> None:
     record = embeddings.record
     print(f"embeddings: {embeddings.folder}")
     line = f"  {embeddings.n_passages:,} passages of {embeddings.dimension} numbers"
@@ -82,3 +71,6 @@ def _report(embeddings: "Embeddings") -> None:
     if gpu := record.get("peak_accelerator_bytes"):
         line += f", {gpu / 1e9:.2f} GB on the GPU"
     print(line)
+    if fields.table:
+        files = write_table(embeddings, Path(fields.table), passages=passages, progress=True)
+        print(f"table: {fields.table} ({len(files)} parquet files)")

@@ -14,14 +14,8 @@ def run(words: list[str]) -> None:
     from modeling_condenser.evaluation.evaluate import EvaluationRecipe, evaluate
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    settings = read_settings(
-        "evaluate",
-        words,
-        EvaluationRecipe,
-        SearchSettings,
-        plain=("systems", "collection"),
-        about=__doc__,
-    )
+    classes, plain = (EvaluationRecipe, SearchSettings), ("systems", "collection")
+    settings = read_settings("evaluate", words, *classes, plain=plain, about=__doc__)
     register_model(*settings.get("systems", ()), settings.get("baseline"))
     report = evaluate(**settings)
     print(f"{report}\n\nreport: {report.file}")

@@ -12,14 +12,9 @@ from .command_line import RECIPE, read_settings
 def run(words: list[str]) -> None:
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
+    further = "All fields of SentenceTransformerTrainingArguments are accepted too."
     settings = read_settings(
-        "finetune",
-        words,
-        FinetuningRecipe,
-        plain=(RECIPE,),
-        about=__doc__,
-        further="All fields of sentence-transformers' SentenceTransformerTrainingArguments are "
-        "accepted too.",
+        "finetune", words, FinetuningRecipe, plain=(RECIPE,), about=__doc__, further=further
     )
     from modeling_condenser.finetuning.finetune import finetune
 

@@ -44,13 +44,7 @@ def run(words: list[str]) -> None:
     from modeling_condenser.publishing.reference import import_reference
     from modeling_condenser.repository.provenance import read_provenance
 
-    out = import_reference(
-        fields.folder,
-        fields.out,
-        skip_from=fields.skip_from,
-        late_mlm=fields.late_mlm,
-        tokenizer=fields.tokenizer,
-    )
+    out = import_reference(**vars(fields))
     facts = read_provenance(out)[-1].run
     print(f"checkpoint: {out}")
     for part, file in facts["files"].items():

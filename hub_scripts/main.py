@@ -38,19 +38,21 @@ def main(words: list[str] | None = None) -> int:
         The exit status: 0, or 2 after an error that the user can fix. CONDENSER_DEBUG=1 shows its
         traceback.
     """
+    verbs = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="condenser",
         usage="condenser VERB [RECIPE.yaml] [--field value ...]",
         description="Condense an encoder on your text, fine-tune it into a retriever, measure it.",
-        epilog="verbs:\n"
-        + "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
-        + "\n\n`condenser VERB --help` lists its fields.",
+        epilog=f"verbs:\n{verbs}\n\n`condenser VERB --help` lists its fields.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("verb", choices=COMMANDS, metavar="VERB", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
-    _set_up_process()
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("modeling_condenser").setLevel(logging.INFO)
+    # Blocks are built in processes of their own, each of which tokenizes with one thread.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
         _import_without_model()
     command = importlib.import_module(f".{arguments.verb.replace('-', '_')}", __package__)
@@ -69,14 +71,6 @@ def _import_without_model() -> None:
     os.environ["CONDENSER_LAZY"] = "1"
     importlib.import_module("modeling_condenser")
     del os.environ["CONDENSER_LAZY"]
-
-
-def _set_up_process() -> None:
-    """Show our own messages, and only warnings of the libraries."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("modeling_condenser").setLevel(logging.INFO)
-    # Blocks are built in processes of their own, each of which tokenizes with one thread.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 if __name__ == "__main__":

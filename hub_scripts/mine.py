@@ -17,13 +17,9 @@ def run(words: list[str]) -> None:
     from modeling_condenser.mining.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
 
+    plain = ("system", "collection", "output_dir")
     settings = read_settings(
-        "mine",
-        words,
-        MiningRecipe,
-        SearchSettings,
-        plain=("system", "collection", "output_dir"),
-        about=__doc__,
+        "mine", words, MiningRecipe, SearchSettings, plain=plain, about=__doc__
     )
     register_model(settings.get("system"))
     from modeling_condenser.mining.mine import EXAMPLES_FILE, mine

@@ -46,34 +46,21 @@ def run(words: list[str]) -> None:
     fields = fill_settings("push", words, PushFields, plain=("folder", "name"), about=__doc__)
     from modeling_condenser.publishing.push import push
 
-    report = push(
-        fields.folder,
-        fields.name,
-        private=fields.private or None,
-        revision=fields.revision,
-        create_pr=fields.create_pr,
-        license=fields.license,
-        message=fields.message,
-        dry_run=fields.dry_run,
-        announce=lambda report: print(describe_files(report), flush=True),
-    )
-    print(describe_outcome(report))
-
-
-def describe_files(report: "PushReport") -> str:
-    """The files that are sent, and their sizes."""
-    lines = [f"{size:>14,} bytes  {path}" for path, size in report.sizes.items()]
-    lines.append(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
-    if report.left_out:
-        lines.append(f"not published, for training only: {', '.join(report.left_out)}")
-    return "\n".join(lines)
-
-
-def describe_outcome(report: "PushReport") -> str:
-    """The commit, if there is one."""
+    options = {**vars(fields), "private": fields.private or None}  # of an existing one: unchanged
+    report = push(**options, announce=_print_files)
     done = report.committed
     if done is None:
-        return f"dry run: nothing was sent to {report.target.url}"
-    if not done.is_new:
-        return f"nothing changed: {report.target.url} is at {done.sha}"
-    return f"pushed: {done.url}\npin it: {report.target.name}@{done.sha}"
+        print(f"dry run: nothing was sent to {report.target.url}")
+    elif not done.is_new:
+        print(f"nothing changed: {report.target.url} is at {done.sha}")
+    else:
+        print(f"pushed: {done.url}\npin it: {report.target.name}@{done.sha}")
+
+
+def _print_files(report: "PushReport") -> None:
+    """Print the files that are sent, and their sizes."""
+    for path, size in report.sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files", flush=True)
+    if report.left_out:
+        print(f"not published, for training only: {', '.join(report.left_out)}", flush=True)

@@ -9,6 +9,7 @@ queries are read from standard input, one a line. The first search encodes the c
 embeddings are stored next to the model, or in runs/ for a Hub model.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .command_line import read_settings, register_model
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from modeling_condenser.retrieval.dense import SearchSettings
-    from modeling_condenser.retrieval.systems import Searcher, System
+    from modeling_condenser.retrieval.systems import Searcher
 
 STUDY_FILE = "search.json"
 _SHOWN_LETTERS = 160
@@ -48,82 +49,61 @@ class SearchFields:
     k: int = 5
     embeddings: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k is {self.k}, expected at least 1.")
-        if self.query is not None and not self.query.strip():
-            raise ValueError("the query is empty: leave it out to read standard input.")
-
-
-class Answer(NamedTuple):
-    """A passage found for a query."""
-
-    passage_id: str
-    score: float
-    title: str
-    text: str
-
 
 def run(words: list[str]) -> None:
     from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.runs.recipe import fill
 
-    settings = read_settings(
-        "search",
-        words,
-        SearchFields,
-        SearchSettings,
-        plain=("model", "collection", "query"),
-        about=__doc__,
-    )
-    fields, how = fill(settings, SearchFields, SearchSettings)
+    plain = ("model", "collection", "query")
+    both = (SearchFields, SearchSettings)
+    fields, how = fill(read_settings("search", words, *both, plain=plain, about=__doc__), *both)
     fields = _resolve_study(fields)
     register_model(fields.model)
     searcher, passages = _open(fields, how)
     for query in [fields.query] if fields.query is not None else _ask():
-        _show(find(searcher, passages, query, depth=fields.k))
+        found = find(searcher, passages, query, depth=fields.k)
+        for rank, (score, passage) in enumerate(found, start=1):
+            title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
+            print(f"{rank}. {passage['_id']}  ({score:.4g}){'  ' if title else ''}{title}")
+            print(f"   {text[:_SHOWN_LETTERS]}")
+        if not found:
+            print("nothing found")
 
 
-def find(searcher: "Searcher", passages: "Dataset", query: str, *, depth: int) -> list[Answer]:
-    """The best `depth` passages for one query, with their texts."""
+def find(
+    searcher: "Searcher", passages: "Dataset", query: str, *, depth: int
+) -> list[tuple[float, dict[str, str]]]:
+    """Score and row (`_id`, `title`, `text`) of the best `depth` passages for one query."""
     from modeling_condenser.collection.passages import find_rows
 
     scores = searcher.search({"query": query}, depth=depth).get("query", {})
     rows = find_rows(passages, scores)
-    found = ((passage_id, passages[rows[passage_id]]) for passage_id in scores)
-    return [Answer(i, scores[i], passage["title"], passage["text"]) for i, passage in found]
+    return [(score, passages[rows[passage_id]]) for passage_id, score in scores.items()]
 
 
 def _resolve_study(fields: SearchFields) -> SearchFields:
     """Replace a study's folder by its model, collection and embeddings."""
-    folder = Path(fields.model)
-    file = folder / STUDY_FILE
-    if not file.is_file():
-        if fields.query is None and not _may_be_collection(fields.collection):
+    folder, collection = Path(fields.model), fields.collection
+    if not (folder / STUDY_FILE).is_file():
+        may_be_collection = collection and ("/" in collection or Path(collection).exists())
+        if fields.query is None and not may_be_collection:
             raise ValueError(
-                f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}):"
+                f"{folder} is not the folder of a finished study (it has no {STUDY_FILE}):"
                 ' name a collection too, as in condenser search MODEL COLLECTION "query".'
             )
         return fields
     if fields.query is not None:
         raise ValueError(
-            f"{fields.model} is a study, which names its own collection: leave out"
-            f" {fields.collection!r}."
+            f"{folder} is a study, which names its own collection: leave out {collection!r}."
         )
-    named = json.loads(file.read_text())
-    if not {"model", "collection", "embeddings"} <= named.keys():
-        raise ValueError(f"{file} was written by an older version: run the study again.")
+    named = json.loads((folder / STUDY_FILE).read_text())
     return dataclasses.replace(
         fields,
-        query=fields.collection,
+        query=collection,
         model=str(folder / named["model"]),
         collection=str(folder / named["collection"]),
         embeddings=fields.embeddings or str(folder / named["embeddings"]),
     )
-
-
-def _may_be_collection(name: str | None) -> bool:
-    return name is not None and (Path(name).exists() or "/" in name)
 
 
 def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Dataset]":
@@ -138,11 +118,15 @@ def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Datas
     if system.is_lexical and (fields.embeddings or not how.is_exact):
         raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
     assert fields.collection is not None
+    # Embeddings or index are stored beside the model.
+    model = Path(system.model).resolve()
+    name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]
+    folder = model.parent if model.is_dir() else Path("runs")
     passages = load_passages(fields.collection)
     searcher = open_searcher(
         system,
         passages,
-        _folder_for(system, fields.collection),
+        folder / re.sub(r"[^\w.-]+", "_", "-".join(map(str, name))),
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=how,
     )
@@ -154,32 +138,9 @@ def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Datas
     return searcher, passages
 
 
-def _folder_for(system: "System", collection: str) -> Path:
-    """The folder for the embeddings of a collection, or for its BM25 index."""
-    model = Path(system.model).resolve()
-    words = [model.name, *map(str, system.settings.values()), "search"]
-    words.append(Path(collection).resolve().name)
-    name = re.sub(r"[^\w.-]+", "_", "-".join(words))
-    return (model.parent if model.is_dir() else Path("runs")) / name
-
-
 def _ask() -> Iterator[str]:
     """Yield queries from standard input until an empty line."""
     prompt = "query: " if sys.stdin.isatty() else ""
-    while True:
-        try:
-            query = input(prompt).strip()
-        except (EOFError, KeyboardInterrupt):
-            return
-        if not query:
-            return
-        yield query
-
-
-def _show(answers: list[Answer]) -> None:
-    if not answers:
-        print("nothing found")
-    for rank, answer in enumerate(answers, start=1):
-        title = f"  {' '.join(answer.title.split())}" if answer.title.strip() else ""
-        print(f"{rank}. {answer.passage_id}  ({answer.score:.4g}){title}")
-        print(f"   {' '.join(answer.text.split())[:_SHOWN_LETTERS]}")
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while query := input(prompt).strip():
+            yield query

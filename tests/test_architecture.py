@@ -20,7 +20,6 @@ ROOMS = (
     "retrieval",
     "mining",
     "finetuning",
-    "measures",
     "evaluation",
     "analysis",
     "study",

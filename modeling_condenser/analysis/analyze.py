@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
 
-# Label of a model -> its measures, named as in a training log.
 Entries = Mapping[str, Mapping[str, float]]
+"""Label of a model -> its measures, named as in a training log."""
 
 
 @dataclass(frozen=True)
@@ -120,22 +120,19 @@ def measure_models(models: Sequence[Measurable], sample: Sample) -> Analysis:
         except ValueError as error:
             raise ValueError(f"{model.label} cannot be measured: {error}") from error
         when = {"step": model.step, "num_input_tokens_seen": model.tokens_seen}
-        entry |= {name: value for name, value in when.items() if value is not None}
-        entries[model.label] = entry
+        entries[model.label] = entry | {n: value for n, value in when.items() if value is not None}
         if model.run is not None:
             runs.setdefault(model.run, []).append(model.label)
-    facts = {
-        "settings": publishable(asdict(sample.measuring)),
-        "measured_on": sample.facts(),
-        **describe_machine(),
-    }
+    settings = publishable(asdict(sample.measuring))
+    facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
     return Analysis(entries, facts, runs)
 
 
 def write_analysis(analysis: Analysis, out: Path) -> None:
     """Write readiness.json, readiness.md and pictures to a folder."""
     entries = analysis.entries
-    shown = [model["label"] for model in spread(_listed(entries), at_most=_MOST_LINES)]
+    listed = [{"label": label, **entry} for label, entry in entries.items()]
+    shown = [model["label"] for model in spread(listed, at_most=_MOST_LINES)]
     lines = {label: layer_entropies(entries[label]) for label in shown}
     even = entries[shown[0]][EVEN_ENTROPY]
     pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=even)}
@@ -150,11 +147,7 @@ def write_analysis(analysis: Analysis, out: Path) -> None:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
         (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report(analysis, list(pictures))}\n")
-        write_json(partial / READINESS_FILE, {**analysis.facts, "models": _listed(entries)})
-
-
-def _listed(entries: Entries) -> list[dict[str, Any]]:
-    return [{"label": label, **entry} for label, entry in entries.items()]
+        write_json(partial / READINESS_FILE, {**analysis.facts, "models": listed})
 
 
 def report(analysis: Analysis, pictures: Sequence[str]) -> str:
@@ -186,17 +179,17 @@ def measures_table(entries: Entries) -> str:
 
 def entropy_table(entries: Entries) -> str:
     """Entropy of each layer as Markdown, with the difference from the first model in brackets."""
-    layers = {label: layer_entropies(entry) for label, entry in entries.items()}
+    layers = {escape(label): layer_entropies(entry) for label, entry in entries.items()}
     n_layers = max(map(len, layers.values()))
-    first: list[float] = []
-    rows = []
-    for label, entropies in layers.items():
+    label, first = next(iter(layers.items()))
+    rows = [[label, *(f"{entropy:.3f}" for entropy in first)]]
+    for label, entropies in list(layers.items())[1:]:
         cells = [f"{entropy:.3f}" for entropy in entropies]
         if len(entropies) == len(first):
             pairs = zip(entropies, first, strict=True)
             cells = [f"{after:.3f} ({after - before:+.3f})" for after, before in pairs]
-        first = first or entropies
-        rows.append([escape(label), *cells, *[""] * (n_layers - len(cells))])
+        rows.append([label, *cells])
+    rows = [row + [""] * (1 + n_layers - len(row)) for row in rows]
     even = next(iter(entries.values()))[EVEN_ENTROPY]
     listing = table(["", *(str(layer) for layer in range(1, n_layers + 1))], rows)
     return f"{listing}\n\nEven attention to all tokens has {even:.3f}."

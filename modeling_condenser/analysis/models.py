@@ -48,10 +48,9 @@ class Subject:
     @classmethod
     def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
         """Take a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
-        if not hasattr(model, "condenser"):  # by name: remote code has classes of its own
-            raise ValueError(f"Got a {type(model).__name__}, expected a CondenserForPreTraining.")
         encoder = model.condenser.encoder
         longest = _longest_text(encoder, tokenizer, max_length)
+        # By name, because remote code has classes of its own.
         return cls(encoder, tokenizer, longest, model if hasattr(model, "run_head") else None)
 
     @classmethod
@@ -65,29 +64,24 @@ class Subject:
         """
         folder = find_model_folder(resolve_checkpoint(name))
         file = folder / CONFIG_FILE
-        if not file.is_file() and not (folder / MODULES_FILE).is_file():
-            raise FileNotFoundError(f"{name} holds no model: expected a run, or a {CONFIG_FILE}.")
         config = json.loads(file.read_text()) if file.is_file() else {}
-        if config.get("model_type") != "condenser":
-            return cls._open_encoder(folder, max_length)
-        has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
-        opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = opened.from_pretrained(folder).eval().to(device)
-        return cls.of_model(model, AutoTokenizer.from_pretrained(folder), max_length=max_length)
-
-    @classmethod
-    def _open_encoder(cls, folder: Path, max_length: int) -> "Subject":
+        if config.get("model_type") == "condenser":
+            has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
+            opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            model = opened.from_pretrained(folder).eval().to(device)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            return cls.of_model(model, tokenizer, max_length=max_length)
         retriever = Retriever(folder, pooling=None if states_pooling(folder) else "cls")
-        encoder: Any = retriever.model[0].model
-        longest = _longest_text(encoder, retriever.model.tokenizer, max_length)
+        encoder, tokenizer = retriever.model[0].model, retriever.model.tokenizer
+        longest = _longest_text(encoder, tokenizer, max_length)
         contract = retriever.contract
         retriever.contract = dataclasses.replace(
             contract,
             query_max_length=min(contract.query_max_length, longest),
             passage_max_length=min(contract.passage_max_length, longest),
         )
-        return cls(encoder, retriever.model.tokenizer, longest, retriever=retriever)
+        return cls(encoder, tokenizer, longest, retriever=retriever)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
         """Batches of texts of similar length on the model's device, each with its texts' rows."""

@@ -1,20 +1,28 @@
-"""Readiness of one model: all measures on one sample."""
+"""Readiness of one model: CLS attention entropy, what the head reads, geometry, retrieval."""
 
 import copy
 import os
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
+from torch.nn import functional as F
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.measures.measures import evaluate_run
+from modeling_condenser.modeling_condenser import CondenserForPreTraining
+from modeling_condenser.pretraining.collator import CondenserDataCollator
+from modeling_condenser.pretraining.counter_random import random_keys
+from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 from modeling_condenser.publishing.export import write_repository
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.readiness import (
@@ -29,16 +37,10 @@ from modeling_condenser.retrieval.exact import search_exact_arrays
 from modeling_condenser.runs.child_process import call_apart
 from modeling_condenser.runs.recipe import read_recipe
 
-from .measures import (
-    alignment,
-    mask_texts,
-    measure_attention_entropy,
-    measure_condensing,
-    uniformity,
-)
 from .models import Subject, states_pooling, undisturbed
 from .sample import Measuring, Sample, load_small
 
+_TOKENS_PER_BATCH = 2048
 _MEASURES = ("MRR@10", "nDCG@10", "R@100")
 _DEPTH = 100
 # Environment variables of a process that is one of several.
@@ -64,7 +66,7 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
         first, second, titles = map(list, zip(*sample.matches, strict=True))
         firsts = subject.encode_queries(first) if sample.small else _encode(subject, first)
         entry = {
-            **_measure_head(subject, sample),
+            **({} if subject.condenser is None else _measure_head(subject, sample)),
             ENTROPY: fmean(layers),
             **{name_layer(number): entropy for number, entropy in enumerate(layers, start=1)},
             EVEN_ENTROPY: even,
@@ -81,19 +83,18 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
 
 
 def _measure_head(subject: Subject, sample: Sample) -> dict[str, float]:
-    if subject.condenser is None:
-        return {}
+    condenser: Any = subject.condenser
     blocks = mask_texts(
         sample.texts,
         subject.tokenizer,
         max_length=subject.max_length,
         seed=sample.measuring.sample_seed,
-        head_mlm_probability=subject.condenser.config.head_mlm_probability,
+        head_mlm_probability=condenser.config.head_mlm_probability,
     )
     device = subject.encoder.device
     moved = [{name: part.to(device) for name, part in block.items()} for block in blocks]
-    costs = measure_condensing(subject.condenser, moved)
-    return {f"{PREFIX}{name}": value for name, value in costs.items()}
+    found = measure_condensing(condenser, moved)
+    return {f"{PREFIX}{name}": value for name, value in found.items()}
 
 
 def _encode(subject: Subject, texts: list[str], titles: list[str] | None = None) -> np.ndarray:
@@ -118,54 +119,165 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
 
     A new process does this, because it would change a training that is running in this one.
     """
+    recipe = read_recipe("finetune/contrastive")
+    lengths = ("query_max_length", "passage_max_length")
+    settings = {
+        **recipe,
+        **{name: min(recipe[name], subject.max_length) for name in lengths},
+        "disable_tqdm": True,
+        "seed": measuring.sample_seed,
+        "subset_seed": measuring.sample_seed,
+        **measuring.finetuning,
+        "collection": measuring.collection,
+        "split": "train",
+        "train_size": measuring.labels,
+        "use_cpu": subject.encoder.device.type == "cpu",
+    }
     environment = {n: v for n, v in os.environ.items() if not n.startswith(_RANK_VARIABLES)}
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
-        arguments = {
-            "encoder": str(_save_encoder(subject, Path(scratch, "encoder"))),
-            "out": str(Path(scratch, "run")),
-            "use_cpu": subject.encoder.device.type == "cpu",
-            "max_length": subject.max_length,
-            "measuring": asdict(measuring),
-        }
-        failed = f"the fine-tuning on {measuring.labels} labels failed"
+        folder = Path(scratch, "encoder")
+        if subject.retriever is not None:
+            folder = subject.retriever.folder
+        else:
+            folder.mkdir()
+            # Copies, because saving changes configuration and tokenizer.
+            encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
+            contract = EncodingContract(subject.max_length, subject.max_length)
+            write_repository(folder, encoder, tokenizer, contract, [])
+        if not states_pooling(folder):
+            settings = {"pooling": "cls", **settings}
+        settings |= {"encoder": str(folder), "output_dir": str(Path(scratch, "run"))}
         answer: dict[str, float] = call_apart(
-            _finetune_and_measure, arguments, failed=failed, environment=environment
+            _finetune_and_measure,
+            {"settings": settings, "measuring": asdict(measuring), "longest": subject.max_length},
+            failed=f"the fine-tuning on {measuring.labels} labels failed",
+            environment=environment,
         )
     return answer
 
 
-def _save_encoder(subject: Subject, folder: Path) -> Path:
-    if subject.retriever is not None:
-        return subject.retriever.folder
-    folder.mkdir()
-    # Copies, because saving changes configuration and tokenizer.
-    encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
-    contract = EncodingContract(subject.max_length, subject.max_length)
-    write_repository(folder, encoder, tokenizer, contract, [])
-    return folder
-
-
 def _finetune_and_measure(
-    *, encoder: str, out: str, use_cpu: bool, max_length: int, measuring: dict[str, Any]
+    *, settings: dict[str, Any], measuring: dict[str, Any], longest: int
 ) -> dict[str, float]:
-    settings = Measuring(**measuring)
-    recipe = read_recipe("finetune/contrastive")
-    lengths = ("query_max_length", "passage_max_length")
-    model = finetune(
-        {
-            **recipe,
-            **{name: min(recipe[name], max_length) for name in lengths},
-            **({} if states_pooling(Path(encoder)) else {"pooling": "cls"}),
-            "disable_tqdm": True,
-            "seed": settings.sample_seed,
-            "subset_seed": settings.sample_seed,
-            **settings.finetuning,
-            "encoder": encoder,
-            "collection": settings.collection,
-            "split": "train",
-            "train_size": settings.labels,
-            "use_cpu": use_cpu,
-            "output_dir": out,
-        }
+    subject = Subject.open(finetune(settings), max_length=longest)
+    return measure_retrieval(subject, load_small(Measuring(**measuring)))
+
+
+@torch.no_grad()
+def measure_attention_entropy(
+    encoder: PreTrainedModel, batches: Iterable[Mapping[str, torch.Tensor]]
+) -> tuple[list[float], float]:
+    """Measure CLS attention entropy: Gao & Callan (2021), section 5 and Figure 2.
+
+    Args:
+        encoder: in evaluation mode. Its attention back-end is changed and restored.
+        batches: `input_ids` and `attention_mask`, each (B, T).
+
+    Returns:
+        The entropy of the CLS row of each layer, from the first to the last, and that of even
+        attention to all tokens, in nats, mean over heads and texts.
+    """
+    by_text, even = [], []
+    back_end = encoder.config._attn_implementation
+    try:
+        encoder.set_attn_implementation("eager")
+        for batch in batches:
+            mask = batch["attention_mask"]
+            attentions = encoder(**batch, output_attentions=True).attentions
+            if not attentions or any(layer is None or layer.dim() != 4 for layer in attentions):
+                raise ValueError(
+                    f"A {encoder.config.model_type} encoder does not return the attention of its "
+                    "layers, so its entropy cannot be measured."
+                )
+            layers = [cls_entropies(layer, mask) for layer in attentions]
+            by_text.append(torch.stack(layers, dim=1).cpu().numpy())  # (B, layers)
+            even.append(mask.sum(1).double().log().cpu().numpy())
+    finally:
+        encoder.set_attn_implementation(back_end)
+    return np.concatenate(by_text).mean(axis=0).tolist(), float(np.concatenate(even).mean())
+
+
+def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Entropy of each text's CLS row over its tokens, in nats, mean over heads: (B,) float64.
+
+    Args:
+        attention: (B, heads, T, T); each row is a distribution.
+        mask: (B, T), 1 for tokens and 0 for padding. The first token is CLS.
+    """
+    first = mask.argmax(dim=1)  # (B,) not 0 with padding on the left
+    rows = attention[torch.arange(len(attention)), :, first].double()  # (B, heads, T)
+    rows = rows * mask[:, None]
+    rows = rows / rows.sum(-1, keepdim=True)
+    return torch.special.entr(rows).sum(-1).mean(-1)
+
+
+def mask_texts(
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    seed: int,
+    head_mlm_probability: float | None = None,
+) -> list[dict[str, torch.Tensor]]:
+    """Mask texts, in batches in their order; masks depend on the seed and a text's place only."""
+    collator = CondenserDataCollator(
+        tokenizer, max_length=max_length, head_mlm_probability=head_mlm_probability, seed=seed
     )
-    return measure_retrieval(Subject.open(model, max_length=max_length), load_small(settings))
+    ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
+    keys = random_keys(seed, np.arange(len(texts))).tolist()
+    blocks = [
+        {"input_ids": tokens, "mask_key": key}
+        for tokens, key in zip(ids["input_ids"], keys, strict=True)
+    ]
+    n = max(_TOKENS_PER_BATCH // max_length, 1)
+    return [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
+
+
+@torch.no_grad()
+def measure_condensing(
+    model: CondenserForPreTraining, batches: Sequence[Mapping[str, torch.Tensor]]
+) -> dict[str, float]:
+    """Measure what the head takes from the late CLS vector.
+
+    To swap vectors, each text gets that of the text before it, and the first text that of the last,
+    so the result does not depend on the batches.
+
+    Args:
+        model: in evaluation mode.
+        batches: of `mask_texts`, with two texts or more.
+
+    Returns:
+        In nats a masked token: `head_loss`, and the rise of it when vectors are zero (`zero_cost`)
+        and when they are swapped (`swap_cost`).
+    """
+    before = ReadBlocks.of(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
+    n_masked, losses = 0, np.zeros(3)  # own vector, zeros, another text's vector
+    for batch in batches:
+        read = ReadBlocks.of(model, batch)
+        own = read.cls_late  # (B, 1, H)
+        others = torch.cat([before, own[:-1]])
+        before = own[-1:]
+        n_masked += len(read.targets)
+        losses += [
+            prediction_loss(read.predict(cls_late), read.targets, reduction="sum")
+            for cls_late in (own, torch.zeros_like(own), others)
+        ]
+    if n_masked == 0:
+        raise ValueError("No token of the sample is masked: its texts are too short.")
+    head_loss, zeroed, swapped = (losses / n_masked).tolist()
+    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
+    return {"head_loss": head_loss, **costs}
+
+
+def alignment(first: np.ndarray, second: np.ndarray) -> float:
+    """Mean of |x - y|^2 over matching rows, normalised (Wang & Isola 2020, alpha = 2): 0 to 4."""
+    return float((_unit(first) - _unit(second)).square().sum(1).mean())
+
+
+def uniformity(vectors: np.ndarray) -> float:
+    """log of the mean of exp(-2 |x - y|^2) over pairs of normalised rows (Wang & Isola, t = 2)."""
+    return float(torch.pdist(_unit(vectors)).square().mul(-2).exp().mean().log())
+
+
+def _unit(vectors: np.ndarray) -> torch.Tensor:
+    return F.normalize(torch.from_numpy(np.asarray(vectors, dtype=np.float64)), dim=1)

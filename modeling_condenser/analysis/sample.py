@@ -89,7 +89,7 @@ class Sample:
         """
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         if measuring.collection is None:
-            return cls(measuring, texts, tuple(map(halve, texts)))
+            return cls(measuring, texts, tuple(map(_halve, texts)))
         small = load_small(measuring)
         return cls(measuring, texts, _judged(small), small)
 
@@ -101,11 +101,8 @@ class Sample:
             "pairs_are": "query and judged passage" if self.small else "halves of one text",
         }
         if self.small is not None:
-            facts["collection"] = {
-                "name": self.small.name,
-                "queries": len(self.small.queries),
-                "passages": len(self.small.passages),
-            }
+            counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
+            facts["collection"] = {"name": self.small.name, **counts}
         return facts
 
 
@@ -141,9 +138,9 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
     else:
         order = np.random.default_rng(seed).permutation(len(documents)).tolist()
         rows = (documents[row] for row in order)
+    joined = (" ".join(f"{row.get('title') or ''} {row['text'] or ''}".split()) for row in rows)
     chosen: dict[str, None] = {}
-    for row in rows:
-        text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
+    for text in joined:
         if " " in text:
             chosen[text] = None
         if len(chosen) == n:
@@ -156,7 +153,7 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
     return tuple(chosen)
 
 
-def halve(text: str) -> Match:
+def _halve(text: str) -> Match:
     words = text.split()
     middle = len(words) // 2
     return " ".join(words[:middle]), " ".join(words[middle:]), ""

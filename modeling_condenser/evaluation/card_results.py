@@ -8,7 +8,6 @@ from typing import Any
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.hub.fetching import HubName
-from modeling_condenser.measures.significance import correct, mean_interval
 from modeling_condenser.repository.card import write_card
 from modeling_condenser.repository.publishable import hub_name
 from modeling_condenser.repository.results import (
@@ -19,6 +18,7 @@ from modeling_condenser.repository.results import (
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.runs.run_folder import describe_machine
 
+from .significance import correct, mean_interval
 from .system_results import INDEX_SETTINGS, SystemResult
 
 
@@ -47,7 +47,7 @@ def report_on_card(
         source: of the collection, as in the recipe; published if it is a name on the Hub.
         depth: passages retrieved for a query.
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
-        search: search settings; exact search by default.
+        search: exact search by default.
         seed: of tests and intervals.
     """
     per_query = result.evaluation.per_query
@@ -60,8 +60,7 @@ def report_on_card(
         }
     )
     search, default = search or SearchSettings(), SearchSettings()
-    settings = {} if search.is_exact else {n: getattr(search, n) for n in INDEX_SETTINGS}
-    changed = {n: value for n, value in settings.items() if value != getattr(default, n)}
+    names = [n for n in INDEX_SETTINGS if getattr(search, n) != getattr(default, n)]
     own = EvaluationResult(
         collection=result.collection,
         split=result.split,
@@ -69,7 +68,7 @@ def report_on_card(
         n_queries=len(next(iter(per_query.values()))),
         values=dict(result.evaluation.means),
         **place_on_hub(source),
-        search=changed,
+        search={} if search.is_exact else {name: getattr(search, name) for name in names},
         intervals={m: bounds for m, bounds in intervals.items() if math.isfinite(bounds[0])},
         comparisons=[
             BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)

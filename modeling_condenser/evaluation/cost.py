@@ -9,7 +9,6 @@ import threading
 import timeit
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,13 @@ _STEPS = 30
 _MEMORY_STEPS = 5
 
 
-@dataclass(frozen=True)
-class EncodingCost:
-    """Time and memory of one step.
-
-    The peak memory is that of weights and step together: on a GPU, what torch had allocated; on a
-    CPU, the highest resident memory during a step minus that before the model was loaded.
-    """
-
-    device: str
-    hardware: str
-    seconds_per_step: float  # median
-    quartiles: tuple[float, float]
-    peak_memory_bytes: int
-    n_parameters: int
-    dtype: str
-    batch_size: int
-    length: int
-    n_steps: int
-    n_threads: int
-
-
 def measure_cost(
     model: str | Path,
     *,
     settings: Mapping[str, Any] | None = None,
     batch_size: int = 8,
     length: int = 64,
-) -> EncodingCost:
+) -> dict[str, Any]:
     """Measure time and memory of encoding, in a new process that takes some seconds to start.
 
     Args:
@@ -56,12 +34,17 @@ def measure_cost(
         settings: other keyword arguments of `Retriever`, such as pooling and device.
         batch_size: texts in a step.
         length: tokens in a text.
+
+    Returns:
+        `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The
+        peak is that of weights and step together: on a GPU, what torch had allocated; on a CPU, the
+        highest resident memory during a step minus that before the model was loaded.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measure, str(model), dict(settings or {}), batch_size, length).result()
 
 
-def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int) -> EncodingCost:
+def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int) -> dict[str, Any]:
     import torch
 
     from modeling_condenser.encoding.retriever import Retriever
@@ -69,7 +52,7 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
 
     before = psutil.Process().memory_info().rss  # the libraries are imported, no model is loaded
     encoder = Retriever(model, **settings).model
-    device = encoder.device.type
+    is_cuda = encoder.device.type == "cuda"
     parameters = list(encoder.parameters())
     special = set(encoder.tokenizer.all_special_ids)  # RoBERTa gives padding tokens no position
     ordinary = [i for i in range(len(encoder.tokenizer)) if i not in special]
@@ -79,7 +62,7 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
 
     def step() -> None:
         encoder(dict(batch))  # the modules add their outputs to the dict
-        if device == "cuda":
+        if is_cuda:
             torch.cuda.synchronize()
 
     with torch.inference_mode():
@@ -88,27 +71,27 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
         for _ in range(_WARM_UP_STEPS):
             step()
         seconds = timeit.repeat(step, number=1, repeat=_STEPS)
-        if device == "cuda":
+        if is_cuda:
             torch.cuda.reset_peak_memory_stats()
             step()
             memory = torch.cuda.max_memory_allocated()
         else:
             memory = _peak_resident_bytes(step) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
-    machine = describe_machine()["hardware"]
-    return EncodingCost(
-        device=device,
-        hardware=machine["cpu"] if device == "cpu" else torch.cuda.get_device_name(),
-        seconds_per_step=median,
-        quartiles=(low, high),
-        peak_memory_bytes=memory,
-        n_parameters=sum(parameter.numel() for parameter in parameters),
-        dtype=str(parameters[0].dtype).removeprefix("torch."),
-        batch_size=batch_size,
-        length=length,
-        n_steps=_STEPS,
-        n_threads=torch.get_num_threads(),
-    )
+    cpu = describe_machine()["hardware"]["cpu"]
+    return {
+        "device": encoder.device.type,
+        "hardware": torch.cuda.get_device_name() if is_cuda else cpu,
+        "seconds_per_step": median,
+        "quartiles": (low, high),
+        "peak_memory_bytes": memory,
+        "n_parameters": sum(parameter.numel() for parameter in parameters),
+        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "batch_size": batch_size,
+        "length": length,
+        "n_steps": _STEPS,
+        "n_threads": torch.get_num_threads(),
+    }
 
 
 def _peak_resident_bytes(step: Callable[[], None]) -> int:

@@ -17,8 +17,15 @@ import numpy as np
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.measures.significance import Comparison
-from modeling_condenser.measures.similarity import (
+from modeling_condenser.repository.contract import CONTRACT_FILE
+from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.retrieval.systems import System, parse_system
+from modeling_condenser.runs.recipe import fill
+
+from .cost import measure_cost
+from .report import Report, write_report
+from .significance import Comparison
+from .similarity import (
     compare_spearman,
     evaluate_graded_pairs,
     evaluate_triplets,
@@ -26,13 +33,6 @@ from modeling_condenser.measures.similarity import (
     read_graded_pairs,
     read_triplets,
 )
-from modeling_condenser.repository.contract import CONTRACT_FILE
-from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import System, parse_system
-from modeling_condenser.runs.recipe import fill
-
-from .cost import EncodingCost, measure_cost
-from .report import Report, write_report
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
 
 
@@ -47,7 +47,8 @@ class EvaluationRecipe:
         task: "retrieval", "graded_pairs" (STS-b), or "triplets" (Wikipedia sections).
         split: whose queries to search and judge.
         baseline: a further system, which the others are compared with; by default the first.
-        measures: the first one is the main measure of the report.
+        measures: such as MRR@10; the first one is the main measure of the report. By default
+            MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only.
         depth: passages to retrieve for each query.
         columns: of a file of pairs or triplets: our name -> the file's.
         cost: whether to measure time and memory of an encoding step too.
@@ -71,10 +72,6 @@ def evaluate(
     systems: str | Path | Sequence[str | Path],
     collection: str | Path,
     *,
-    measures: Sequence[str] | None = None,
-    split: str = "test",
-    baseline: str | Path | None = None,
-    output_dir: str | Path = "runs/evaluation",
     progress: bool = True,
     **settings: Any,
 ) -> Report:
@@ -87,13 +84,9 @@ def evaluate(
         systems: what to evaluate: folders or Hub names of encoders, TREC run files, or "bm25".
             Settings follow commas, as in "google-bert/bert-base-uncased,pooling=mean".
         collection: a folder (BEIR, MS MARCO or DPR), or a data set on the Hub.
-        measures: such as "MRR@10"; the first is the main one. By default MRR@10, nDCG@10 and R@100,
-            or Hit@20 and Hit@100 for a collection that has only answers.
-        split: whose queries to search and judge.
-        baseline: a further system that the others are compared with; by default the first.
-        output_dir: folder for the results.
         progress: whether to show progress bars.
-        **settings: further fields of `EvaluationRecipe` and `SearchSettings`.
+        **settings: fields of `EvaluationRecipe`, such as measures, split, baseline and output_dir,
+            and of `SearchSettings`.
 
     Returns:
         The report. `print` shows it as text; `means[system][measure]` and
@@ -105,15 +98,9 @@ def evaluate(
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
     listed = [systems] if isinstance(systems, str | Path) else systems
-    stated = {
-        "systems": [str(system) for system in listed],
-        "collection": str(collection),
-        "measures": measures,
-        "split": split,
-        "baseline": str(baseline) if baseline else None,
-        "output_dir": str(output_dir),
-    }
-    recipe, search = fill({**stated, **settings}, EvaluationRecipe, SearchSettings)
+    stated = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    stated |= {"systems": [str(system) for system in listed], "collection": str(collection)}
+    recipe, search = fill(stated, EvaluationRecipe, SearchSettings)
     parsed = _parse_systems(recipe, search)
     if recipe.task == "retrieval":
         return _evaluate_retrieval(recipe, search, parsed, progress=progress)
@@ -157,14 +144,8 @@ def _evaluate_retrieval(
         )
         for system in systems
     ]
-    report = write_report(
-        folder,
-        results,
-        collection=collection,
-        costs=_costs(recipe, systems),
-        command=_command(recipe, search, systems, collection.name),
-        seed=recipe.seed,
-    )
+    command = _command(recipe, search, systems, collection.name)
+    report = _write_report(folder, recipe, systems, results, collection=collection, command=command)
     _report_on_cards(recipe, search, systems, results, collection)
     return report
 
@@ -182,14 +163,11 @@ def _evaluate_similarity(
     for system in systems:
         retriever = system.open()
         contract = retriever.contract
-        vectors = [  # (N, D) float32 each
-            retriever.encode_texts(
-                [contract.passage("", text) for text in texts],
-                contract.passage_max_length,
-                progress=progress,
-            )
-            for texts in columns
-        ]
+        vectors = []  # (N, D) float32 each
+        for column in columns:
+            texts = [contract.passage("", text) for text in column]
+            length = contract.passage_max_length
+            vectors.append(retriever.encode_texts(texts, length, progress=progress))
         if is_graded:
             own = pair_similarities(*vectors, similarity=contract.similarity)
             evaluation = evaluate_graded_pairs(own, scores)
@@ -201,20 +179,22 @@ def _evaluate_similarity(
             evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
         task, settings = recipe.task.replace("_", " "), dict(system.settings)
         results.append(SystemResult(system.name, file.stem, task, evaluation, settings=settings))
-    return write_report(
-        Path(recipe.output_dir) / _as_path(file.stem),
-        results,
-        n_items=len(rows),
-        comparisons=comparisons,
-        costs=_costs(recipe, systems),
-        command=_command(recipe, SearchSettings(), systems, file.name),
-        seed=recipe.seed,
-    )
+    folder = Path(recipe.output_dir) / _as_path(file.stem)
+    command = _command(recipe, SearchSettings(), systems, file.name)
+    facts = {"n_items": len(rows), "comparisons": comparisons, "command": command}
+    return _write_report(folder, recipe, systems, results, **facts)
 
 
-def _costs(recipe: EvaluationRecipe, systems: Sequence[System]) -> dict[str, EncodingCost]:
-    dense = [system for system in systems if system.is_dense and recipe.cost]
-    return {system.name: measure_cost(system.model, settings=system.settings) for system in dense}
+def _write_report(
+    folder: Path,
+    recipe: EvaluationRecipe,
+    systems: Sequence[System],
+    results: Sequence[SystemResult],
+    **facts: Any,
+) -> Report:
+    measured = [system for system in systems if system.is_dense and recipe.cost]
+    costs = {s.name: measure_cost(s.model, settings=s.settings) for s in measured}
+    return write_report(folder, results, costs=costs, seed=recipe.seed, **facts)
 
 
 def _report_on_cards(
@@ -256,9 +236,9 @@ def _command(
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
     defaults = {**vars(EvaluationRecipe([], "")), **vars(SearchSettings()), "split": ""}
+    stated = {**vars(recipe), **vars(search)}
     for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
-        value = getattr(search if name in INDEX_SETTINGS else recipe, name)
-        if value != defaults[name]:
+        if (value := stated[name]) != defaults[name]:
             words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     return shlex.join(["condenser", "evaluate", *words])
 

@@ -1,4 +1,4 @@
-"""The pictures of a report: bars with intervals, and points or curves over a scale.
+"""The pictures of a report: bars with intervals, and recall over the depth.
 
 The first system, the baseline, is grey; a system has the same colour in every picture.
 """
@@ -11,13 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_condenser.measures.measures import parse_measure
+from .measures import parse_measure
 
 _FONT_SIZE = 8
 _PANELS_PER_ROW = 3
 _MOST_MEASURES = 6  # in the picture of the means
-
-Points = Mapping[str, Sequence[tuple[float, float]]]  # system -> (x, y)
 
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -31,15 +29,14 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
     for family in ("R", "Hit"):
-        cutoffs = {
-            m: parse_measure(m).params["cutoff"] for m in results if m.startswith(f"{family}@")
-        }
-        if len(cutoffs) > 1:
+        names = [measure for measure in results if measure.startswith(f"{family}@")]
+        if len(names) > 1:
+            depths = [parse_measure(name).params["cutoff"] for name in names]
             curves = {
-                system: [(k, results[m][system]["mean"]) for m, k in cutoffs.items()]
+                system: [results[name][system]["mean"] for name in names]
                 for system in content["systems"]
             }
-            figures["recall"] = plot_points(curves, x_label="k, passages", y_label=f"{family}@k")
+            figures["recall"] = plot_curves(depths, curves, y_label=f"{family}@k")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
     for name, figure in figures.items():
         figure.savefig(folder / files[name], dpi=150)
@@ -68,17 +65,19 @@ def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     return figure
 
 
-def plot_points(points: Points, *, x_label: str, y_label: str) -> Figure:
-    """Draw each system's points, connected by a line, over a logarithmic scale."""
+def plot_curves(
+    depths: Sequence[int], curves: Mapping[str, Sequence[float]], *, y_label: str
+) -> Figure:
+    """Draw each system's values over the depths, on a logarithmic scale."""
     figure, [axes] = _figure(1, height=3.0)
-    for number, (system, pairs) in enumerate(points.items()):
-        xs, ys = zip(*sorted(pairs), strict=True)
+    order = np.argsort(depths)
+    for number, (system, values) in enumerate(curves.items()):
+        xs, ys = np.array(depths)[order], np.array(values)[order]
         axes.plot(xs, ys, marker="o", color=_colour(number), label=system)
     axes.set_xscale("log")
-    ticks = sorted({x for pairs in points.values() for x, _ in pairs})
-    axes.set_xticks(ticks, [f"{x:,.0f}" for x in ticks])
+    axes.set_xticks(sorted(depths), [f"{depth:,}" for depth in sorted(depths)])
     axes.minorticks_off()
-    axes.set_xlabel(x_label, fontsize=_FONT_SIZE)
+    axes.set_xlabel("k, passages", fontsize=_FONT_SIZE)
     axes.set_ylabel(y_label, fontsize=_FONT_SIZE)
     axes.legend(fontsize=_FONT_SIZE)
     return figure

@@ -22,7 +22,12 @@ from typing import Any
 from modeling_condenser.collection.collection import Collection, fingerprint_passages
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_texts
-from modeling_condenser.measures.measures import (
+from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
+from modeling_condenser.retrieval.runs import Run, read_run, write_run
+from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
+from modeling_condenser.runs.whole_files import write_json
+
+from .measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,
     Evaluation,
@@ -32,11 +37,7 @@ from modeling_condenser.measures.measures import (
     evaluate_run,
     make_evaluation,
 )
-from modeling_condenser.measures.significance import Comparison, compare
-from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
-from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
-from modeling_condenser.runs.whole_files import write_json
+from .significance import Comparison, compare
 
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
 """Fields of `SearchSettings` that an approximate search's result depends on."""
@@ -97,7 +98,7 @@ def evaluate_system(
         out: folder for the run, the measures and, without `work_folder`, embeddings and index.
         split: whose queries to search and judge.
         depth: passages to retrieve for each query.
-        measures: such as "MRR@10"; see `measure_run` for the default.
+        measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index.
         name: of the system in files and tables; by default made from the folder's name.
@@ -109,17 +110,15 @@ def evaluate_system(
     if depth < 1:
         raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
     out, search = Path(out), search or SearchSettings()
-    if not isinstance(system, System):
-        system = parse_system(system)
-    system = system.in_dtype(search.dtype)
-    if name:
-        system = dataclasses.replace(system, name=name)
+    system = (system if isinstance(system, System) else parse_system(system)).in_dtype(search.dtype)
+    system = dataclasses.replace(system, name=name or system.name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     run_file = out / f"{_run_name(system, depth, search)}.trec"
+    record_file = run_file.with_suffix(".json")
     identity = _identity(system, collection, depth, search)
-    if run_file.is_file() and run_file.with_suffix(".json").is_file():
-        record = json.loads(run_file.with_suffix(".json").read_text())
+    if run_file.is_file() and record_file.is_file():
+        record = json.loads(record_file.read_text())
         changed = [key for key in identity if record["identity"].get(key) != identity[key]]
         if changed:
             raise ValueError(
@@ -135,16 +134,13 @@ def evaluate_system(
         record["identity"] = identity
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(run_file.with_suffix(".json"), record)
+        write_json(record_file, record)
     evaluation = measure_run(collection, run, measures=measures)
     facts = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
+    settings = dict(system.settings)
     return SystemResult(
-        **facts,
-        evaluation=evaluation,
-        run_file=run_file,
-        record=record,
-        settings=dict(system.settings),
+        **facts, evaluation=evaluation, run_file=run_file, record=record, settings=settings
     )
 
 
@@ -197,8 +193,7 @@ def measure_run(
     parsed = check_measures(measures)
     by_answer = [name for name, measure in parsed.items() if isinstance(measure, Hit)]
     judged = [name for name in parsed if name not in by_answer]
-    needs = {"answers": by_answer, "qrels": judged}
-    for what, names in needs.items():
+    for what, names in (("answers", by_answer), ("qrels", judged)):
         if names and not getattr(collection, what):
             raise ValueError(
                 f"{', '.join(names)} cannot be measured: {collection.name} has no {what}. Choose"
@@ -208,13 +203,13 @@ def measure_run(
     deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
     if deeper:
         logger.warning("%s: no query has more than %d passages", ", ".join(deeper), depth)
+    if not by_answer:
+        return evaluate_run(collection.qrels, run, measures=judged)
 
     def texts(ids: list[str]) -> list[str]:
         found = find_texts(collection.passages, ids)
         return [found[passage_id] for passage_id in ids]
 
-    if not by_answer:
-        return evaluate_run(collection.qrels, run, measures=judged)
     hits = evaluate_answers(collection.answers, run, texts, measures=by_answer)
     if not judged:
         return hits

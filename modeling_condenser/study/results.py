@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from modeling_condenser.measures.measures import Evaluation, make_evaluation
-from modeling_condenser.measures.significance import ALPHA, Comparison, compare, correct
+from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
+from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
 from modeling_condenser.repository.markdown import p_in_words, table
 from modeling_condenser.repository.training_log import spread
 from modeling_condenser.retrieval.fusion import Fusion

@@ -27,9 +27,9 @@ from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.card_results import report_on_card
+from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
 from modeling_condenser.finetuning.finetune import FinetuningRecipe, finetune
-from modeling_condenser.measures.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,
     CondenserTrainingArguments,
@@ -261,16 +261,12 @@ class _Study:
         exported = self.out / arm / "encoder"
         if exported.is_dir():
             return exported
-        return export_encoder(checkpoint, exported, contract=self.contract())
-
-    def contract(self) -> EncodingContract | None:
-        """The contract of the fine-tuning: arms with and without labels differ in labels only."""
-        given = {
-            name: self.recipe.finetuning.get(name) for name in EncodingContract.__annotations__
-        }
-        if not (given["query_max_length"] and given["passage_max_length"]):
-            return None
-        return EncodingContract(**{name: value for name, value in given.items() if value})
+        # The contract of the fine-tuning: arms with and without labels differ in labels only.
+        given = self.recipe.finetuning
+        stated = {n: given[n] for n in EncodingContract.__annotations__ if given.get(n)}
+        is_whole = {"query_max_length", "passage_max_length"} <= stated.keys()
+        contract = EncodingContract(**stated) if is_whole else None
+        return export_encoder(checkpoint, exported, contract=contract)
 
     def pretrain(self, settings: dict[str, Any], folder: Path) -> Path:
         corpus = str(self.folder / CORPUS_FILE)
@@ -280,9 +276,10 @@ class _Study:
         files = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in arms}
         seen = {arm: json.loads(file.read_text())["tokens_seen"] for arm, file in files.items()}
         most = seen[self.recipe.control]
-        for arm in (arm for arm in seen if seen[arm] > _MOST_TOKENS * most):
-            warning = "Arm %s has seen %d tokens, the control %d: lower its max_steps."
-            logger.warning(warning, arm, seen[arm], most)
+        for arm, n in seen.items():
+            if n > _MOST_TOKENS * most:
+                warning = "Arm %s has seen %d tokens, the control %d: lower its max_steps."
+                logger.warning(warning, arm, n, most)
         return seen
 
     def first(self, arm: str) -> Path:

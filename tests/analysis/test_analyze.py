@@ -18,7 +18,7 @@ SMALL = ["--texts", "5", "--max_length", "32", "--queries", "6", "--passages", "
 
 @pytest.fixture(scope="module")
 def run(bert_folder, corpus_file, tmp_path_factory):
-    """A pre-training run with two complete checkpoints, an incomplete one and a final model."""
+    """A pre-training run with a complete checkpoint, an incomplete one and a final model."""
     folder = tmp_path_factory.mktemp("runs") / "mine"
     pretrain(
         {
@@ -27,7 +27,7 @@ def run(bert_folder, corpus_file, tmp_path_factory):
             "n_head_layers": 1,
             "max_length": 32,
             "per_device_train_batch_size": 4,
-            "max_steps": 4,
+            "max_steps": 3,
             "save_steps": 1,
             "learning_rate": 1e-3,
             "disable_tqdm": True,
@@ -36,13 +36,11 @@ def run(bert_folder, corpus_file, tmp_path_factory):
             "output_dir": str(folder),
         }
     )
-    (folder / "checkpoint-3" / "checkpoint_manifest.json").unlink()
+    (folder / "checkpoint-2" / "checkpoint_manifest.json").unlink()
     return folder
 
 
-@pytest.fixture(scope="module")
-def export(run, tmp_path_factory):
-    return export_encoder(run, tmp_path_factory.mktemp("exports") / "my-encoder")
+LABELS = ["start", "step 1", "end, step 3"]
 
 
 def drawn_lines(axes):
@@ -53,17 +51,16 @@ def entropies(model):
     return [model[f"readiness/entropy_layer_{layer}"] for layer in (1, 2, 3, 4)]
 
 
-def test_a_run_is_its_start_its_complete_checkpoints_and_its_final_model(run, caplog):
+@pytest.mark.slow
+def test_a_run_is_its_start_its_complete_checkpoints_and_its_final_model(run, bert_folder, caplog):
     models = models_of_run(run)
-    assert [m.label for m in models] == ["start", "step 1", "step 2", "end, step 4"]
-    assert [m.step for m in models] == [0, 1, 2, 4]
-    assert "checkpoint-3 is incomplete" in caplog.text
+    assert [m.label for m in models] == LABELS
+    assert [m.step for m in models] == [0, 1, 3]
+    assert "checkpoint-2 is incomplete" in caplog.text
     tokens = [m.tokens_seen for m in models]
     assert tokens[0] == 0 and tokens == sorted(set(tokens))
-
-
-def test_the_start_is_the_model_that_training_began_with(run, bert_folder):
-    ours = models_of_run(run)[0].open(32).condenser.state_dict()
+    # The start is the model that training began with.
+    ours = models[0].open(32).condenser.state_dict()
     set_seed(7)
     theirs = open_model(PretrainingRecipe(str(bert_folder), "", n_head_layers=1)).state_dict()
     assert ours.keys() == theirs.keys()
@@ -81,7 +78,7 @@ def test_the_command_measures_a_run_and_writes_figures_report_and_pictures(
     names = ["attention_entropy.png", "readiness.json", "readiness.md", "readiness.png"]
     assert sorted(file.name for file in out.iterdir()) == names
     found = json.loads((out / "readiness.json").read_text())
-    assert [m["label"] for m in found["models"]] == ["start", "step 1", "step 2", "end, step 4"]
+    assert [m["label"] for m in found["models"]] == LABELS
     assert found["measured_on"]["pairs_are"] == "query and judged passage"
     assert "torch" in found["versions"]
     report = (out / "readiness.md").read_text()
@@ -91,7 +88,7 @@ def test_the_command_measures_a_run_and_writes_figures_report_and_pictures(
         assert row in printed and f"| {swap:.4f} |" in row and f"| {mrr:.4f} |" in row
     entropy_figure, course = figures
     lines = drawn_lines(entropy_figure.axes[0])
-    assert list(lines) == ["start", "step 1", "step 2", "end, step 4", "even attention"]
+    assert list(lines) == [*LABELS, "even attention"]
     for model in found["models"]:
         assert list(lines[model["label"]]) == entropies(model)
     [swapped] = [line for line in course.axes[0].lines if "swapped" in line.get_label()]
@@ -173,14 +170,14 @@ def test_tables_show_each_model_with_its_difference_from_the_first():
     ("models", "settings", "message"),
     [
         (["no/such/model"], ["--corpus", "CORPUS"], "There is no encoder 'no/such/model'"),
-        (["EXPORT"], [], "There is no text to measure on"),
-        (["EXPORT"], ["--corpus", "CORPUS", "--card", "true"], "no model is a pre-training run"),
+        (["ENCODER"], [], "There is no text to measure on"),
+        (["ENCODER"], ["--corpus", "CORPUS", "--card", "true"], "no model is a pre-training run"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    models, settings, message, export, corpus_file, tmp_path, capsys
+    models, settings, message, bert_folder, corpus_file, tmp_path, capsys
 ):
-    places = {"EXPORT": export, "CORPUS": corpus_file}
+    places = {"ENCODER": bert_folder, "CORPUS": corpus_file}
     out = tmp_path / "out"
     words = [str(places.get(word, word)) for word in [*models, str(out), *settings]]
     assert main(["analyze", *words]) == 2

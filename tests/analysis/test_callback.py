@@ -9,10 +9,9 @@ import torch
 from datasets import Dataset, load_dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, TrainingArguments
+from transformers import AutoTokenizer, Trainer, TrainingArguments
 
 from modeling_condenser import (
-    CondenserDataCollator,
     CondenserForMaskedLM,
     CondenserForPreTraining,
     CondenserTrainer,
@@ -84,6 +83,7 @@ def test_training_is_bit_equal_to_a_run_that_was_not_measured(measured, settings
     assert "Readiness" not in (plain / "model" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_log_holds_start_middle_and_end_with_their_tokens(measured):
     entries = readiness_of(measured)
     assert [e["step"] for e in entries] == [0, 2, 4, 5]
@@ -209,18 +209,14 @@ def test_few_shot_is_measured_in_a_process_of_its_own(bert_run, collection):
     assert entry["readiness/few_shot_MRR@10"] != entry["readiness/zero_shot_MRR@10"]
 
 
-def test_a_trainer_without_a_tokenizer_or_with_a_sharded_model_is_refused(
-    bert_run, texts, tmp_path
-):
-    tokenizer = AutoTokenizer.from_pretrained(bert_run / "model")
+def test_a_trainer_without_a_tokenizer_or_with_a_sharded_model_is_refused(bert_run, tmp_path):
     model = CondenserForPreTraining.from_pretrained(bert_run / "model")
-    sample = Sample.choose(Measuring(texts=4), Dataset.from_dict({"text": texts}))
+    sample = Sample.choose(Measuring(texts=4), Dataset.from_dict({"text": ["a b", "c d"]}))
     arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
-    collator = CondenserDataCollator(tokenizer, max_length=32)
-    trainer = CondenserTrainer(model, arguments, collator, train_dataset=[])
+    trainer = Trainer(model, arguments, train_dataset=[])
     with pytest.raises(ValueError, match="no tokenizer"):
         ReadinessCallback(trainer, sample)
-    trainer.processing_class = tokenizer
+    trainer.processing_class = AutoTokenizer.from_pretrained(bert_run / "model")
     trainer.args.fsdp = "full_shard"
     with pytest.raises(ValueError, match="FSDP and DeepSpeed"):
         ReadinessCallback(trainer, sample)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, set_seed
+from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining
-from modeling_condenser.analysis.measures import (
+from modeling_condenser.analysis.readiness import (
     alignment,
     cls_entropies,
     mask_texts,
@@ -86,33 +86,6 @@ def test_entropies_equal_a_naive_loop_for_any_batch_size(name: str) -> None:
     assert even == pytest.approx(sum(map(math.log, lengths)) / len(lengths))
 
 
-def test_it_is_the_softmax_of_queries_and_keys_in_a_bert() -> None:
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=1.0,
-    )
-    set_seed(0)
-    encoder = BertModel(config).eval()
-    ids = torch.tensor([[2, 7, 9, 30, 3]])
-    attention = encoder.encoder.layer[0].attention.self
-    with torch.no_grad():
-        hidden = encoder.embeddings(ids)[0]  # (5, 8)
-        query, key = attention.query(hidden)[0], attention.key(hidden)
-    heads = []
-    for head in (slice(0, 4), slice(4, 8)):
-        scores = [sum((query[head] * k[head]).tolist()) / math.sqrt(4) for k in key]
-        weights = [math.exp(score) for score in scores]
-        shares = [weight / sum(weights) for weight in weights]
-        heads.append(-sum(p * math.log(p) for p in shares))
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    layers, _ = measure_attention_entropy(encoder, [batch])
-    assert layers == pytest.approx([sum(heads) / 2], abs=1e-5)
-
-
 def test_an_encoder_that_returns_no_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = AutoModel.from_config(BACKBONES["BERT"].config()).eval()
     batch = {k: v for k, v in BACKBONES["BERT"].batch().items() if k != "labels"}
@@ -185,16 +158,6 @@ def test_masks_depend_on_the_seed_and_the_place_only(tokenizer, texts):
     assert torch.equal(first[0]["input_ids"], again[0]["input_ids"])
     assert torch.equal(first[0]["labels"][:3], fewer[0]["labels"])
     assert not torch.equal(first[0]["labels"], other[0]["labels"])
-
-
-def test_alignment_and_uniformity_by_hand() -> None:
-    # At right angles the squared distance is 2, in one direction 0, opposite 4.
-    first = np.array([[3.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
-    second = np.array([[0.0, 5.0], [7.0, 7.0], [0.0, -1.0]])
-    assert alignment(first, second) == pytest.approx((2 + 0 + 4) / 3)
-    # A right angle, and the same vector again: squared distances 2, 0 and 2.
-    vectors = np.array([[1.0, 0.0], [0.0, 4.0], [2.0, 0.0]])
-    assert uniformity(vectors) == pytest.approx(math.log((2 * math.exp(-4) + 1) / 3))
 
 
 def test_alignment_and_uniformity_equal_brute_force() -> None:

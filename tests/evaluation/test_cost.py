@@ -33,21 +33,21 @@ def test_a_step_is_measured_without_the_memory_of_the_caller(large_folder: Path)
     held = torch.ones(100_000_000)  # 400 MB, which must not count
     retriever = Retriever(large_folder, **CPU)
     cost = measure_cost(large_folder, settings=CPU, batch_size=2, length=16)
-    assert (cost.device, cost.batch_size, cost.length) == ("cpu", 2, 16)
-    assert cost.dtype == "float32"
-    assert cost.n_parameters == sum(p.numel() for p in retriever.model.parameters())
-    low, high = cost.quartiles
-    assert 0 < low <= cost.seconds_per_step <= high < 5
-    weights = 4 * cost.n_parameters
+    assert (cost["device"], cost["batch_size"], cost["length"]) == ("cpu", 2, 16)
+    assert cost["dtype"] == "float32"
+    assert cost["n_parameters"] == sum(p.numel() for p in retriever.model.parameters())
+    low, high = cost["quartiles"]
+    assert 0 < low <= cost["seconds_per_step"] <= high < 5
+    weights = 4 * cost["n_parameters"]
     assert weights > 120e6
-    assert weights <= cost.peak_memory_bytes < weights + 150e6
+    assert weights <= cost["peak_memory_bytes"] < weights + 150e6
     assert len(held) == 100_000_000
 
 
 @pytest.mark.slow
 def test_memory_grows_with_the_activations_of_a_step(large_folder: Path) -> None:
     small, large = (
-        measure_cost(large_folder, settings=CPU, batch_size=size).peak_memory_bytes
+        measure_cost(large_folder, settings=CPU, batch_size=size)["peak_memory_bytes"]
         for size in (1, 32)
     )
     # Both sides of the activation: 31 texts more x 64 tokens x 8,192 numbers x 4 bytes.
@@ -59,5 +59,5 @@ def test_memory_grows_with_the_activations_of_a_step(large_folder: Path) -> None
 def test_on_a_gpu_memory_is_what_torch_allocated(large_folder: Path) -> None:
     settings = {"pooling": "cls", "device": "cuda"}
     cost = measure_cost(large_folder, settings=settings, batch_size=1, length=8)
-    weights = 4 * cost.n_parameters
-    assert cost.device == "cuda" and weights <= cost.peak_memory_bytes < weights + 50e6
+    weights = 4 * cost["n_parameters"]
+    assert cost["device"] == "cuda" and weights <= cost["peak_memory_bytes"] < weights + 50e6

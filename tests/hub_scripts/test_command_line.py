@@ -44,7 +44,7 @@ def read(*words: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("a out", {"systems": ["a"], "out": "out"}),
+        ("a out", {"systems": ["a"]}),
         ("a --depth 5 b,k=1 --dry-run out", {"systems": ["a", "b,k=1"], "depth": 5}),
         ("--dry-run a out", {"dry_run": True}),
         ("a b --out=out", {"systems": ["a", "b"]}),
@@ -60,7 +60,6 @@ def test_words_and_fields_become_settings(
     Path("own.yaml").write_text("systems: [r]\nout: out\ndepth: 7\n")
     settings = read(*words.split())
     assert settings.items() >= {**expected, "out": "out"}.items()
-    assert settings["systems"] in (["a"], ["a", "b"], ["a", "b,k=1"], ["r"])
     assert "recipe" not in settings
 
 
@@ -95,15 +94,9 @@ def python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
 
 
-def test_every_command_has_a_file_and_every_file_is_a_command() -> None:
-    files = {file.stem.replace("_", "-") for file in (ROOT / "hub_scripts").glob("*.py")}
-    assert files == {*COMMANDS, "--init--", "main", "command-line"}
-    for name in COMMANDS:
-        assert callable(importlib.import_module(f"hub_scripts.{name.replace('-', '_')}").run)
-
-
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (ROOT / "hub_scripts" / f"{name.replace('-', '_')}.py").is_file()
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0
@@ -114,7 +107,6 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     ("words", "message"),
     [
         ("pretrain no-such-recipe", "There is no recipe 'no-such-recipe'"),
-        ("export no/such/folder out", ""),
         ("evaluate bm25 no/such/folder", "no collection at no/such/folder"),
         ("push folder owner/name --licence mit", "Did you mean 'license'?"),
         ("search no/such/study x", "no/such/study is not the folder of a finished study"),
@@ -167,35 +159,22 @@ def test_importing_the_package_registers_the_model_unless_the_command_asked_not_
         assert process.stdout == printed, process.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [
-        ("Retriever", "encoding.retriever"),
-        ("evaluate", "evaluation.evaluate"),
-        ("mine", "mining.mine"),
-        ("push", "publishing.push"),
-    ],
-)
-def test_public_names_are_those_of_their_modules(name: str, module: str) -> None:
+def test_public_names_are_those_of_their_modules() -> None:
     import modeling_condenser
 
-    public = getattr(modeling_condenser, name)
-    assert public is getattr(importlib.import_module(f"modeling_condenser.{module}"), name)
-    assert callable(public) and name in modeling_condenser.__all__
+    for name, module in modeling_condenser._MODULES.items():
+        own = importlib.import_module(module, "modeling_condenser")
+        assert getattr(modeling_condenser, name) is getattr(own, name)
+    assert sorted(modeling_condenser._MODULES) == sorted(modeling_condenser.__all__)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes", "words"),
-    [
-        ("contrastive", {"collection": "my-collection"}, "my-collection"),
-        ("stsb", {"data": "train.csv"}, "TEST_PAIRS.csv --task graded_pairs"),
-        ("wikipedia-sections", {"data": "train.csv"}, "TEST_TRIPLETS.csv --task triplets"),
-    ],
-)
-def test_the_evaluation_after_fine_tuning_fits_what_was_trained(
-    recipe: str, changes: dict[str, Any], words: str
-) -> None:
-    assert evaluated_on({**read_recipe(f"finetune/{recipe}"), **changes}) == words
+def test_the_evaluation_after_fine_tuning_fits_what_was_trained() -> None:
+    assert evaluated_on({**read_recipe("finetune/contrastive"), "collection": "mine"}) == "mine"
+    for recipe, words in (
+        ("stsb", "TEST_PAIRS.csv --task graded_pairs"),
+        ("wikipedia-sections", "TEST_TRIPLETS.csv --task triplets"),
+    ):
+        assert evaluated_on(read_recipe(f"finetune/{recipe}")) == words
 
 
 def test_the_demo_scales_steps_and_labels() -> None:

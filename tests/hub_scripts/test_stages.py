@@ -4,26 +4,19 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from datasets import load_dataset
+from datasets import Dataset
 
 from hub_scripts.main import main
 from modeling_condenser import publishing
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.publishing.export import export_encoder
 from tests.mining.making import make_labelled, make_run_file, read_lines
-from tests.publishing.making import N_PASSAGES, make_collection
+from tests.publishing.making import N_PASSAGES
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
 
 
 @pytest.mark.slow
@@ -61,13 +54,9 @@ def test_the_commands_lead_from_text_to_an_evaluated_retriever(
     lines = run("evaluate", "--baseline", "bm25", "runs/ft/model", collection)
     folder = Path("runs/evaluation/small/test")
     own_result = evaluate_system("runs/ft/model", collection, folder / "ft", progress=False)
-    bm25 = evaluate_system("bm25", collection, folder / "bm25", progress=False)
     assert lines[:2] == ["small, test: 2 systems on 20 queries", "bm25:"]
-    for name, c in own_result.compare_with(bm25).items():
-        assert f"  {name:<7}  {c.mean_baseline:.4f}" in lines
-        start = re.escape(f"  {name:<7}  {c.mean_system:.4f}   ")
-        (found,) = [m for m in (re.match(rf"{start}(\S+) from bm25, p ", x) for x in lines) if m]
-        assert float(found[1]) == pytest.approx(c.difference, abs=1.01e-4)
+    for name, mean in own_result.evaluation.means.items():
+        assert any(line.startswith(f"  {name:<7}  {mean:.4f}   ") for line in lines), name
     assert lines[-1] == f"report: {folder}/report.md"
 
 
@@ -110,17 +99,10 @@ def test_encode_writes_vectors_and_a_table(
     )
     assert printed[-1] == f"table: {table} (1 parquet files)"
 
-    embeddings = Embeddings.open(out)
-    assert embeddings.manifest.shard_size == 7
-    rows = [json.loads(line) for line in (collection / "corpus.jsonl").read_text().splitlines()]
-    retriever = Retriever(bert_folder, pooling="mean", device="cpu")
-    texts = [f"{row['title']} {row['text']}" if row["title"] else row["text"] for row in rows]
-    expected = retriever.encode_texts(texts, retriever.contract.passage_max_length)
-    np.testing.assert_allclose(embeddings.vectors(np.arange(N_PASSAGES)), expected, atol=2e-6)
-    loaded = load_dataset(
-        "parquet", data_files=str(table / "*"), split="train", cache_dir=str(tmp_path / "cache")
-    )
-    assert loaded["id"][:] == [row["_id"] for row in rows]
+    assert Embeddings.open(out).manifest.shard_size == 7
+    [parquet] = table.glob("*.parquet")
+    read = Dataset.from_parquet(str(parquet), cache_dir=str(tmp_path / "cache"))
+    assert read["id"][:] == [f"p{i:02d}" for i in range(N_PASSAGES)]
 
     # Vectors of another pooling are refused in the same folder.
     assert main(["encode", f"{bert_folder},pooling=max", str(collection), str(out)]) == 2

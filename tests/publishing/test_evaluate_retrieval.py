@@ -16,8 +16,8 @@ from huggingface_hub import HfApi
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.measures.measures import evaluate_run
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.runs import read_run

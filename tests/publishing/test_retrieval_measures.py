@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from modeling_condenser import publishing
-from modeling_condenser.measures.measures import evaluate_answers, evaluate_run
-from modeling_condenser.measures.similarity import evaluate_graded_pairs
+from modeling_condenser.evaluation.measures import evaluate_answers, evaluate_run
+from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from tests.publishing.making import run_isolated
 
 pytestmark = pytest.mark.slow  # a process of its own, with `evaluate`

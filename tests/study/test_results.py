@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from modeling_condenser.measures.measures import Evaluation, make_evaluation
+from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.study.results import StudyResults, mean_evaluation, swap_costs
 

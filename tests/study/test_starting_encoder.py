@@ -27,7 +27,7 @@ def test_the_same_texts_and_seed_give_the_same_bytes(
     encoder: Path, texts: list[str], tmp_path: Path
 ) -> None:
     # The library orders the vocabulary by a hash map, so several trials are needed.
-    for trial in range(3):
+    for trial in range(2):
         again = make_starting_encoder(iter(texts), tmp_path / str(trial), encoder_config=CONFIG)
         for name in ("tokenizer.json", "model.safetensors"):
             assert (again / name).read_bytes() == (encoder / name).read_bytes()

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformerTrainer
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding import encode as encoding_stage
-from modeling_condenser.measures.measures import evaluate_run
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.retrieval.fusion import reciprocal_rank_fusion
@@ -260,7 +260,6 @@ def test_the_objectives_have_equal_tokens_and_batches_of_128_spans() -> None:
         ({"control": "dpr"}, "control is 'dpr', expected one of"),
         ({"arms": {"mlm": {}, "bm25 + x": {}}}, "cannot be called 'bm25 \\+ x'"),
         ({"arms": {"mlm": {}, "x": {"max_steps": 20}}}, "changes max_steps, but arms"),
-        ({"start": {"learning_rat": 1}}, "no field 'learning_rat'.*'learning_rate'"),
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
         ({"fusion": {"method": "sum"}}, "method is 'sum', expected one of 'rrf', 'weighted'"),

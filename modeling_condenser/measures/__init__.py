@@ -1,1 +1,0 @@
-"""Measures of runs and similarities, and tests of whether two systems differ."""
