@@ -72,6 +72,10 @@ def evaluate(
     systems: str | Path | Sequence[str | Path],
     collection: str | Path,
     *,
+    split: str = "test",
+    measures: Sequence[str] | None = None,
+    baseline: str | Path | None = None,
+    output_dir: str | Path = "runs/evaluation",
     progress: bool = True,
     **settings: Any,
 ) -> Report:
@@ -84,9 +88,12 @@ def evaluate(
         systems: what to evaluate: folders or Hub names of encoders, TREC run files, or "bm25".
             Settings follow commas, as in "google-bert/bert-base-uncased,pooling=mean".
         collection: a folder (BEIR, MS MARCO or DPR), or a data set on the Hub.
+        split: whose queries to search and judge.
+        measures: such as ["MRR@10"]; see `EvaluationRecipe` for the default.
+        baseline: a further system, which the others are compared with; by default the first.
+        output_dir: folder for the results.
         progress: whether to show progress bars.
-        **settings: fields of `EvaluationRecipe`, such as measures, split, baseline and output_dir,
-            and of `SearchSettings`.
+        **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
 
     Returns:
         The report. `print` shows it as text; `means[system][measure]` and
@@ -98,8 +105,15 @@ def evaluate(
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
     listed = [systems] if isinstance(systems, str | Path) else systems
-    stated = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
-    stated |= {"systems": [str(system) for system in listed], "collection": str(collection)}
+    stated = {
+        "systems": [str(system) for system in listed],
+        "collection": str(collection),
+        "split": split,
+        "measures": None if measures is None else list(measures),
+        "baseline": None if baseline is None else str(baseline),
+        "output_dir": str(output_dir),
+        **settings,
+    }
     recipe, search = fill(stated, EvaluationRecipe, SearchSettings)
     parsed = _parse_systems(recipe, search)
     if recipe.task == "retrieval":

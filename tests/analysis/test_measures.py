@@ -172,3 +172,13 @@ def test_alignment_and_uniformity_equal_brute_force() -> None:
             kernels.append(math.exp(-2 * sum((p - q) ** 2 for p, q in zip(a, b, strict=True))))
     assert alignment(x, y) == pytest.approx(sum(squares) / 20, rel=1e-6)
     assert uniformity(x) == pytest.approx(math.log(sum(kernels) / len(kernels)), rel=1e-6)
+
+
+def test_alignment_and_uniformity_by_hand() -> None:
+    # At right angles the squared distance is 2, in one direction 0, opposite 4.
+    first = np.array([[3.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    second = np.array([[0.0, 5.0], [7.0, 7.0], [0.0, -1.0]])
+    assert alignment(first, second) == pytest.approx((2 + 0 + 4) / 3)
+    # A right angle, and the same vector again: squared distances 2, 0 and 2.
+    vectors = np.array([[1.0, 0.0], [0.0, 4.0], [2.0, 0.0]])
+    assert uniformity(vectors) == pytest.approx(math.log((2 * math.exp(-4) + 1) / 3))

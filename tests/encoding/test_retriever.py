@@ -22,6 +22,7 @@ from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.encoders import (
     LONG,
     MIXED,
+    SEGMENTED,
     as_passages,
     save_modules,
     save_pooled,
@@ -275,3 +276,18 @@ def test_a_gpu_gives_the_vectors_of_the_cpu(
     assert on_gpu.model.device.type == "cuda"
     np.testing.assert_allclose(found, on_cpu.encode_queries(some), rtol=0, atol=tolerance)
     assert np.array_equal(found, on_gpu.encode_passages(as_passages(some)))
+
+
+def test_segment_ids_are_passed_if_the_contract_says_so(
+    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
+    with_ids = Retriever(folder, pooling="mean")
+    assert with_ids.contract.token_type_ids
+    expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
+    np.testing.assert_allclose(with_ids.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
+    EncodingContract(64, 64, pooling="mean").save(folder)
+    without = Retriever(folder).encode_queries(MIXED)
+    bare = plain_vectors(bert_folder, MIXED, pooling="mean")  # whose segments are all 0
+    np.testing.assert_allclose(without, bare, rtol=0, atol=1e-5)
+    assert np.abs(without - expected).max() > 1e-3

@@ -138,3 +138,25 @@ def test_systems_on_different_queries_are_refused() -> None:
     for test in (compare, compare_in_groups):
         with pytest.raises(ValueError, match="different queries .2 and 3"):
             test(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
+
+
+def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        p_values = (rng.random(7) ** 3).tolist()
+        rejected = set()
+        for step, i in enumerate(np.argsort(p_values).tolist()):  # as Holm (1979) has it
+            if p_values[i] > 0.05 / (7 - step):
+                break
+            rejected.add(i)
+        assert {i for i, p in enumerate(holm(p_values)) if p <= 0.05} == rejected
+
+
+def test_the_grouped_t_test_rejects_a_true_hypothesis_one_time_in_twenty() -> None:
+    rng = np.random.default_rng(0)
+    p_values = [
+        compare_in_groups(values(list(rng.normal(size=25))), values(list(rng.normal(size=25))))
+        for _ in range(1000)
+    ]
+    # 0.05 give or take three standard errors.
+    assert np.mean(np.array(p_values) < 0.05) == pytest.approx(0.05, abs=0.021)

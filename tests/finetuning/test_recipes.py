@@ -1,11 +1,13 @@
 """Shipped fine-tuning recipes run on tiny data of the layout that they are written for."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.repository.contract import EncodingContract
@@ -113,3 +115,17 @@ def test_the_papers_figures_are_in_their_recipes() -> None:
     thesis = read_recipe("finetune/thesis-triplets")
     assert (thesis["learning_rate"], thesis["warmup_steps"], thesis["margin"]) == (2e-5, 0.1, 1.0)
     assert thesis["first_rows"] == thesis["max_steps"] * thesis["per_device_train_batch_size"]
+
+
+@pytest.mark.parametrize("name", ["nq", "triviaqa"])
+def test_the_peak_learning_rate_is_reached_with_little_data(name: str) -> None:
+    """1,000 examples make 40 x 8 steps; DPR's 1,237 steps of warm-up would exceed all of them."""
+    settings = read_recipe(f"finetune/{name}")
+    for n_examples in (1_000, 10_000, 58_880):
+        n_steps = settings["num_train_epochs"] * math.ceil(
+            n_examples / settings["per_device_train_batch_size"]
+        )
+        arguments = TrainingArguments("out", warmup_steps=settings["warmup_steps"])
+        n_warmup = arguments.get_warmup_steps(n_steps)
+        assert n_warmup / n_steps == pytest.approx(1237 / 18_400, abs=0.003)
+    assert n_warmup == pytest.approx(1237, rel=0.01)  # of the paper, on all of the data
