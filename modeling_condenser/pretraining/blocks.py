@@ -1,24 +1,22 @@
 """Documents become blocks: runs of whole sentences of at most `max_length` tokens.
 
 As in the reference, sentences of one document are added until the next would not fit, one block in
-ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). Unlike
-there, a document is tokenized in one piece, so that byte-level vocabularies see the blank before a
-sentence.
+ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
+document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
 """
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets import Dataset, Features, List, Value
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from .collator import special_frame
@@ -84,9 +82,7 @@ class BlockBuilder:
     def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
         """The blocks of documents, int32 ids without special tokens.
 
-        Args:
-            texts: the documents.
-            numbers: their places in the corpus, which seed their short blocks.
+        `numbers`, the places of the documents in the corpus, seed their short blocks.
         """
         blocks: list[np.ndarray] = []
         for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
@@ -94,44 +90,35 @@ class BlockBuilder:
                 blocks.extend(np.split(ids, self.cut(lengths, number)))
         return blocks
 
+    def __getitem__(self, chunk: tuple[Sequence[str | None], Sequence[int]]) -> list[np.ndarray]:
+        return self.build(*chunk)
+
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
         return {"input_ids": self.build(texts, numbers)}
 
     def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and how many tokens each of its sentences has."""
         present = [text or "" for text in texts]
-        encoded = self.tokenizer(
-            present,
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        for text, ids, offsets in zip(
-            present, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
+        options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+        encoded = self.tokenizer(present, **options)
+        columns = (present, encoded["input_ids"], encoded["offset_mapping"])
+        for text, ids, offsets in zip(*columns, strict=True):
             lengths = _sentence_lengths(text, offsets) if ids else np.zeros(0, dtype=np.int64)
             yield np.array(ids, dtype=np.int32), lengths
 
     def cut(self, lengths: np.ndarray, number: int) -> list[int]:
-        """Where later blocks of a document begin, in tokens, by its sentences' lengths."""
-        targets = self._target_lengths(number, len(lengths))
+        """Where all blocks of a document but the first begin, by the lengths of its sentences."""
+        draws = uniforms(random_keys(self.seed, number), 2 * (len(lengths) + 1))[0]
+        is_short = draws[::2] < self.short_block_probability
+        targets = np.where(is_short, 1 + (draws[1::2] * self.room).astype(np.int64), self.room)
         cuts: list[int] = []
         total = start = 0
-        target = next(targets)
         for length in lengths.tolist():
-            if total > start and total + length - start > target:
+            if total > start and total + length - start > targets[len(cuts)]:
                 cuts.append(total)
-                start, target = total, next(targets)
+                start = total
             total += length
         return cuts
-
-    def _target_lengths(self, number: int, n_sentences: int) -> Iterator[int]:
-        draws = uniforms(random_keys(self.seed, number), 2 * (n_sentences + 1))[0].tolist()
-        for is_short, length in zip(draws[::2], draws[1::2], strict=True):
-            short = is_short < self.short_block_probability
-            yield 1 + int(length * self.room) if short else self.room
 
     @property
     def fingerprint(self) -> str:
@@ -154,7 +141,7 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a whole corpus, cached by its content: `input_ids`, a block a row.
+    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row.
 
     Raises:
         ValueError: no document has any text.
@@ -173,7 +160,7 @@ def map_documents(
     """Apply `builder.rows` to a corpus; the cache depends on `builder.fingerprint`."""
     key = f"{documents._fingerprint} {builder.fingerprint}"
     return documents.map(
-        partial(_map_batch, make_rows=builder.rows),
+        lambda batch, numbers: builder.rows(batch["text"], numbers),
         batched=True,
         batch_size=_CHUNK,
         with_indices=True,
@@ -183,12 +170,6 @@ def map_documents(
         new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:16],
         desc="Cutting documents",
     )
-
-
-def _map_batch(
-    batch: dict[str, list[Any]], numbers: list[int], *, make_rows: Callable[..., dict[str, list]]
-) -> dict[str, list]:
-    return make_rows(batch["text"], numbers)
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
@@ -202,7 +183,7 @@ def fingerprint_blocks(blocks: Dataset) -> str:
 
 
 class KeyedBlocks(torch.utils.data.Dataset):
-    """Blocks on disk (`input_ids`), each with the key that decides its masks in this epoch."""
+    """Blocks on disk (`input_ids`), each with the key of its masks in this epoch."""
 
     def __init__(self, blocks: Dataset, *, seed: int):
         self.blocks = blocks.with_format("numpy")
@@ -229,22 +210,15 @@ class KeyedBlocks(torch.utils.data.Dataset):
 
 
 class StreamedBlocks(torch.utils.data.IterableDataset):
-    """Blocks built while they are read, shuffled within a buffer, with their mask keys.
+    """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Give it to a data loader without workers: it has processes of its own, and its order does not
-    depend on their number.
-
-    Args:
-        documents: each with a `text`.
-        builder: how to build blocks.
-        seed: decides order and masks.
-        num_proc: processes to tokenize with, beside the reading one.
-        buffer_size: blocks that are held in memory, to shuffle within.
+    Give it to a data loader without workers: it has `num_proc` processes of its own, on whose
+    number the order does not depend.
     """
 
     def __init__(
         self,
-        documents: IterableDataset | Iterable[dict[str, Any]],
+        documents: Iterable[dict[str, Any]],
         builder: BlockBuilder,
         *,
         seed: int,
@@ -279,20 +253,16 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
 
     def build(self) -> Iterator[np.ndarray]:
         """The blocks in the order of `build_blocks`."""
-        if self.num_proc < 1:
-            for chunk in self._numbered_chunks():
-                yield from self.builder.build(*chunk)
-            return
-        with ProcessPoolExecutor(
-            self.num_proc, initializer=_adopt, initargs=(self.builder,)
-        ) as pool:
-            ahead: deque[Future] = deque()
-            for chunk in self._numbered_chunks():
-                ahead.append(pool.submit(_build, *chunk))
-                if len(ahead) > 2 * self.num_proc:
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
+        chunks = DataLoader(
+            self.builder,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=self._numbered_chunks(),
+            num_workers=self.num_proc,
+            collate_fn=list,
+            generator=torch.Generator(),  # leaves the global one as it is
+        )
+        for blocks in chunks:
+            yield from blocks
 
     def _numbered_chunks(self) -> Iterator[tuple[list[str | None], range]]:
         texts = (document["text"] for document in self.documents)
@@ -300,16 +270,3 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         while chunk := list(islice(texts, _CHUNK)):
             yield chunk, range(first, first + len(chunk))
             first += len(chunk)
-
-
-_builder: BlockBuilder | None = None  # of a worker process, sent to it once
-
-
-def _adopt(builder: BlockBuilder) -> None:
-    global _builder
-    _builder = builder
-
-
-def _build(texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
-    assert _builder is not None
-    return _builder.build(texts, numbers)

@@ -1,7 +1,6 @@
 """Blocks of token ids become masked batches, padded or packed.
 
-A block's masks depend on the block and its `mask_key` only, not on the worker, the rest of the
-batch or interruptions.
+The masks of a block depend on the block and its `mask_key` only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .counter_random import random_keys, uniforms_at
+from .counter_random import random_keys, uniforms
 from .masking import (
     HEAD_STREAM,
     IGNORE_INDEX,
@@ -37,9 +36,8 @@ class CondenserDataCollator:
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
             head that reads them instead of the early layer (`CondenserConfig`).
         bag_of_words: add `bow_targets`, the tokens that the CLS vector is to predict.
-        seed: seeds the masks of examples without a `mask_key`; see `__call__`.
-        packed: put blocks end to end instead of padding them, for models that take such batches
-            (`modeling_condenser.packing`). Windows and masks are the same.
+        seed: seeds the masks of examples without a `mask_key`.
+        packed: put blocks end to end instead of padding them (`modeling_condenser.packing`).
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -89,8 +87,8 @@ class CondenserDataCollator:
         Args:
             examples: each with `input_ids`, token ids with or without the special tokens around
                 them but without padding, and where possible `mask_key`, an integer that decides its
-                masks. Without one, keys are drawn in the order of the calls from a generator seeded
-                with `seed` and the worker's seed: masks then depend on the number of workers.
+                masks. Without one, keys are drawn from a generator seeded with `seed` and the
+                worker's seed: masks then depend on the order of the calls and on the workers.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -98,37 +96,29 @@ class CondenserDataCollator:
             With `head_mlm_probability` also `head_input_ids` and `head_targets`, the same for the
             second masking. With `bag_of_words` also `bow_targets`: each distinct token of the
             unmasked block at its first position, otherwise and for special tokens -100.
-            Of a `packed` batch, what `packed_batches.pack` makes of these.
+            If `packed`, a packed batch of these (`packed_batches.pack`).
         """
-        windows, keys = self.read(examples)
-        ids, is_text, is_token = self.frame(windows)
-        words = self.word_starts.number_words(ids, is_text)
-        lengths = _lengths(windows)
-        masked, labels = self._mask(ids, words, lengths, keys, self.mlm_probability)
+        blocks, keys = self.read(examples)
+        ids, is_text, is_token = self.frame(blocks)
+        masked, labels = self._mask(ids, is_text, keys, self.mlm_probability)
         columns = {"input_ids": masked, "attention_mask": is_token, "labels": labels}
         if self.head_mlm_probability is not None:
             head_keys = random_keys(keys, HEAD_STREAM)
-            masked, labels = self._mask(ids, words, lengths, head_keys, self.head_mlm_probability)
+            masked, labels = self._mask(ids, is_text, head_keys, self.head_mlm_probability)
             columns |= {"head_input_ids": masked, "head_targets": labels}
         if self.bag_of_words:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
-        batch = {name: torch.from_numpy(values) for name, values in columns.items()}
-        if self.packed:
-            return pack(batch, pad_token_id=self._pad_token_id)
-        return {**batch, "attention_mask": batch["attention_mask"].long()}
+        batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
+        return pack(batch, pad_token_id=self._pad_token_id) if self.packed else batch
 
     def _mask(
-        self,
-        ids: np.ndarray,
-        words: np.ndarray,
-        lengths: np.ndarray,
-        keys: np.ndarray,
-        probability: float | None,
+        self, ids: np.ndarray, is_text: np.ndarray, keys: np.ndarray, probability: float | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Masked ids and labels, each (B, T)."""
         if probability is None:
             return ids, np.full_like(ids, IGNORE_INDEX)
-        chosen = choose_words(words, masking_budget(lengths, probability), keys)
+        words = self.word_starts.number_words(ids, is_text)
+        chosen = choose_words(words, masking_budget(is_text.sum(axis=1), probability), keys)
         masked = replace_tokens(
             ids,
             chosen,
@@ -178,16 +168,10 @@ class CondenserDataCollator:
     def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
         """Cut blocks that are too long to a random window that fits beside the special tokens."""
         room = self.max_length - self.n_special
-        if max(map(len, blocks)) <= room:
-            return blocks
-        excess = _lengths(blocks) - room
-        cut = np.flatnonzero(excess > 0)
-        where = uniforms_at(keys, cut, np.zeros_like(cut), stream=WINDOW_STREAM)
-        starts = (where * (excess[cut] + 1)).astype(np.int64)
-        windows = list(blocks)
-        for i, start in zip(cut.tolist(), starts.tolist(), strict=True):
-            windows[i] = blocks[i][start : start + room]
-        return windows
+        excess = np.maximum(_lengths(blocks) - room, 0)
+        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
+        starts = (where * (excess + 1)).astype(np.int64)
+        return [block[i : i + room] for block, i in zip(blocks, starts, strict=True)]
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
@@ -217,8 +201,7 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     """The ids, int64, of the special tokens that a tokenizer puts before and after a single text.
 
     Raises:
-        ValueError: the first of them is not CLS, where a Condenser reads the dense vector, or the
-            tokenizer has no padding token.
+        ValueError: the first of them is not CLS, or the tokenizer has no padding token.
     """
     if tokenizer.pad_token_id is None:
         raise ValueError(f"{type(tokenizer).__name__} has no padding token: set pad_token.")

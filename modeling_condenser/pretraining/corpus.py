@@ -7,23 +7,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from datasets import (
-    Dataset,
-    Features,
-    IterableDataset,
-    Value,
-    concatenate_datasets,
-    interleave_datasets,
-    load_dataset,
-)
+import datasets
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 
-_BUILDERS = {
-    ".txt": "text",
-    ".jsonl": "json",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".csv": "csv",
-}
+_BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json"}
+_BUILDERS |= {".parquet": "parquet", ".csv": "csv"}
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _FEATURES = Features({"text": Value("string")})
 
@@ -54,24 +42,24 @@ class Source:
 def load_documents(
     sources: Sequence[Source], *, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """Open the parts of a corpus, one after the other (when streaming: in turns).
+    """Open the parts of a corpus, one after the other; in turns when streaming.
 
     Returns:
-        A data set with the one column `text`, a document a row; when streaming, it is read as
+        A data set with the one column `text`, a document a row. When streaming, it is read as
         needed and never held on disk or in memory.
 
     Raises:
         FileNotFoundError: a local file does not exist.
-        ValueError: no source, no such column, or an empty corpus.
+        ValueError: no such column, files of several kinds, or an empty corpus.
     """
-    if not sources:
-        raise ValueError("The corpus has no source: name a Hub data set or local files.")
     parts = [_load_source(source, streaming) for source in sources]
     if len(parts) == 1:
         return parts[0]
     if streaming:
-        return interleave_datasets(parts, stopping_strategy="all_exhausted_without_replacement")
-    return concatenate_datasets(parts)
+        return datasets.interleave_datasets(
+            parts, stopping_strategy="all_exhausted_without_replacement"
+        )
+    return datasets.concatenate_datasets(parts)
 
 
 def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
@@ -102,6 +90,11 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
     if files is None:
         options = {"split": source.split, "revision": source.revision, "streaming": streaming}
         return load_dataset(source.path, source.name, **options)
+    if not files:
+        raise FileNotFoundError(
+            f"There are no documents at {source.path}. A corpus is a Hub data set name "
+            f"(owner/name), or a local file, folder or pattern of {', '.join(_BUILDERS)} files."
+        )
     kinds = {_ending(file) for file in files}
     builders = {_BUILDERS.get(kind) for kind in kinds}
     if None in builders or len(builders) != 1:
@@ -122,24 +115,12 @@ def _local_files(path: str) -> list[Path] | None:
         return [local]
     if local.is_dir():
         found = [file for file in sorted(local.rglob("*")) if _ending(file) in _BUILDERS]
-    elif glob.has_magic(path):
-        found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
-    elif _looks_like_a_hub_name(path):
-        return None
     else:
-        found = []
-    files = [file for file in found if file.is_file()]
-    if not files:
-        raise FileNotFoundError(
-            f"There are no documents at {path}. A corpus is a Hub data set name (owner/name), or a "
-            f"local file, folder or pattern of {', '.join(_BUILDERS)} files."
-        )
-    return files
-
-
-def _looks_like_a_hub_name(path: str) -> bool:
-    is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1
-    return bool(path) and not is_path and _ending(Path(path)) not in _BUILDERS
+        found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
+    is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
+    if not is_path and not local.is_dir() and _ending(local) not in _BUILDERS:
+        return None
+    return [file for file in found if file.is_file()]
 
 
 def _ending(file: Path) -> str:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
@@ -17,12 +17,12 @@ from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fin
 from .collator import CondenserDataCollator
 from .packed_batches import TokenBudgetBatches
 from .pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
-from .positions import n_positions
 from .tsdae import DenoisingCollator, add_decoder
+from .warm_start import check_fit
 
 
 class Examples(NamedTuple):
-    """What a trainer is given."""
+    """The training data of a trainer."""
 
     dataset: Any
     collator: Any
@@ -55,34 +55,6 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
 
-def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
-    """Check that a tokenizer and a sequence length fit a model.
-
-    Raises:
-        ValueError: the tokenizer has more tokens than the model, or another padding token, which
-            some encoders recognise and count positions from; or the encoder has fewer positions.
-    """
-    vocab_size = model.config.encoder_config.vocab_size
-    if len(tokenizer) > vocab_size:
-        raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only {vocab_size}: "
-            "they do not belong together, or the model lacks added tokens (call "
-            "model.resize_token_embeddings(len(tokenizer)) and save it)."
-        )
-    encoder: Any = model.base_model.encoder
-    padding = encoder.get_input_embeddings().padding_idx
-    if padding is not None and tokenizer.pad_token_id != padding:
-        raise ValueError(
-            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
-            "they do not belong together. Use the model's own tokenizer."
-        )
-    longest = n_positions(encoder)
-    if longest is not None and max_length > longest:
-        raise ValueError(
-            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
-        )
-
-
 def prepare_model(
     model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
@@ -102,25 +74,18 @@ def prepare_model(
     if arguments.objective == "tsdae":
         add_decoder(model, tokenizer)
     if arguments.objective in ("ict", "tsdae") and not arguments.bow_weight:
-        _freeze_lm_head(model)
+        shared = {id(parameter) for parameter in model.condenser.parameters()}
+        for parameter in model.lm_head.parameters():
+            if id(parameter) not in shared:
+                parameter.requires_grad_(False)
     use_cheap_dropout(model)
     packed = arguments.packed
-    if packed is None:
-        packed = arguments.attn_implementation is None and not why_not_packed(
-            model.condenser.encoder
-        )
+    if packed is None and arguments.attn_implementation is None:
+        packed = why_not_packed(model.condenser.encoder) is None
     if not packed or arguments.objective == "tsdae":  # whose decoder takes padded batches
         return False
     use_packing(model)
     return True
-
-
-def _freeze_lm_head(model: CondenserForMaskedLM) -> None:
-    """Take the weights of the LM head that the encoder does not share out of training."""
-    shared = {id(parameter) for parameter in model.condenser.parameters()}
-    for parameter in model.lm_head.parameters():
-        if id(parameter) not in shared:
-            parameter.requires_grad_(False)
 
 
 def make_examples(
@@ -169,8 +134,8 @@ def make_examples(
             pairs, facts = _make_pairs(documents, builder, arguments, collator.n_special)
             return Examples(pairs, collator, None, facts)
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
-        facts = {"n_documents": len(documents), "n_blocks": len(blocks)}
         sha256 = fingerprint_blocks(blocks)
+    facts = {"blocks_sha256": sha256, "n_documents": len(documents), "n_blocks": len(blocks)}
     batches = None
     if arguments.tokens_per_batch is not None:
         batches = TokenBudgetBatches(
@@ -179,7 +144,6 @@ def make_examples(
             seed=seed,
             n_processes=arguments.world_size,
         )
-    facts = {"blocks_sha256": sha256, **facts}
     return Examples(KeyedBlocks(blocks, seed=seed), collator, batches, facts)
 
 
@@ -187,19 +151,20 @@ def _make_pairs(
     documents: Dataset, builder: BlockBuilder, arguments: CondenserTrainingArguments, n_special: int
 ) -> tuple[Any, dict[str, Any]]:
     """Pairs of texts, and facts about them."""
-    seed, num_proc = arguments.seed, arguments.preprocessing_workers
-    if arguments.objective == "cocondenser":
-        cutter = TextCutter(builder, arguments.spans)
-        rows, facts = cut_documents(documents, cutter, num_proc=num_proc)
-        return SpanPairs(rows, seed=seed), facts
+    is_ict = arguments.objective == "ict"
+    cutter = TextCutter(builder, "passages" if is_ict else arguments.spans)
+    rows, facts = cut_documents(documents, cutter, num_proc=arguments.preprocessing_workers)
+    if not is_ict:
+        return SpanPairs(rows, seed=arguments.seed), facts
     query_room = min(arguments.query_length, arguments.max_length) - n_special
     if query_room < 1:
         raise ValueError(
             f"query_length is {arguments.query_length}, which leaves no room for text."
         )
-    rows, facts = cut_documents(documents, TextCutter(builder, "passages"), num_proc=num_proc)
     removed = arguments.removal_probability
-    pairs = ClozePairs(rows, seed=seed, query_room=query_room, removal_probability=removed)
+    pairs = ClozePairs(
+        rows, seed=arguments.seed, query_room=query_room, removal_probability=removed
+    )
     return pairs, facts
 
 

@@ -1,4 +1,4 @@
-"""Packed batches: one row of all blocks, end to end, without padding between them.
+"""Packed batches, one row of all blocks without padding, and batches within a token budget.
 
 The fields are named as transformers names them for flash attention (`FlashAttentionKwargs`). A
 packed batch of B blocks has
@@ -42,7 +42,7 @@ def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, A
 
 
 def _fill(name: str, pad_token_id: int) -> int:
-    """What stands in a column where there is no token of text."""
+    """The value of a column where there is no token of text."""
     return pad_token_id if name.endswith("input_ids") else IGNORE_INDEX
 
 
@@ -51,7 +51,7 @@ def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict
 
     Args:
         lengths: tokens of each block, (B,) whole numbers above 0, an array or a tensor.
-        columns: by name, a whole number a token, (tokens,), and what the filler is made of.
+        columns: name -> a whole number for each token, (tokens,), and that of the filler.
     """
     lengths = torch.as_tensor(lengths).long()
     n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
@@ -75,7 +75,10 @@ def unpack(
     packed: Mapping[str, Any], *, pad_token_id: int, room: int | None = None
 ) -> dict[str, torch.Tensor]:
     """Pad the blocks of a packed batch; with `room`, the first ones that fit B * T places."""
-    lengths = block_lengths(packed)
+    ids, starts = packed["input_ids"][0], packed["cu_seq_lens_q"].long()
+    lengths = starts.diff()
+    if ids[starts[-2]] != ids[0]:  # filler: a block of text begins with CLS, as the first one does
+        lengths = lengths[:-1]
     longest = int(lengths.max())
     if room is not None:
         lengths = lengths[: room // longest]
@@ -84,33 +87,9 @@ def unpack(
     padded = {"attention_mask": is_token.long()}
     for name in packed:
         if name.endswith(("input_ids", "labels", "targets")):
-            values = packed[name][0]
-            padded[name] = values.new_full(is_token.shape, _fill(name, pad_token_id))
-            padded[name][is_token] = values[:n_tokens]
+            padded[name] = ids.new_full(is_token.shape, _fill(name, pad_token_id))
+            padded[name][is_token] = packed[name][0, :n_tokens]
     return padded
-
-
-def take_blocks(
-    packed: Mapping[str, Any], blocks: torch.Tensor, *, pad_token_id: int
-) -> dict[str, Any]:
-    """The packed batch of some blocks, (C,) int64, in a new order."""
-    padded = unpack(packed, pad_token_id=pad_token_id)
-    chosen = {name: values[blocks] for name, values in padded.items()}
-    return pack(chosen, pad_token_id=pad_token_id)
-
-
-def block_lengths(packed: Mapping[str, Any]) -> torch.Tensor:
-    """(B,) int64 tokens of each block of text, on the batch's device."""
-    lengths = packed["cu_seq_lens_q"].long().diff()
-    return lengths[:-1] if _has_filler(packed) else lengths
-
-
-def count_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
-    """Tokens of text in a batch, packed or padded, with special ones: a scalar on its device."""
-    if not is_packed(batch):
-        return batch["attention_mask"].sum()
-    boundaries = batch["cu_seq_lens_q"].long()
-    return torch.where(_has_filler(batch), boundaries[-2], boundaries[-1])
 
 
 def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
@@ -118,30 +97,23 @@ def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
     is_word = batch["bow_targets"] != IGNORE_INDEX
     if not is_packed(batch):
         return is_word.any(dim=1).sum()
-    columns = is_word[0].nonzero().squeeze(1)
-    blocks = torch.searchsorted(batch["cu_seq_lens_q"][1:].long(), columns, right=True)
-    return (blocks.diff() != 0).sum() + bool(len(blocks))
-
-
-def _has_filler(packed: Mapping[str, Any]) -> torch.Tensor:
-    """Whether the last block is filler: a block of text begins with CLS, as the first one does."""
-    ids = packed["input_ids"][0]
-    return ids.index_select(0, packed["cu_seq_lens_q"][-2:-1].long())[0] != ids[0]
+    words_before = F.pad(is_word[0].cumsum(0), (1, 0))[batch["cu_seq_lens_q"].long()]  # (B + 1,)
+    return (words_before.diff() > 0).sum()
 
 
 class TokenBudgetBatches(BatchSampler):
-    """Shuffled blocks, filled greedily into batches until the next block would exceed the budget.
+    """Batches of shuffled blocks, each of as many as fit the budget of one device.
 
     Order and batches depend on the seed and the epoch only: all processes make the same ones and
     take turns (accelerate's `BatchSamplerShard`). Each epoch has as many batches as the first one,
-    rounded up to a multiple of the processes, because the Trainer resumes by counting them. What an
-    epoch has beyond that is left out; what it lacks comes from a second order of all blocks.
+    rounded up to a multiple of the processes, because the Trainer resumes by counting them. Batches
+    beyond that are left out; missing ones come from a second order of all blocks.
 
     Args:
         lengths: (N,) tokens of each block, with special ones.
-        tokens_per_batch: the budget, of one device.
+        tokens_per_batch: the budget.
         seed: of the run.
-        n_processes: that share the batches.
+        n_processes: number of processes that share the batches.
 
     Raises:
         ValueError: a block is longer than the budget.

@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
@@ -141,8 +147,47 @@ def _load_lm_head(name_or_path: str, config: Any, **kwargs: Any) -> nn.Module | 
 
 
 def _make_pooler_plain(pooler: nn.Module) -> None:
-    """Make a pooler that no checkpoint has trained the identity: tanh(CLS), not random noise."""
+    """Make an untrained pooler the identity: tanh(CLS), not random noise."""
     [linear] = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
-    with torch.no_grad():
-        linear.weight.copy_(torch.eye(linear.in_features))
-        linear.bias.zero_()
+    nn.init.eye_(linear.weight)
+    nn.init.zeros_(linear.bias)
+
+
+def n_positions(encoder: nn.Module) -> int | None:
+    """The longest sequence that an encoder takes; None where there is no limit."""
+    for module in encoder.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            # RoBERTa and its kin count from behind the padding token's position.
+            padding = getattr(module, "padding_idx", None)
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    longest: Any = getattr(encoder.config, "max_position_embeddings", None)
+    return longest if isinstance(longest, int) and longest > 0 else None
+
+
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
+    """Check that a tokenizer and a sequence length fit a model.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the model, or another padding token, which
+            some encoders recognise and count positions from; or the encoder has fewer positions.
+    """
+    vocab_size = model.config.encoder_config.vocab_size
+    if len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only {vocab_size}: "
+            "they do not belong together, or the model lacks added tokens (call "
+            "model.resize_token_embeddings(len(tokenizer)) and save it)."
+        )
+    encoder: Any = model.base_model.encoder
+    padding = encoder.get_input_embeddings().padding_idx
+    if padding is not None and tokenizer.pad_token_id != padding:
+        raise ValueError(
+            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
+            "they do not belong together. Use the model's own tokenizer."
+        )
+    longest = n_positions(encoder)
+    if longest is not None and max_length > longest:
+        raise ValueError(
+            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
+        )

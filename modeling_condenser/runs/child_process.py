@@ -1,4 +1,4 @@
-"""Calls a function in a new process, which shares no state with the caller."""
+"""Call a function in a new process, which shares no state with the caller."""
 
 import json
 import os
@@ -18,21 +18,20 @@ def call_apart(
     arguments: Mapping[str, Any],
     *,
     failed: str,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
 ) -> Any:
-    """Call a top-level function of a module in a new process.
+    """Call a top-level function whose arguments and result are JSON; what it prints is lost.
 
     Args:
-        function: its arguments and result are of types that JSON supports; what it prints is lost.
+        function: to call.
         arguments: by name.
         failed: the start of the error message, as in "the cost of x could not be measured".
-        environment: of the process; by default that of this one.
+        environment: variables of the process.
 
     Raises:
         ValueError: the function raised it.
         RuntimeError: the function or its process failed in another way.
     """
-    environment = os.environ if environment is None else environment
     paths = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
     process = subprocess.run(
         [sys.executable, "-c", _CHILD],

@@ -104,6 +104,7 @@ def test_a_headless_checkpoint_needs_new_head(tmp_path, bert_folder):
         ({"objective": "cocondenser", "streaming": True}, "streaming is only for"),
         ({"objective": "cocondenser", "span_length": 33}, "span_length is 33, but max_length"),
         ({"objective": "cocondenser", "contrastive_weight": 0.0}, "contrastive_weight is 0.0"),
+        ({"objective": "cocondenser", "temperature": 0.0}, "temperature is 0.0, expected above 0"),
         ({"objective": "cocondenser", "cache_chunk_size": 5}, "cache_chunk_size is 5"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),

@@ -23,9 +23,13 @@ def _describe(*, number: int, error: str | None = None) -> dict[str, object]:
     return {"twice": 2 * number, "process": os.getpid(), "mark": os.environ.get("MARK")}
 
 
-def test_the_result_comes_from_another_process():
+def call(**arguments: object) -> dict:
     environment = {**os.environ, "MARK": "here"}
-    answer = call_apart(_describe, {"number": 4}, failed="it failed", environment=environment)
+    return call_apart(_describe, arguments, failed="it failed", environment=environment)
+
+
+def test_the_result_comes_from_another_process():
+    answer = call(number=4)
     assert (answer["twice"], answer["mark"]) == (8, "here")
     assert answer["process"] != os.getpid()
 
@@ -40,4 +44,4 @@ def test_the_result_comes_from_another_process():
 )
 def test_an_error_there_is_raised_here(error, kind, words):
     with pytest.raises(kind, match=f"(?s){words}"):
-        call_apart(_describe, {"number": 4, "error": error}, failed="it failed")
+        call(number=4, error=error)
