@@ -1,6 +1,6 @@
 """The Condenser's trainer with a contrastive loss over the vectors of a whole batch.
 
-Two texts of a pair are neighbours: rows 2i and 2i + 1. Each text's positive is its partner; all
+Two texts of a pair are neighbours: rows 2i and 2i + 1. The positive of a text is its partner; all
 other texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCondenser, arXiv
 2108.05540; Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers
 in a vector.
@@ -168,17 +168,14 @@ class ContrastiveTrainer(CondenserTrainer):
         seed = int(torch.randint(2**62, ()))
         size, padding = self.args.cache_chunk_size, self.pad_token_id
         chunks = split_batch(inputs, size, seed=seed, pad_token_id=padding)
-        compute = self._loss_at_once if len(chunks) == 1 else self._loss_by_chunks
-        loss = compute(model, chunks, num_items_in_batch)
+        if len(chunks) == 1:
+            model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
+            term = self._contrast_all(vectors)
+            surrogate = model_loss + term * self.accelerator.num_processes
+            loss = _with_value(surrogate, model_loss + term)
+        else:
+            loss = self._loss_by_chunks(model, chunks, num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
-
-    def _loss_at_once(
-        self, model: torch.nn.Module, chunks: list[Chunk], num_items: torch.Tensor | int | None
-    ) -> torch.Tensor:
-        model_loss, vectors = self._run(model, chunks[0], num_items)
-        term = self._contrast_all(vectors)
-        surrogate = model_loss + term * self.accelerator.num_processes
-        return _with_value(surrogate, model_loss + term)
 
     def _loss_by_chunks(
         self, model: torch.nn.Module, chunks: list[Chunk], num_items: torch.Tensor | int | None

@@ -1,7 +1,6 @@
 """Packed batches, one row of all blocks without padding, and batches within a token budget.
 
-The fields are named as transformers names them for flash attention (`FlashAttentionKwargs`). A
-packed batch of B blocks has
+A packed batch of B blocks has the fields of transformers' `FlashAttentionKwargs`:
 
 - columns such as `input_ids` and `labels`, and `position_ids`, counted from 0 in each block: (1, N)
   int64;

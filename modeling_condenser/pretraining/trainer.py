@@ -160,7 +160,7 @@ class CondenserTrainer(WholeTrainer):
         return samples, n_items
 
     def _sum_up(self, counts: Iterator[torch.Tensor]) -> torch.Tensor:
-        """Over micro-batches, and over processes where the library's own count is."""
+        """Sum over micro-batches, and over processes if the library's own count does."""
         total = torch.stack([count.to(self.args.device) for count in counts]).sum()
         if self.args.world_size > 1 and self.args.average_tokens_across_devices:
             total = self.accelerator.gather(total).sum()  # type: ignore[assignment]

@@ -188,25 +188,3 @@ def test_without_labels_the_head_reads_the_block_itself() -> None:
     _, early, _ = model.encode(ids)
     assert torch.equal(early, model.condenser.embed(input_ids=ids))
     assert model(input_ids=ids).head_logits.shape == (2, 7, VOCABULARY)
-
-
-@pytest.mark.slow
-def test_a_compiled_model_has_the_masks_of_each_batch(backbone: Backbone) -> None:
-    model, batch = make_model(backbone), backbone.batch()
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend="eager", dynamic=False)
-    try:
-        for kept in (12, 7, 9):  # a graph must not hold the masks of the first call
-            changed = dict(batch)
-            changed["attention_mask"] = batch["attention_mask"] * (torch.arange(12) < kept)
-            model.zero_grad()
-            loss = compiled(**changed).loss
-            loss.backward()
-            found = gradients(model)
-            model.zero_grad()
-            expected = model(**changed).loss
-            expected.backward()
-            torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
-            assert_same(found, gradients(model), tolerance=1e-10)
-    finally:
-        torch.compiler.reset()

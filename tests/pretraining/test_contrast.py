@@ -21,7 +21,6 @@ from tests.pretraining.contrasting import (
     naive_step,
     step,
 )
-from tests.pretraining.short_runs import assert_same_weights, column, interrupt
 
 
 def brute_force(vectors, *, cosine, temperature, one_way) -> tuple[float, float]:
@@ -168,18 +167,6 @@ def topical_corpus(write_jsonl):
 
 
 @pytest.mark.slow
-def test_cocondenser_learns_to_find_siblings_and_to_fill_masks(settings, tmp_path, topical_corpus):
-    changes = {"corpus": str(topical_corpus), "learning_rate": 5e-3, "span_length": 12}
-    steps = {"max_steps": 60, "logging_steps": 20, "contrastive_weight": 5.0}
-    pretrain({**settings, **COCONDENSER, **changes, **steps})
-    first, *_, last = column(
-        tmp_path / "run", "contrastive_loss", "head_loss", "late_loss", "contrastive_accuracy"
-    )
-    assert all(b < 0.8 * a for a, b in zip(first[:3], last, strict=False))
-    assert last[3] > first[3] + 0.2
-
-
-@pytest.mark.slow
 def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
     settings, tmp_path, bert_folder, topical_corpus
 ):
@@ -202,22 +189,3 @@ def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
     trained = AutoModel.from_pretrained(export_encoder(model, tmp_path / "encoder")).state_dict()
     own = after.condenser.encoder.state_dict()
     assert all(torch.equal(trained[n], v) for n, v in own.items() if not n.startswith("pooler."))
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_ends_bit_equal(settings, tmp_path):
-    settings |= {**COCONDENSER, "encoder_changes": {}, "max_steps": 12}
-    settings |= {"save_strategy": "steps", "save_steps": 5, "per_device_train_batch_size": 16}
-    interrupt(settings, step=11)
-    assert (tmp_path / "run" / "checkpoint-10").is_dir()  # in the second epoch
-    pretrain({**settings, "dataloader_num_workers": 2})
-    pretrain({**settings, "output_dir": str(tmp_path / "whole")})
-    names = ("step", "loss", "contrastive_loss", "contrastive_accuracy", "grad_norm")
-    assert column(tmp_path / "run", *names) == column(tmp_path / "whole", *names)
-    assert_same_weights(tmp_path / "run", tmp_path / "whole")
-
-
-def test_a_corpus_without_pairs_is_refused(settings, write_jsonl):
-    corpus = write_jsonl([{"text": "One sentence."}, {"text": "Another."}, {"text": " "}])
-    with pytest.raises(ValueError, match="None of the 3 documents can be cut in two"):
-        pretrain({**settings, "objective": "ict", "corpus": str(corpus)})

@@ -12,7 +12,6 @@ from sentence_transformers import SentenceTransformer
 from transformers import (
     AutoModel,
     AutoTokenizer,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
@@ -92,16 +91,6 @@ def test_accumulation_4_by_4_takes_the_same_steps_as_16_by_1(make_trainer):
     for name, parameter in parts.model.named_parameters():
         # AdamW's first steps divide by tiny second moments, which magnifies rounding.
         torch.testing.assert_close(parameter, expected[name], rtol=0, atol=2e-4, msg=name)
-
-
-def test_the_library_s_trainer_takes_the_same_steps_with_our_collator(make_trainer):
-    """Ours keeps the keys of masks though `remove_unused_columns` is true by default."""
-    log = []
-    for name, trainer, remove in (("a", CondenserTrainer, True), ("b", Trainer, False)):
-        trainer = make_trainer(name, trainer=trainer, remove_unused_columns=remove)
-        trainer.train()
-        log.append([entry["loss"] for entry in steps_of(trainer)])
-    assert log[0] == log[1]
 
 
 def test_the_log_holds_both_losses_as_means_over_the_steps_since_the_last_entry(make_trainer):
@@ -249,17 +238,6 @@ def test_the_encoder_that_is_saved_opens_in_both_libraries_with_the_same_vectors
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     encoded = SentenceTransformer(str(folder)).encode(text, convert_to_tensor=True)
     torch.testing.assert_close(encoded, expected, rtol=0, atol=1e-6)
-
-
-def test_a_stream_of_text_is_trained_on(tmp_path, bert_folder, texts):
-    stream = Dataset.from_dict({"text": texts}).to_iterable_dataset()
-    model = CondenserForMaskedLM.from_encoder(str(bert_folder))
-    trainer = CondenserTrainer(model, arguments(tmp_path, objective="mlm"), train_dataset=stream)
-    trainer.train()
-    assert len(steps_of(trainer)) == 3
-    budget = arguments(tmp_path, objective="mlm", tokens_per_batch=200)
-    with pytest.raises(ValueError, match="tokens_per_batch is not for a streamed corpus"):
-        CondenserTrainer(model, budget, train_dataset=stream)
 
 
 def test_an_objective_that_is_not_the_model_s_or_the_trainer_s_is_refused(
