@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from modeling_condenser.runs.recipe import fill
 
-from .corpus import Source
+from .data import Source
 from .pairs import SpanKind
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]

@@ -22,9 +22,8 @@ from accelerate.utils import DistributedType
 from torch.nn import functional as F
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import PAD_MULTIPLE
+from .collator import PAD_MULTIPLE, is_packed, pack, unpack
 from .counter_random import random_keys
-from .packed_batches import is_packed, pack, unpack
 from .trainer import CondenserTrainer
 
 _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and restored

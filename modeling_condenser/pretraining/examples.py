@@ -1,6 +1,6 @@
 """Text becomes training examples and batches; the model is made ready for them."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,21 +13,11 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .collator import CondenserDataCollator
-from .packed_batches import TokenBudgetBatches
+from .collator import CondenserDataCollator, TokenBudgetBatches
+from .data import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
 from .pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
-
-
-class Examples(NamedTuple):
-    """The training data of a trainer."""
-
-    dataset: Any
-    collator: Any
-    batches: TokenBudgetBatches | None  # None for a fixed number of examples
-    facts: dict[str, Any]  # for the run's record
 
 
 def as_documents(data: Any) -> Dataset | IterableDataset | None:
@@ -95,10 +85,13 @@ def make_examples(
     *,
     packed: bool = False,
     head_mlm_probability: float | None = None,
-) -> Examples:
-    """Tokenize documents and cut them into what the objective trains on.
+) -> tuple[Any, Any, TokenBudgetBatches | None, dict[str, Any]]:
+    """Tokenize documents and cut them into the examples of the objective.
 
     A streamed corpus takes over the data loader's workers.
+
+    Returns:
+        Data set, collator, batches if they have a token budget, and facts for the run's record.
 
     Raises:
         ValueError: no document can be used, or the arguments do not fit.
@@ -126,13 +119,13 @@ def make_examples(
     if isinstance(documents, IterableDataset):
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
         stream = StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers)
-        return Examples(stream, collator, None, {})
+        return stream, collator, None, {}
 
     # Of several processes the first builds what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
         if objective in CONTRASTIVE:
             pairs, facts = _make_pairs(documents, builder, arguments, collator.n_special)
-            return Examples(pairs, collator, None, facts)
+            return pairs, collator, None, facts
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
         sha256 = fingerprint_blocks(blocks)
     facts = {"blocks_sha256": sha256, "n_documents": len(documents), "n_blocks": len(blocks)}
@@ -144,7 +137,7 @@ def make_examples(
             seed=seed,
             n_processes=arguments.world_size,
         )
-    return Examples(KeyedBlocks(blocks, seed=seed), collator, batches, facts)
+    return KeyedBlocks(blocks, seed=seed), collator, batches, facts
 
 
 def _make_pairs(

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, List, Value
 
-from .blocks import BlockBuilder, KeyedBlocks, map_documents
 from .counter_random import random_keys, uniforms
+from .data import BlockBuilder, KeyedBlocks, map_documents
 
 logger = logging.getLogger(__name__)
 

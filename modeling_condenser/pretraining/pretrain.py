@@ -32,7 +32,7 @@ from modeling_condenser.runs.whole_files import write_json
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
-from .corpus import load_documents
+from .data import load_documents
 from .trainer import CondenserTrainer
 from .tsdae import remove_decoder
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder

@@ -29,9 +29,9 @@ from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CondenserTrainingArguments
+from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
 from .examples import as_documents, find_tokenizer, make_examples, prepare_model
 from .masking import IGNORE_INDEX
-from .packed_batches import TokenBudgetBatches, count_bags, is_packed, unpack
 from .probe import probe
 
 
@@ -86,16 +86,15 @@ class CondenserTrainer(WholeTrainer):
             documents = as_documents(train_dataset)
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
-                examples = make_examples(
+                train_dataset, collator, self.batches, data_facts = make_examples(
                     documents,
                     processing_class,
                     args,
                     packed=prepare_model(model, processing_class, args),
                     head_mlm_probability=model.config.head_mlm_probability,
                 )
-                train_dataset, self.batches = examples.dataset, examples.batches
-                data_collator = data_collator or examples.collator
-                self.facts = {"objective": args.objective, **examples.facts, **self.facts}
+                data_collator = data_collator or collator
+                self.facts = {"objective": args.objective, **data_facts, **self.facts}
         super().__init__(
             model=model,
             args=args,

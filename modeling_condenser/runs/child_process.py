@@ -5,11 +5,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_CHILD = "from modeling_condenser.runs.child_process import _answer; _answer()"
+_CHILD = """
+import json, sys
+from importlib import import_module
+module, name, arguments = json.load(sys.stdin)
+result = getattr(import_module(module), name)(**arguments)
+sys.stdout.write("\\n" + json.dumps(result))
+"""
 _ROOT = Path(__file__).parents[2]  # that holds the package, if it is not installed
 
 
@@ -29,8 +34,7 @@ def call_apart(
         environment: variables of the process.
 
     Raises:
-        ValueError: the function raised it.
-        RuntimeError: the function or its process failed in another way.
+        RuntimeError: the function or its process failed; the message ends with its error.
     """
     paths = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
     process = subprocess.run(
@@ -43,17 +47,4 @@ def call_apart(
     if process.returncode != 0:
         end = process.stderr[-1000:].strip()
         raise RuntimeError(f"{failed}: the process ended with {process.returncode}. {end}")
-    answer = json.loads(process.stdout.splitlines()[-1])
-    if "refused" in answer:
-        raise ValueError(answer["refused"])
-    return answer["returned"]
-
-
-def _answer() -> None:
-    """Make the call that is described on stdin; write the result as the last line of stdout."""
-    module, name, arguments = json.load(sys.stdin)
-    try:
-        answer = {"returned": getattr(import_module(module), name)(**arguments)}
-    except ValueError as error:
-        answer = {"refused": str(error)}
-    sys.stdout.write(f"\n{json.dumps(answer)}\n")
+    return json.loads(process.stdout.splitlines()[-1])

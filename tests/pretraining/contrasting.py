@@ -12,9 +12,9 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.pretraining.contrastive_trainer import put_back, split_batch
+from tests.pretraining.short_runs import NO_DROPOUT
 
 N_DOCUMENTS = 6
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def build_trainer(

@@ -12,9 +12,8 @@ from tokenizers import processors
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining.blocks import KeyedBlocks
-from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.packed_batches import count_bags, pack, unpack
+from modeling_condenser.pretraining.collator import CondenserDataCollator, count_bags, pack, unpack
+from modeling_condenser.pretraining.data import KeyedBlocks
 
 KINDS = ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 Batch = Mapping[str, torch.Tensor]

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel, AutoModelForMaskedLM, TrainingArguments
 
 from modeling_condenser import CondenserForMaskedLM, ContrastiveTrainer
-from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
+from modeling_condenser.pretraining.contrastive_trainer import contrast
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
@@ -50,20 +50,6 @@ def test_loss_and_accuracy_equal_brute_force(cosine, temperature, one_way):
     found = contrast(torch.tensor(vectors), **options)
     assert [number.item() for number in found] == pytest.approx([loss, accuracy], rel=1e-5)
     assert 0 < accuracy < 1
-
-
-def test_chunks_hold_every_row_once_the_longest_first_and_without_spare_padding():
-    lengths = [3, 30, 17, 8, 1, 40]
-    mask = (torch.arange(40) < torch.tensor(lengths)[:, None]).long()
-    ids = torch.arange(240).reshape(6, 40)
-    batch = {"input_ids": ids, "attention_mask": mask}
-    chunks = split_batch(batch, 2, seed=3, pad_token_id=0)
-    assert [chunk.rows.tolist() for chunk in chunks] == [[5, 1], [2, 3], [0, 4]]
-    assert [chunk.inputs["input_ids"].shape for chunk in chunks] == [(2, 40), (2, 24), (2, 8)]
-    assert chunks[1].inputs["input_ids"].equal(ids[[2, 3], :24])
-    assert len({chunk.seed for chunk in chunks}) == 3
-    vectors = [chunk.rows[:, None].float() for chunk in chunks]
-    assert put_back(vectors, chunks).squeeze(1).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from datasets import Dataset, IterableDataset
 
-from modeling_condenser.pretraining import corpus
+from modeling_condenser.pretraining import data
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.pretraining.data import Source, load_documents
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 
@@ -116,7 +116,7 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
         calls.append((args, kwargs))
         return Dataset.from_dict({"title": ["a"] * 3, "body": TEXTS})
 
-    monkeypatch.setattr(corpus, "load_dataset", load)
+    monkeypatch.setattr(data, "load_dataset", load)
     source = Source(name, name="en", split="train[:1%]", revision="v2", text_column="body")
     assert read(source) == TEXTS
     expected = {"split": "train[:1%]", "revision": "v2", "streaming": False}

@@ -11,15 +11,15 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.packing import use_packing
-from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.examples import count_block_tokens
-from modeling_condenser.pretraining.packed_batches import (
+from modeling_condenser.pretraining.collator import (
     PACK_MULTIPLE,
+    CondenserDataCollator,
     TokenBudgetBatches,
     is_packed,
     pack,
     unpack,
 )
+from modeling_condenser.pretraining.examples import count_block_tokens
 from tests.test_packing import make_model
 
 PAD = 0
@@ -123,12 +123,10 @@ def test_an_epoch_holds_each_block_once_in_batches_as_full_as_the_budget_allows(
 
 def test_order_and_batches_depend_on_seed_and_epoch_only_and_epochs_are_equally_long():
     one, other = (TokenBudgetBatches(LENGTHS, 256, seed=1) for _ in range(2))
-    later = epoch_of(one, 3)
-    assert epoch_of(other, 0) != later
-    assert epoch_of(other, 3) == later
-    assert epoch_of(TokenBudgetBatches(LENGTHS, 256, seed=2), 3) != later
-    for epoch in range(5):
-        given = epoch_of(one, epoch)
+    epochs = [epoch_of(one, epoch) for epoch in range(5)]
+    assert epoch_of(other, 3) == epochs[3] != epochs[0]
+    assert epoch_of(TokenBudgetBatches(LENGTHS, 256, seed=2), 3) != epochs[3]
+    for given in epochs:
         assert len(given) == len(one)
         assert len({i for batch in given for i in batch}) > 970
 

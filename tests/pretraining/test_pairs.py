@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.pretraining.blocks import BlockBuilder, sentence_starts
+from modeling_condenser.pretraining.data import BlockBuilder, sentence_starts
 from modeling_condenser.pretraining.pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
 
 MAX_LENGTH = 24

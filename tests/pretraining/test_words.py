@@ -11,17 +11,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from modeling_condenser.pretraining.masking import find_word_starts
 from tests.backbones.encoders import BACKBONES
 
-KINDS = ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 # One of each kind of tokenizer.
 TOKENIZERS_OF = ["ALBERT", "BERT", "DeBERTa-v3", "ModernBERT", "MPNet", "RoBERTa", "XLM-RoBERTa"]
-
-# No token of the three vocabularies spans two of its words, as `'t` or `$4` would.
-SENTENCE = "The naïve poet (of Łódź) sees it: 7298 % of the fjord-museum - twice!"
-
-
-@pytest.fixture(params=KINDS)
-def tokenizer(request):
-    return request.getfixturevalue(request.param)
 
 
 def is_alone(character: str) -> bool:
@@ -88,12 +79,6 @@ def make_byte_level_tokenizer(*tokens: str) -> PreTrainedTokenizerBase:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
-
-
-def test_all_vocabularies_give_the_words_of_a_sentence(tokenizer):
-    expected = "The naïve poet ( of Łódź ) sees it : 7298 % of the fjord - museum - twice !"
-    assert " ".join(words_of(tokenizer, SENTENCE)) == expected
-    assert len(tokenizer.tokenize(SENTENCE)) > len(expected.split())
 
 
 def expected_words(encoded: Mapping[str, list], text: str) -> list[int]:

@@ -13,7 +13,7 @@ from modeling_condenser.analysis.sample import Measuring
 from modeling_condenser.biencoder.finetune import FinetuningRecipe
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
-from modeling_condenser.pretraining.corpus import Source
+from modeling_condenser.pretraining.data import Source
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.runs.recipe import fill, find_recipe, parse_changes, read_recipe
