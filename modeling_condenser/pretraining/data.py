@@ -384,7 +384,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
 
     def build(self) -> Iterator[np.ndarray]:
         """The blocks in the order of `build_blocks`."""
-        chunks = DataLoader(
+        chunks: DataLoader = DataLoader(
             self.builder,  # type: ignore[arg-type]
             batch_size=None,
             sampler=self._numbered_chunks(),

@@ -358,5 +358,5 @@ class _SetEpoch(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for data in (self.trainer.train_dataset, self.trainer.batches):
-            if hasattr(data, "set_epoch"):
-                data.set_epoch(int(state.epoch or 0))
+            if set_epoch := getattr(data, "set_epoch", None):
+                set_epoch(int(state.epoch or 0))
