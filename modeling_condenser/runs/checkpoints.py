@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 MANIFEST = "checkpoint_manifest.json"
 # Files that the Trainer saves beside the model, for resuming.
 _TRAINING_STATE = (
-    *("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
-    *("trainer_state.json", "training_args.bin", MANIFEST),
-)
+    "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json training_args.bin "
+    f"{MANIFEST}"
+).split()
 
 
 def seal_checkpoint(folder: Path) -> None:
