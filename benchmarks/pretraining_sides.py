@@ -43,7 +43,7 @@ from modeling_condenser import (
     packing,
 )
 from modeling_condenser.cpu_kernels import use_cheap_dropout
-from modeling_condenser.pretraining.packed_batches import pack
+from modeling_condenser.pretraining.collator import pack
 
 IN_A_LOOP = ("paper", "plain", "ours", "bow")
 WITH_A_TRAINER = ("trainer", "pretense")

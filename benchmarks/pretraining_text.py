@@ -12,8 +12,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.harness import docstrings, make_encoder
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
-from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.pretraining.data import (
+    BlockBuilder,
+    KeyedBlocks,
+    Source,
+    build_blocks,
+    load_documents,
+)
 
 _TEXTS_FOR_VOCABULARY = 50_000
 

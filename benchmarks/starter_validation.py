@@ -16,13 +16,14 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser import CondenserDataCollator, CondenserForMaskedLM
-from modeling_condenser.pretraining.blocks import (
+from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
+    Source,
     build_blocks,
     fingerprint_blocks,
+    load_documents,
 )
-from modeling_condenser.pretraining.corpus import Source, load_documents
 from modeling_condenser.runs.checkpoints import MANIFEST
 from modeling_condenser.runs.run_folder import RUN_FILE
 from modeling_condenser.runs.whole_files import write_json

@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining.corpus import load_documents
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.repository.card import write_card
 from modeling_condenser.repository.curves import draw_entropies, draw_readiness
 from modeling_condenser.repository.markdown import escape, table

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
-from modeling_condenser.pretraining.corpus import load_documents
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.repository.readiness import is_readiness

@@ -21,8 +21,8 @@ from modeling_condenser.encoding.token_batches import padded_batches, tokenize_t
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.positions import n_positions
 from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
+from modeling_condenser.pretraining.warm_start import n_positions
 from modeling_condenser.publishing.export import resolve_checkpoint
 from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.runs.checkpoints import is_complete

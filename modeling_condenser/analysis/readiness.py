@@ -250,10 +250,10 @@ def measure_condensing(
         In nats a masked token: `head_loss`, and the rise of it when vectors are zero (`zero_cost`)
         and when they are swapped (`swap_cost`).
     """
-    before = ReadBlocks.of(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
+    before = ReadBlocks(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
     n_masked, losses = 0, np.zeros(3)  # own vector, zeros, another text's vector
     for batch in batches:
-        read = ReadBlocks.of(model, batch)
+        read = ReadBlocks(model, batch)
         own = read.cls_late  # (B, 1, H)
         others = torch.cat([before, own[:-1]])
         before = own[-1:]

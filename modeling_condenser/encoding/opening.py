@@ -25,7 +25,7 @@ from modeling_condenser.hub.model_folder import (
     module_paths,
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
-from modeling_condenser.pretraining.positions import n_positions
+from modeling_condenser.pretraining.warm_start import n_positions
 from modeling_condenser.repository.contract import (
     CONTRACT_FILE,
     EncodingContract,

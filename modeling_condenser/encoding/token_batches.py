@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining.packed_batches import PACK_MULTIPLE, lay_end_to_end
+from modeling_condenser.pretraining.collator import PACK_MULTIPLE, lay_end_to_end
 
 _TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens in memory
 

@@ -9,8 +9,7 @@ from transformers import TrainingArguments
 
 from modeling_condenser.runs.recipe import fill
 
-from .contrast import Contrast, Similarity
-from .corpus import Source
+from .data import Source
 from .pairs import SpanKind
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
@@ -87,7 +86,7 @@ class PretrainingSettings:
     packed: bool | None = None
     attn_implementation: str | None = None
     tokens_per_batch: int | None = None
-    similarity: Similarity = "dot"
+    similarity: Literal["dot", "cosine"] = "dot"
     temperature: float | None = None
     cache_chunk_size: int | None = None
     contrastive_weight: float = 1.0
@@ -98,11 +97,7 @@ class PretrainingSettings:
     deletion_probability: float = 0.6
 
     def check_settings(self) -> None:
-        """Check that the settings fit each other.
-
-        Raises:
-            ValueError: they do not; the message says which and what to do.
-        """
+        """Raise a ValueError if settings do not fit each other."""
         for name, objectives in _ONLY_FOR.items():
             default = getattr(type(self), name, None)
             if getattr(self, name, default) != default and self.objective not in objectives:
@@ -116,6 +111,10 @@ class PretrainingSettings:
         for name in ("bow_weight", "bow_weight_end"):
             if (getattr(self, name) or 0.0) < 0.0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more.")
+        for name in ("contrastive_weight", "temperature"):
+            value = getattr(self, name)
+            if value is not None and not value > 0.0:
+                raise ValueError(f"{name} is {value}, expected above 0.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.streaming and self.tokens_per_batch is not None:
@@ -133,28 +132,14 @@ class PretrainingSettings:
                 f"span_length is {self.span_length}, but max_length is {self.max_length}: choose "
                 "at most that."
             )
-        if not self.contrastive_weight > 0:
-            raise ValueError(
-                f"contrastive_weight is {self.contrastive_weight}, expected above 0; for no "
-                "contrast, set objective: condenser."
-            )
-        _ = self.contrast  # checks the temperature
-
-    @property
-    def contrast(self) -> Contrast:
-        """How the vectors of a batch are contrasted."""
-        # Published: the plain dot product. A first trial at small size found cosine at 0.05 strong.
-        usual = 1.0 if self.similarity == "dot" else 0.05
-        temperature = usual if self.temperature is None else self.temperature
-        return Contrast(self.similarity, temperature, one_way=self.objective == "ict")
 
 
 @dataclass
 class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
-    """`TrainingArguments` with the settings of pre-training, for `CondenserTrainer`.
+    """`TrainingArguments` with the settings of pre-training (see `PretrainingSettings`).
 
-    `PretrainingSettings` has the meaning of each. Of the library's own arguments, tokens are
-    counted without padding, nothing is reported, and no column of the data is removed by default.
+    By default tokens are counted without padding, nothing is reported, and no column of the data is
+    removed.
 
     Raises:
         ValueError: the settings do not fit each other.
@@ -215,11 +200,7 @@ class PretrainingRecipe(PretrainingSettings):
 
     @property
     def sources(self) -> list[Source]:
-        """The parts of the corpus.
-
-        Raises:
-            ValueError: a part has an unknown field.
-        """
+        """The parts of the corpus."""
         parts = self.corpus if isinstance(self.corpus, list) else [self.corpus]
         return [
             fill(part, Source)[0] if isinstance(part, Mapping) else Source(str(part))

@@ -1,17 +1,28 @@
-"""Blocks of token ids become masked batches, padded or packed.
+"""Blocks of token ids become masked batches, padded or packed, and batches within a token budget.
 
-A block's masks depend on the block and its `mask_key` only, not on the worker, the rest of the
-batch or interruptions.
+The masks of a block depend on the block and its `mask_key` only. A packed batch holds B blocks in
+one row, without padding, in the fields of transformers' `FlashAttentionKwargs`:
+
+- columns such as `input_ids` and `labels`, and `position_ids`, counted from 0 in each block: (1, N)
+  int64;
+- `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32: where each block begins, then N;
+- `max_length_q` and `max_length_k`, the longest block's length, an int.
+
+N is rounded up to a multiple of `PACK_MULTIPLE`, because kernels are built anew for every shape.
+The filler is one more block at the end, of padding tokens at position 0, without labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
+from torch.utils.data import BatchSampler
 from transformers import PreTrainedTokenizerBase
 
-from .counter_random import random_keys, uniforms_at
+from .counter_random import random_keys, uniforms
 from .masking import (
     HEAD_STREAM,
     IGNORE_INDEX,
@@ -21,9 +32,8 @@ from .masking import (
     masking_budget,
     replace_tokens,
 )
-from .packed_batches import pack
 
-PAD_MULTIPLE = 8
+PAD_MULTIPLE, PACK_MULTIPLE = 8, 64
 
 
 class CondenserDataCollator:
@@ -37,9 +47,8 @@ class CondenserDataCollator:
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
             head that reads them instead of the early layer (`CondenserConfig`).
         bag_of_words: add `bow_targets`, the tokens that the CLS vector is to predict.
-        seed: seeds the masks of examples without a `mask_key`; see `__call__`.
-        packed: put blocks end to end instead of padding them, for models that take such batches
-            (`modeling_condenser.packing`). Windows and masks are the same.
+        seed: seeds the masks of examples without a `mask_key`.
+        packed: put blocks end to end instead of padding them (`modeling_condenser.packing`).
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -89,8 +98,8 @@ class CondenserDataCollator:
         Args:
             examples: each with `input_ids`, token ids with or without the special tokens around
                 them but without padding, and where possible `mask_key`, an integer that decides its
-                masks. Without one, keys are drawn in the order of the calls from a generator seeded
-                with `seed` and the worker's seed: masks then depend on the number of workers.
+                masks. Without one, keys are drawn from a generator seeded with `seed` and the
+                worker's seed: masks then depend on the order of the calls and on the workers.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -98,37 +107,29 @@ class CondenserDataCollator:
             With `head_mlm_probability` also `head_input_ids` and `head_targets`, the same for the
             second masking. With `bag_of_words` also `bow_targets`: each distinct token of the
             unmasked block at its first position, otherwise and for special tokens -100.
-            Of a `packed` batch, what `packed_batches.pack` makes of these.
+            If `packed`, a packed batch of these (`pack`).
         """
-        windows, keys = self.read(examples)
-        ids, is_text, is_token = self.frame(windows)
-        words = self.word_starts.number_words(ids, is_text)
-        lengths = _lengths(windows)
-        masked, labels = self._mask(ids, words, lengths, keys, self.mlm_probability)
+        blocks, keys = self.read(examples)
+        ids, is_text, is_token = self.frame(blocks)
+        masked, labels = self._mask(ids, is_text, keys, self.mlm_probability)
         columns = {"input_ids": masked, "attention_mask": is_token, "labels": labels}
         if self.head_mlm_probability is not None:
             head_keys = random_keys(keys, HEAD_STREAM)
-            masked, labels = self._mask(ids, words, lengths, head_keys, self.head_mlm_probability)
+            masked, labels = self._mask(ids, is_text, head_keys, self.head_mlm_probability)
             columns |= {"head_input_ids": masked, "head_targets": labels}
         if self.bag_of_words:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
-        batch = {name: torch.from_numpy(values) for name, values in columns.items()}
-        if self.packed:
-            return pack(batch, pad_token_id=self._pad_token_id)
-        return {**batch, "attention_mask": batch["attention_mask"].long()}
+        batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
+        return pack(batch, pad_token_id=self._pad_token_id) if self.packed else batch
 
     def _mask(
-        self,
-        ids: np.ndarray,
-        words: np.ndarray,
-        lengths: np.ndarray,
-        keys: np.ndarray,
-        probability: float | None,
+        self, ids: np.ndarray, is_text: np.ndarray, keys: np.ndarray, probability: float | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Masked ids and labels, each (B, T)."""
         if probability is None:
             return ids, np.full_like(ids, IGNORE_INDEX)
-        chosen = choose_words(words, masking_budget(lengths, probability), keys)
+        words = self.word_starts.number_words(ids, is_text)
+        chosen = choose_words(words, masking_budget(is_text.sum(axis=1), probability), keys)
         masked = replace_tokens(
             ids,
             chosen,
@@ -178,16 +179,10 @@ class CondenserDataCollator:
     def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
         """Cut blocks that are too long to a random window that fits beside the special tokens."""
         room = self.max_length - self.n_special
-        if max(map(len, blocks)) <= room:
-            return blocks
-        excess = _lengths(blocks) - room
-        cut = np.flatnonzero(excess > 0)
-        where = uniforms_at(keys, cut, np.zeros_like(cut), stream=WINDOW_STREAM)
-        starts = (where * (excess[cut] + 1)).astype(np.int64)
-        windows = list(blocks)
-        for i, start in zip(cut.tolist(), starts.tolist(), strict=True):
-            windows[i] = blocks[i][start : start + room]
-        return windows
+        excess = np.maximum(_lengths(blocks) - room, 0)
+        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
+        starts = (where * (excess + 1)).astype(np.int64)
+        return [block[i : i + room] for block, i in zip(blocks, starts, strict=True)]
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
@@ -217,8 +212,7 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     """The ids, int64, of the special tokens that a tokenizer puts before and after a single text.
 
     Raises:
-        ValueError: the first of them is not CLS, where a Condenser reads the dense vector, or the
-            tokenizer has no padding token.
+        ValueError: the first of them is not CLS, or the tokenizer has no padding token.
     """
     if tokenizer.pad_token_id is None:
         raise ValueError(f"{type(tokenizer).__name__} has no padding token: set pad_token.")
@@ -235,3 +229,141 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
             f"dense vector at position 0 and needs the CLS token ({cls_id}) there."
         )
     return np.array(prefix, dtype=np.int64), np.array(suffix, dtype=np.int64)
+
+
+def is_packed(batch: Mapping[str, Any]) -> bool:
+    return "cu_seq_lens_q" in batch
+
+
+def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, Any]:
+    """Pack the blocks of a padded batch: (B, T) columns and `attention_mask`, padded right."""
+    is_token = batch["attention_mask"].bool()
+    columns = {
+        name: (values[is_token], _fill(name, pad_token_id))
+        for name, values in batch.items()
+        if name != "attention_mask"
+    }
+    return lay_end_to_end(is_token.sum(dim=1), columns)
+
+
+def _fill(name: str, pad_token_id: int) -> int:
+    """The value of a column where there is no token of text."""
+    return pad_token_id if name.endswith("input_ids") else IGNORE_INDEX
+
+
+def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    """Make a packed batch of blocks that already lie end to end.
+
+    Args:
+        lengths: tokens of each block, (B,) whole numbers above 0, an array or a tensor.
+        columns: name -> a whole number for each token, (tokens,), and that of the filler.
+    """
+    lengths = torch.as_tensor(lengths).long()
+    n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
+    n_filler = -n_tokens % PACK_MULTIPLE
+    starts = F.pad(lengths.cumsum(0), (1, 0))
+    before = starts[:-1].repeat_interleave(lengths, output_size=n_tokens)
+    positions = torch.arange(n_tokens, device=lengths.device) - before
+    if n_filler:
+        starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
+    batch: dict[str, Any] = {
+        name: F.pad(torch.as_tensor(values).long(), (0, n_filler), value=fill)[None]
+        for name, (values, fill) in {**columns, "position_ids": (positions, 0)}.items()
+    }
+    for side in "qk":
+        batch[f"cu_seq_lens_{side}"] = starts.int()
+        batch[f"max_length_{side}"] = max(longest, n_filler)
+    return batch
+
+
+def unpack(
+    packed: Mapping[str, Any], *, pad_token_id: int, room: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Pad the blocks of a packed batch; with `room`, the first ones that fit B * T places."""
+    ids, starts = packed["input_ids"][0], packed["cu_seq_lens_q"].long()
+    lengths = starts.diff()
+    if ids[starts[-2]] != ids[0]:  # filler: a block of text begins with CLS, as the first one does
+        lengths = lengths[:-1]
+    longest = int(lengths.max())
+    if room is not None:
+        lengths = lengths[: room // longest]
+    n_tokens = int(lengths.sum())
+    is_token = torch.arange(longest, device=lengths.device) < lengths[:, None]  # (B, T)
+    padded = {"attention_mask": is_token.long()}
+    for name in packed:
+        if name.endswith(("input_ids", "labels", "targets")):
+            padded[name] = ids.new_full(is_token.shape, _fill(name, pad_token_id))
+            padded[name][is_token] = packed[name][0, :n_tokens]
+    return padded
+
+
+def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Blocks with `bow_targets` in a batch, packed or padded: a scalar on its device."""
+    is_word = batch["bow_targets"] != IGNORE_INDEX
+    if not is_packed(batch):
+        return is_word.any(dim=1).sum()
+    words_before = F.pad(is_word[0].cumsum(0), (1, 0))[batch["cu_seq_lens_q"].long()]  # (B + 1,)
+    return (words_before.diff() > 0).sum()
+
+
+class TokenBudgetBatches(BatchSampler):
+    """Batches of shuffled blocks, each of as many as fit the budget of one device.
+
+    Order and batches depend on the seed and the epoch only: all processes make the same ones and
+    take turns (accelerate's `BatchSamplerShard`). Each epoch has as many batches as the first one,
+    rounded up to a multiple of the processes, because the Trainer resumes by counting them. Batches
+    beyond that are left out; missing ones come from a second order of all blocks.
+
+    Args:
+        lengths: (N,) tokens of each block, with special ones.
+        tokens_per_batch: the budget.
+        seed: of the run.
+        n_processes: number of processes that share the batches.
+
+    Raises:
+        ValueError: a block is longer than the budget.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray | Sequence[int],
+        tokens_per_batch: int,
+        *,
+        seed: int,
+        n_processes: int = 1,
+    ):
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        if tokens_per_batch < self.lengths.max():
+            raise ValueError(
+                f"tokens_per_batch is {tokens_per_batch}, but a block has {self.lengths.max()} "
+                "tokens: set it to max_length or more; a device is used well from thousands on."
+            )
+        self.tokens_per_batch = tokens_per_batch
+        self.seed = seed
+        self.epoch = 0
+        # What accelerate asks of a batch sampler: no fixed size, no batch left out.
+        self.batch_size = None  # type: ignore[assignment]
+        self.drop_last = False
+        n_batches = sum(1 for _ in self._fill(epoch=0, turn=0))
+        self._n_batches = -(-n_batches // n_processes) * n_processes
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._n_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        turns = (self._fill(epoch=self.epoch, turn=turn) for turn in count())
+        for batch in islice(chain.from_iterable(turns), self._n_batches):
+            yield batch.tolist()
+
+    def _fill(self, *, epoch: int, turn: int) -> Iterator[np.ndarray]:
+        """All blocks once, in batches."""
+        order = np.random.default_rng([self.seed, epoch, turn]).permutation(len(self.lengths))
+        ends = np.cumsum(self.lengths[order])
+        first, filled = 0, 0
+        while first < len(order):
+            last = int(np.searchsorted(ends, filled + self.tokens_per_batch, side="right"))
+            yield order[first:last]
+            first, filled = last, int(ends[last - 1])

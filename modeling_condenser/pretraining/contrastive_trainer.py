@@ -1,18 +1,115 @@
-"""The Condenser's trainer with a contrastive loss over the late CLS vectors of the whole batch."""
+"""The Condenser's trainer with a contrastive loss over the vectors of a whole batch.
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+Two texts of a pair are neighbours: rows 2i and 2i + 1. The positive of a text is its partner; all
+other texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCondenser, arXiv
+2108.05540; Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers
+in a vector.
+
+The loss needs every vector at once, but not every activation. So, after Gao, Zhang, Han & Callan
+(2021), "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup": encode all chunks
+of a batch without a graph; take the gradient of the loss at the vectors, the cache; then encode
+chunk by chunk with a graph, and continue the cached gradient g of each vector by the surrogate
+<vector, g>. Both passes must drop the same units, so each chunk has a dropout seed of its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
+from torch.nn import functional as F
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .contrast import Chunk, Contrasted, put_back, split_batch
-from .packed_batches import is_packed, unpack
+from .collator import PAD_MULTIPLE, is_packed, pack, unpack
+from .counter_random import random_keys
 from .trainer import CondenserTrainer
 
-_SEEDS = 2**62  # seeds to draw a step's dropout from
+_WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and restored
+
+
+def contrast(
+    vectors: torch.Tensor, *, cosine: bool, temperature: float, one_way: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contrast a whole batch of vectors, (S, H), of at least two pairs.
+
+    Args:
+        vectors: neighbouring rows are partners.
+        cosine: whether similarities are cosines; otherwise dot products, as published.
+        temperature: what similarities are divided by.
+        one_way: False (coCondenser): every text looks for its partner among all other texts. True
+            (Inverse Cloze Task): the first of each pair, a query, looks for its context among the
+            second ones.
+
+    Returns:
+        () loss in nats, the mean over texts, and () share of texts nearest to their partner.
+    """
+    vectors = vectors.float()  # a sum of exponentials needs the precision
+    if cosine:
+        vectors = F.normalize(vectors, dim=-1)
+    if one_way:
+        scores = vectors[::2] @ vectors[1::2].T  # (S/2, S/2)
+        targets = torch.arange(len(scores), device=scores.device)
+    else:
+        scores = vectors @ vectors.T  # (S, S)
+        own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+        scores = scores.masked_fill(own, float("-inf"))
+        targets = torch.arange(len(scores), device=scores.device) ^ 1  # 1, 0, 3, 2, ...
+    loss = F.cross_entropy(scores / temperature, targets)
+    return loss, (scores.detach().argmax(dim=-1) == targets).float().mean()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of a batch, (C,) int64, as inputs of the model, and the seed of their dropout."""
+
+    rows: torch.Tensor
+    inputs: dict[str, Any]
+    seed: int
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Draw the random numbers of this chunk within, and restore the random state after."""
+        device = self.rows.device
+        devices = [device.index] if device.type in _WITH_OWN_STATE else []
+        kind = device.type if devices else "cuda"
+        with torch.random.fork_rng(devices=devices, device_type=kind):
+            torch.manual_seed(self.seed)
+            yield
+
+
+def split_batch(
+    inputs: Mapping[str, Any], chunk_size: int | None, *, seed: int, pad_token_id: int
+) -> list[Chunk]:
+    """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
+
+    Args:
+        inputs: the model's, padded at the right, each (S, T); or a packed batch.
+        chunk_size: texts in a chunk; None for all in one, in their order.
+        seed: decides the dropout of all chunks.
+        pad_token_id: of the tokenizer.
+    """
+    packed = is_packed(inputs)
+    padded = unpack(inputs, pad_token_id=pad_token_id) if packed else inputs
+    lengths = padded["attention_mask"].sum(dim=1)  # (S,)
+    if chunk_size is None or chunk_size >= len(lengths):
+        rows = torch.arange(len(lengths), device=lengths.device)
+        return [Chunk(rows, dict(inputs), random_keys(seed, 0).item())]
+    chunks = []
+    for number, rows in enumerate(lengths.argsort(descending=True, stable=True).split(chunk_size)):
+        width = -(-int(lengths[rows[0]]) // PAD_MULTIPLE) * PAD_MULTIPLE  # for few shapes
+        batch = {name: value[rows, :width] for name, value in padded.items()}
+        if packed:
+            batch = pack(batch, pad_token_id=pad_token_id)
+        chunks.append(Chunk(rows, batch, random_keys(seed, number).item()))
+    return chunks
+
+
+def put_back(parts: Sequence[torch.Tensor], chunks: Sequence[Chunk]) -> torch.Tensor:
+    """Vectors of chunks, each (C, H), in the order of the batch, (S, H)."""
+    place = torch.cat([chunk.rows for chunk in chunks]).argsort()
+    return torch.cat(list(parts))[place]
 
 
 class ContrastiveTrainer(CondenserTrainer):
@@ -21,17 +118,15 @@ class ContrastiveTrainer(CondenserTrainer):
     Used as `CondenserTrainer`, with `CondenserTrainingArguments`. Log entries hold
     `contrastive_loss` and `contrastive_accuracy` too, over the batch of all processes. With a
     `cache_chunk_size` a step needs the memory of one chunk, whatever the batch, at the cost of a
-    second forward pass of the backbone (`contrast.py`).
+    second forward pass of the backbone.
     """
 
     objectives = CONTRASTIVE
+    args: CondenserTrainingArguments
 
     def __init__(self, model: Any, args: CondenserTrainingArguments, *others: Any, **kwargs: Any):
         _check_batch(args)
         super().__init__(model, args, *others, **kwargs)
-        self.contrast = args.contrast
-        self.weight = args.contrastive_weight
-        self.cache_chunk_size = args.cache_chunk_size
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
         n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
@@ -41,7 +136,7 @@ class ContrastiveTrainer(CondenserTrainer):
                 f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
                 "processes): lower per_device_train_batch_size, or add text."
             )
-        if self.accelerator.distributed_type == DistributedType.DEEPSPEED and self.cache_chunk_size:
+        if self.accelerator.distributed_type == DistributedType.DEEPSPEED and args.cache_chunk_size:
             raise ValueError(
                 "cache_chunk_size goes backward several times a step, which DeepSpeed's engine "
                 "does not allow: leave it out, or use DDP or FSDP."
@@ -51,7 +146,7 @@ class ContrastiveTrainer(CondenserTrainer):
         """One text of each pair, whose partner says much about it, of as many as fit a chunk."""
         if is_packed(inputs):
             inputs = unpack(inputs, pad_token_id=self.pad_token_id)
-        return {name: value[: self.cache_chunk_size : 2] for name, value in inputs.items()}
+        return {name: value[: self.args.cache_chunk_size : 2] for name, value in inputs.items()}
 
     def compute_loss(
         self,
@@ -69,30 +164,24 @@ class ContrastiveTrainer(CondenserTrainer):
                 "A contrastive loss is over training batches only: set eval_strategy to 'no', and "
                 "evaluate the exported encoder with `condenser evaluate`."
             )
-        seed = int(torch.randint(_SEEDS, ()))
-        pad_token_id = self.pad_token_id if is_packed(inputs) else 0
-        chunks = split_batch(inputs, self.cache_chunk_size, seed=seed, pad_token_id=pad_token_id)
+        seed = int(torch.randint(2**62, ()))
+        size, padding = self.args.cache_chunk_size, self.pad_token_id
+        chunks = split_batch(inputs, size, seed=seed, pad_token_id=padding)
         if len(chunks) == 1:
-            loss = self._loss_at_once(model, chunks[0], num_items_in_batch)
+            model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
+            term = self._contrast_all(vectors)
+            surrogate = model_loss + term * self.accelerator.num_processes
+            loss = _with_value(surrogate, model_loss + term)
         else:
             loss = self._loss_by_chunks(model, chunks, num_items_in_batch)
         return (loss, {"loss": loss}) if return_outputs else loss
-
-    def _loss_at_once(
-        self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
-    ) -> torch.Tensor:
-        model_loss, vectors = self._run(model, chunk, num_items)
-        term = self.weight * self._contrast_batch(vectors).loss
-        return _with_value(
-            model_loss + term * self.accelerator.num_processes, model_loss.detach() + term.detach()
-        )
 
     def _loss_by_chunks(
         self, model: torch.nn.Module, chunks: list[Chunk], num_items: torch.Tensor | int | None
     ) -> torch.Tensor:
         vectors = put_back([self._encode(model, chunk) for chunk in chunks], chunks)  # (S, H)
         vectors.requires_grad_()
-        term = self.weight * self._contrast_batch(vectors).loss
+        term = self._contrast_all(vectors)
         # Processes average their gradients, but each holds only its own vectors' part of this one.
         (cache,) = torch.autograd.grad(term * self.accelerator.num_processes, vectors)
 
@@ -125,19 +214,25 @@ class ContrastiveTrainer(CondenserTrainer):
         with chunk.replaying():
             return _vectors(model(**chunk.inputs, vectors_only=True), chunk)
 
-    def _contrast_batch(self, vectors: torch.Tensor) -> Contrasted:
-        """Contrast the vectors of all processes, with a graph to this one's (S, H)."""
+    def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The weighted loss of the vectors of all processes, with a graph to this one's (S, H)."""
         n_processes = self.accelerator.num_processes
         if n_processes > 1:
             gathered = self.accelerator.gather(vectors.detach().contiguous())
             parts = list(gathered.split(len(vectors)))
             parts[self.accelerator.process_index] = vectors
             vectors = torch.cat(parts)
-        contrasted = self.contrast(vectors)
+        is_cosine = self.args.similarity == "cosine"
+        loss, accuracy = contrast(
+            vectors,
+            cosine=is_cosine,
+            temperature=self.args.temperature or (0.05 if is_cosine else 1.0),
+            one_way=self.args.objective == "ict",
+        )
         # Alike in all processes, whose measures are summed.
-        self.add_measure("contrastive_loss", contrasted.loss / n_processes)
-        self.add_measure("contrastive_accuracy", contrasted.accuracy / n_processes)
-        return contrasted
+        self.add_measure("contrastive_loss", loss / n_processes)
+        self.add_measure("contrastive_accuracy", accuracy / n_processes)
+        return self.args.contrastive_weight * loss
 
 
 def _check_batch(args: CondenserTrainingArguments) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPARE_BITS = np.uint64(11)  # of 64, which a float64 in [0, 1) has no room for
-_COUNTERS_BESIDE_A_DRAW = 2**11
-_BELOW_A_DRAW = np.uint64(_COUNTERS_BESIDE_A_DRAW - 1)
+_SPARE = np.uint64(2**11 - 1)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
@@ -25,10 +24,7 @@ def random_keys(*parts: int | np.ndarray) -> np.ndarray:
 def uniforms(keys: np.ndarray, n_draws: int, *, stream: int = 0) -> np.ndarray:
     """Draw (B, n_draws) float64 in [0, 1) for (B,) keys; a longer draw begins with a shorter one.
 
-    Args:
-        keys: (B,) integer keys.
-        n_draws: how many for each key.
-        stream: which of a key's independent sequences, at least 0.
+    Each `stream` of at least 0 is an independent sequence of a key.
     """
     return _as_uniforms(_mix(_bases(keys, stream)[:, None] + _counters(n_draws)))
 
@@ -43,14 +39,14 @@ def uniforms_at(
 
 def permutations(keys: np.ndarray, n: int, *, stream: int = 0) -> np.ndarray:
     """The numbers below n in the order of `uniforms(keys, n, stream=stream)`, (B, n) int64."""
-    if n > _COUNTERS_BESIDE_A_DRAW:
+    if n > 2**11:
         return np.argsort(uniforms(keys, n, stream=stream), axis=1)
     # The spare bits carry the numbers along: sorting values takes a third of the time of argsort.
     bits = _mix(_bases(keys, stream)[:, None] + _counters(n))
-    bits &= ~_BELOW_A_DRAW
+    bits &= ~_SPARE
     bits |= np.arange(n, dtype=np.uint64)
     bits.sort(axis=1)
-    bits &= _BELOW_A_DRAW
+    bits &= _SPARE
     return bits.view(np.int64)
 
 

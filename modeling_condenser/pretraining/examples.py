@@ -1,11 +1,11 @@
 """Text becomes training examples and batches; the model is made ready for them."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
@@ -13,21 +13,11 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .collator import CondenserDataCollator
-from .packed_batches import TokenBudgetBatches
+from .collator import CondenserDataCollator, TokenBudgetBatches
+from .data import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
 from .pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
-from .positions import n_positions
 from .tsdae import DenoisingCollator, add_decoder
-
-
-class Examples(NamedTuple):
-    """What a trainer is given."""
-
-    dataset: Any
-    collator: Any
-    batches: TokenBudgetBatches | None  # None for a fixed number of examples
-    facts: dict[str, Any]  # for the run's record
+from .warm_start import check_fit
 
 
 def as_documents(data: Any) -> Dataset | IterableDataset | None:
@@ -55,34 +45,6 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
 
-def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
-    """Check that a tokenizer and a sequence length fit a model.
-
-    Raises:
-        ValueError: the tokenizer has more tokens than the model, or another padding token, which
-            some encoders recognise and count positions from; or the encoder has fewer positions.
-    """
-    vocab_size = model.config.encoder_config.vocab_size
-    if len(tokenizer) > vocab_size:
-        raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only {vocab_size}: "
-            "they do not belong together, or the model lacks added tokens (call "
-            "model.resize_token_embeddings(len(tokenizer)) and save it)."
-        )
-    encoder: Any = model.base_model.encoder
-    padding = encoder.get_input_embeddings().padding_idx
-    if padding is not None and tokenizer.pad_token_id != padding:
-        raise ValueError(
-            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
-            "they do not belong together. Use the model's own tokenizer."
-        )
-    longest = n_positions(encoder)
-    if longest is not None and max_length > longest:
-        raise ValueError(
-            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
-        )
-
-
 def prepare_model(
     model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
@@ -102,25 +64,18 @@ def prepare_model(
     if arguments.objective == "tsdae":
         add_decoder(model, tokenizer)
     if arguments.objective in ("ict", "tsdae") and not arguments.bow_weight:
-        _freeze_lm_head(model)
+        shared = {id(parameter) for parameter in model.condenser.parameters()}
+        for parameter in model.lm_head.parameters():
+            if id(parameter) not in shared:
+                parameter.requires_grad_(False)
     use_cheap_dropout(model)
     packed = arguments.packed
-    if packed is None:
-        packed = arguments.attn_implementation is None and not why_not_packed(
-            model.condenser.encoder
-        )
+    if packed is None and arguments.attn_implementation is None:
+        packed = why_not_packed(model.condenser.encoder) is None
     if not packed or arguments.objective == "tsdae":  # whose decoder takes padded batches
         return False
     use_packing(model)
     return True
-
-
-def _freeze_lm_head(model: CondenserForMaskedLM) -> None:
-    """Take the weights of the LM head that the encoder does not share out of training."""
-    shared = {id(parameter) for parameter in model.condenser.parameters()}
-    for parameter in model.lm_head.parameters():
-        if id(parameter) not in shared:
-            parameter.requires_grad_(False)
 
 
 def make_examples(
@@ -130,10 +85,13 @@ def make_examples(
     *,
     packed: bool = False,
     head_mlm_probability: float | None = None,
-) -> Examples:
-    """Tokenize documents and cut them into what the objective trains on.
+) -> tuple[Any, Any, TokenBudgetBatches | None, dict[str, Any]]:
+    """Tokenize documents and cut them into the examples of the objective.
 
     A streamed corpus takes over the data loader's workers.
+
+    Returns:
+        Data set, collator, batches if they have a token budget, and facts for the run's record.
 
     Raises:
         ValueError: no document can be used, or the arguments do not fit.
@@ -161,16 +119,16 @@ def make_examples(
     if isinstance(documents, IterableDataset):
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
         stream = StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers)
-        return Examples(stream, collator, None, {})
+        return stream, collator, None, {}
 
     # Of several processes the first builds what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
         if objective in CONTRASTIVE:
             pairs, facts = _make_pairs(documents, builder, arguments, collator.n_special)
-            return Examples(pairs, collator, None, facts)
+            return pairs, collator, None, facts
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
-        facts = {"n_documents": len(documents), "n_blocks": len(blocks)}
         sha256 = fingerprint_blocks(blocks)
+    facts = {"blocks_sha256": sha256, "n_documents": len(documents), "n_blocks": len(blocks)}
     batches = None
     if arguments.tokens_per_batch is not None:
         batches = TokenBudgetBatches(
@@ -179,27 +137,27 @@ def make_examples(
             seed=seed,
             n_processes=arguments.world_size,
         )
-    facts = {"blocks_sha256": sha256, **facts}
-    return Examples(KeyedBlocks(blocks, seed=seed), collator, batches, facts)
+    return KeyedBlocks(blocks, seed=seed), collator, batches, facts
 
 
 def _make_pairs(
     documents: Dataset, builder: BlockBuilder, arguments: CondenserTrainingArguments, n_special: int
 ) -> tuple[Any, dict[str, Any]]:
     """Pairs of texts, and facts about them."""
-    seed, num_proc = arguments.seed, arguments.preprocessing_workers
-    if arguments.objective == "cocondenser":
-        cutter = TextCutter(builder, arguments.spans)
-        rows, facts = cut_documents(documents, cutter, num_proc=num_proc)
-        return SpanPairs(rows, seed=seed), facts
+    is_ict = arguments.objective == "ict"
+    cutter = TextCutter(builder, "passages" if is_ict else arguments.spans)
+    rows, facts = cut_documents(documents, cutter, num_proc=arguments.preprocessing_workers)
+    if not is_ict:
+        return SpanPairs(rows, seed=arguments.seed), facts
     query_room = min(arguments.query_length, arguments.max_length) - n_special
     if query_room < 1:
         raise ValueError(
             f"query_length is {arguments.query_length}, which leaves no room for text."
         )
-    rows, facts = cut_documents(documents, TextCutter(builder, "passages"), num_proc=num_proc)
     removed = arguments.removal_probability
-    pairs = ClozePairs(rows, seed=seed, query_room=query_room, removal_probability=removed)
+    pairs = ClozePairs(
+        rows, seed=arguments.seed, query_room=query_room, removal_probability=removed
+    )
     return pairs, facts
 
 

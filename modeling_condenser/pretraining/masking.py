@@ -1,4 +1,4 @@
-"""Whole-word masking of a batch, without a loop over its tokens.
+"""Whole-word masking of a batch.
 
 The budget is the reference implementation's: of a block of n tokens, without CLS and SEP,
 max(1, round(0.15 n)) are masked, as whole words in random order, skipping a word that no longer
@@ -12,8 +12,6 @@ byte-level BPE and SentencePiece mark those that follow a blank (`Ġword`, `▁w
 
 import json
 import unicodedata
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -24,32 +22,28 @@ IGNORE_INDEX = -100
 # Streams of a block's key, so that the draws of different steps are independent.
 WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM, HEAD_STREAM = range(5)
 
-_WORDS_AT_ONCE = 32
 _SPECIAL, _STARTS, _ENDS, _BARE_MARKER = 1, 2, 4, 8
 _METASPACE, _BYTE_LEVEL_SPACE = "▁", "Ġ"
+# Byte-level BPE writes bytes as printable characters (Radford et al. 2019).
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE}
+_BYTE_OF |= {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
 _CJK_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
 
 
-@dataclass(frozen=True)
 class WordStarts:
-    """What cuts blocks into words.
+    """How blocks are cut into words.
 
-    Attributes:
+    Args:
         marks: (V,) uint8 flags of each token: `_SPECIAL` for tokens outside words, `_STARTS` for
             those that begin a word, `_ENDS` for those after which a word begins, `_BARE_MARKER` for
             a marker alone, which belongs to the word after it.
     """
 
-    marks: np.ndarray
-
-    @cached_property
-    def special(self) -> np.ndarray:
-        """(V,) bool: tokens that are never masked."""
-        return self.marks & _SPECIAL != 0
-
-    @cached_property
-    def _all_marks(self) -> int:
-        return int(np.bitwise_or.reduce(self.marks))
+    def __init__(self, marks: np.ndarray):
+        self.marks = marks
+        self.special = marks & _SPECIAL != 0  # (V,) tokens that are never masked
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.
@@ -62,18 +56,13 @@ class WordStarts:
         in_word = is_text & (marks & _SPECIAL == 0)
         begins = marks & _STARTS != 0
         before = marks[:, :-1]
-        if self._all_marks & _BARE_MARKER:
-            begins[:, 1:] &= before & _BARE_MARKER == 0
-        if self._all_marks & _ENDS:
-            begins[:, 1:] |= before & _ENDS != 0
+        begins[:, 1:] &= before & _BARE_MARKER == 0
+        begins[:, 1:] |= before & _ENDS != 0
         # The first token, and one after a token outside words, always begin a word.
         begins[:, :1] = True
         begins[:, 1:] |= ~in_word[:, :-1]
         begins &= in_word
-        words = np.cumsum(begins, axis=1)
-        words *= in_word
-        words -= 1
-        return words
+        return np.cumsum(begins, axis=1) * in_word - 1
 
 
 def find_word_starts(tokenizer: PreTrainedTokenizerBase) -> WordStarts:
@@ -107,7 +96,7 @@ def _marks_of(token: str, kind: str, prefix: str) -> int:
 
 
 def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """A vocabulary's kind, and the prefix of its marked tokens."""
+    """The kind of a vocabulary, and the prefix of its marked tokens."""
     name = type(tokenizer).__name__
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ValueError(
@@ -133,21 +122,9 @@ def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
 
 def _byte_level_text(token: str) -> str:
     """The text of a byte-level token; bytes that are no whole character become U+FFFD."""
-    codes = [_BYTE_OF.get(character) for character in token]
-    if None in codes:  # an added token, kept as plain text
+    if not set(token) <= _BYTE_OF.keys():  # an added token, kept as plain text
         return token
-    return bytes(codes).decode("utf-8", errors="replace")  # type: ignore[arg-type]
-
-
-def _byte_characters() -> dict[str, int]:
-    """The printable characters that byte-level BPE writes bytes as (Radford et al. 2019)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): byte for byte in printable}
-    return table | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_characters()
+    return bytes(_BYTE_OF[character] for character in token).decode("utf-8", errors="replace")
 
 
 def _stands_alone(character: str) -> bool:
@@ -170,7 +147,7 @@ def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:
 
 
 def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Go through each row's words in random order; take a word if it still fits the budget.
+    """Go through the words of each row in random order; take a word if it fits the budget left.
 
     Args:
         words: (B, T) the word of each token, -1 outside words.
@@ -180,53 +157,19 @@ def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.
     Returns:
         (B, T) bool: tokens of the chosen words.
     """
-    n_rows = len(words)
     n_words = max(int(words.max(initial=-1)) + 1, 1)
     # One flat index for all rows' words is faster than row and column. Word -1 has a column, too.
-    first_cells = np.arange(n_rows)[:, None] * (n_words + 1) + 1  # (B, 1), of words 0
+    first_cells = np.arange(len(words))[:, None] * (n_words + 1) + 1  # (B, 1), of words 0
     cells = words + first_cells  # (B, T)
-    lengths = np.bincount(cells.ravel(), minlength=n_rows * (n_words + 1))
-    order = permutations(keys, n_words, stream=ORDER_STREAM)
-    order += first_cells  # (B, W) cells
-
+    lengths = np.bincount(cells.ravel(), minlength=len(words) * (n_words + 1))
     chosen = np.zeros(len(lengths), dtype=bool)
-    left = budget.astype(np.int64)[:, None]
-    rows = np.arange(n_rows)
-    # A budget is mostly used up long before the words are: so a part of them at a time.
-    for first in range(0, n_words, _WORDS_AT_ONCE):
-        part = order[rows, first : first + _WORDS_AT_ONCE]
-        chosen[part], left = _fill_greedily(lengths[part], left)
-        unfinished = left[:, 0] > 0
-        rows, left = rows[unfinished], left[unfinished]
-        if len(rows) == 0:
+    left = budget.astype(np.int64)
+    for cell in (permutations(keys, n_words, stream=ORDER_STREAM) + first_cells).T:  # (B,)
+        chosen[cell] = lengths[cell] <= left
+        left -= lengths[cell] * chosen[cell]
+        if not left.any():
             break
     return chosen[cells]
-
-
-def _fill_greedily(lengths: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Take items of `lengths`, (B, W), in order if they fit what is left, (B, 1); 0 is no item.
-
-    Each round takes every item up to the first that does not fit; that one, and all others longer
-    than what is then left, leave the queue. Most rows are full after the first round.
-
-    Returns:
-        (B, W) bool, what is taken, and (B, 1) what is then left.
-    """
-    queue = np.where(lengths <= left, lengths, 0)
-    taken = (np.cumsum(queue, axis=1) <= left) & (queue > 0)
-    left = left - (queue * taken).sum(axis=1, keepdims=True)
-    rows = np.flatnonzero(left)
-    queue = np.where(taken[rows], 0, lengths[rows])
-    while True:
-        queue[queue > left[rows]] = 0
-        unfinished = queue.any(axis=1)
-        if not unfinished.any():
-            return taken, left
-        rows, queue = rows[unfinished], queue[unfinished]
-        fits = (np.cumsum(queue, axis=1) <= left[rows]) & (queue > 0)
-        taken[rows] |= fits
-        left[rows] -= (queue * fits).sum(axis=1, keepdims=True)
-        queue[fits] = 0
 
 
 def replace_tokens(
@@ -246,13 +189,12 @@ def replace_tokens(
         mask_token_id: id of [MASK].
         ordinary_ids: (N,).
     """
-    places = np.flatnonzero(chosen)
-    rows, columns = np.divmod(places, ids.shape[1])
+    rows, columns = np.nonzero(chosen)
     fate = uniforms_at(keys, rows, columns, stream=FATE_STREAM)
     masked = ids.copy()
-    flat = masked.reshape(-1)
-    flat[places[fate < 0.8]] = mask_token_id
+    masked[rows[fate < 0.8], columns[fate < 0.8]] = mask_token_id
     is_random = (fate >= 0.8) & (fate < 0.9)
-    draw = uniforms_at(keys, rows[is_random], columns[is_random], stream=REPLACEMENT_STREAM)
-    flat[places[is_random]] = ordinary_ids[(draw * len(ordinary_ids)).astype(np.int64)]
+    rows, columns = rows[is_random], columns[is_random]
+    draw = uniforms_at(keys, rows, columns, stream=REPLACEMENT_STREAM)
+    masked[rows, columns] = ordinary_ids[(draw * len(ordinary_ids)).astype(np.int64)]
     return masked

@@ -6,7 +6,7 @@ Question Answering") draws a random sentence of a passage as a pseudo-query, and
 context in 90 % of the examples. Unlike there, one encoder serves query and context, and contexts
 have no titles.
 
-Documents are cut once and kept on disk. What is drawn depends on seed, epoch and document only.
+Documents are cut once and kept on disk. Draws depend on seed, epoch and document only.
 """
 
 import logging
@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, List, Value
 
-from .blocks import BlockBuilder, KeyedBlocks, map_documents
 from .counter_random import random_keys, uniforms
+from .data import BlockBuilder, KeyedBlocks, map_documents
 
 logger = logging.getLogger(__name__)
 
@@ -47,19 +47,16 @@ class TextCutter:
     """Cuts documents into texts of two or more parts, and leaves out shorter ones.
 
     Args:
-        blocks: its settings say how long spans and passages are.
-        kind: what a document becomes: "sentences", a text whose parts are blocks of whole
-            sentences; "windows", a text whose parts are as few windows of equal length as fit;
-            "passages", a text for each block, whose parts are its sentences.
+        blocks: its settings give the length of spans and passages.
+        kind: "sentences", a document is a text whose parts are blocks of whole sentences;
+            "windows", its parts are as few windows of equal length as fit; "passages", each block
+            is a text, whose parts are its sentences.
     """
 
     def __init__(self, blocks: BlockBuilder, kind: Literal["sentences", "windows", "passages"]):
         self.blocks = blocks
         self.kind = kind
-
-    @property
-    def fingerprint(self) -> str:
-        return f"{self.kind} {self.blocks.fingerprint}"
+        self.fingerprint = f"{kind} {blocks.fingerprint}"
 
     def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[CutText]:
         return [
@@ -94,11 +91,11 @@ class TextCutter:
 def cut_documents(
     documents: Dataset, cutter: TextCutter, *, num_proc: int | None = None
 ) -> tuple[Dataset, dict[str, int]]:
-    """Cut a whole corpus, cached by its content, to a data set with the columns of `CutText`.
+    """Cut a corpus, cached by its content, to a data set with the columns of `CutText`.
 
     Returns:
-        The data set; and how many documents, documents left out for want of a second part, and
-        spans or passages there are.
+        The data set; and the numbers of documents, of those left out because they have one part
+        only, and of spans or passages.
     """
     rows = map_documents(documents, cutter, _FEATURES, num_proc)
     if len(rows) == 0:
@@ -119,7 +116,7 @@ def cut_documents(
 
 
 class _KeyedTexts(KeyedBlocks):
-    """Cut texts on disk. Each gives two neighbouring examples; `_draw` says which."""
+    """Cut texts on disk. Each gives two neighbouring examples, which `_draw` chooses."""
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rows = self.blocks[indices]
@@ -128,10 +125,8 @@ class _KeyedTexts(KeyedBlocks):
         for text, key in zip(texts, self.keys(indices)[:, None], strict=True):
             pair = self._draw(CutText(*text), uniforms(key, 2)[0])
             mask_keys = random_keys(key, np.arange(2)).tolist()
-            examples += [
-                {"input_ids": ids, "mask_key": mask_key}
-                for ids, mask_key in zip(pair, mask_keys, strict=True)
-            ]
+            for ids, mask_key in zip(pair, mask_keys, strict=True):
+                examples.append({"input_ids": ids, "mask_key": mask_key})
         return examples
 
     def _draw(self, text: CutText, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -148,13 +143,9 @@ class SpanPairs(_KeyedTexts):
 
 
 class ClozePairs(_KeyedTexts):
-    """A random sentence of each passage, and the passage, mostly without it.
+    """A random sentence of each passage, cut to `query_room` tokens, and the passage.
 
-    Args:
-        blocks: passages, whose parts are sentences.
-        seed: of the run.
-        query_room: tokens of a query that are kept, its first, without special ones.
-        removal_probability: share of the contexts without their query.
+    `removal_probability` is the share of the passages without the sentence.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ from modeling_condenser.runs.whole_files import write_json
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
-from .corpus import load_documents
+from .data import load_documents
 from .trainer import CondenserTrainer
 from .tsdae import remove_decoder
 from .warm_start import condenser_from_encoder, masked_lm_from_encoder
@@ -40,13 +40,12 @@ from .warm_start import condenser_from_encoder, masked_lm_from_encoder
 logger = logging.getLogger(__name__)
 
 READINESS = "readiness"  # the field of a recipe that `analysis/callback.py` reads
-MakeCallback = Callable[[CondenserTrainer], TrainerCallback]
 
 
 def pretrain(
     settings: Mapping[str, Any],
     *,
-    callbacks: Sequence[MakeCallback] = (),
+    callbacks: Sequence[Callable[[CondenserTrainer], TrainerCallback]] = (),
     facts: Mapping[str, Any] | None = None,
 ) -> Path:
     """Run a pre-training recipe, from its start or from its last complete checkpoint.
@@ -56,8 +55,8 @@ def pretrain(
 
     Args:
         settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`; with callbacks
-            also `readiness`, which is theirs to read.
-        callbacks: each is called with the trainer, and what it returns joins the trainer's own.
+            also `readiness`, which they read.
+        callbacks: functions of the trainer, each of which returns a callback to add.
         facts: further ones, for the run's record.
 
     Returns:
@@ -98,23 +97,17 @@ def pretrain(
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     if trainer.is_world_process_zero():
-        _write_results(trainer, run_folder, seconds=time.perf_counter() - started)
+        write_json(run_folder / LOG_FILE, trainer.state.log_history)
+        seconds = round(time.perf_counter() - started, 1)
+        record_run(run_folder, {**trainer.run_facts(), "session_seconds": seconds})
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if arguments.objective == "tsdae":
+            remove_decoder(model)
+        save_model(model, tokenizer, model_folder, stages=read_pretraining(run_folder))
     trainer.accelerator.wait_for_everyone()
     if arguments.push_to_hub:
         trainer.push_to_hub()
     return model_folder
-
-
-def _write_results(trainer: CondenserTrainer, run_folder: Path, *, seconds: float) -> None:
-    """Write log, record and model."""
-    write_json(run_folder / LOG_FILE, trainer.state.log_history)
-    record_run(run_folder, {**trainer.run_facts(), "session_seconds": round(seconds, 1)})
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer.args.objective == "tsdae":  # type: ignore[attr-defined]
-        remove_decoder(model)
-    stages = read_pretraining(run_folder)
-    tokenizer: Any = trainer.processing_class
-    save_model(model, tokenizer, run_folder / MODEL_FOLDER, stages=stages)
 
 
 def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
@@ -124,10 +117,10 @@ def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
-    """The model that a recipe trains: started from an encoder, or a checkpoint continued.
+    """The model that a recipe trains: started from an encoder, or a checkpoint to continue.
 
     Raises:
-        ValueError: the checkpoint has no head, or another split than the recipe states.
+        ValueError: the checkpoint has no head, or another head or split than the recipe states.
     """
     changes = recipe.encoder_changes
     if recipe.objective in ("mlm", "ict", "tsdae"):

@@ -6,18 +6,13 @@ what the vector is worth; it is near 0 until the head begins to read it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from modeling_condenser.modeling_condenser import (
-    IGNORE_INDEX,
-    CondenserForPreTraining,
-    LayerCall,
-)
+from modeling_condenser.modeling_condenser import IGNORE_INDEX, CondenserForPreTraining
 
 
 @torch.no_grad()
@@ -42,50 +37,32 @@ def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, float]:
         model.train(was_training)
 
 
-@dataclass(frozen=True)
 class ReadBlocks:
     """Blocks that the backbone has read, for the head to predict with one CLS vector or another.
 
     Attributes:
-        model: whose backbone has read them.
         late: (B, T, H) [cls_late ; late].
-        early: (B, T, H) what the head reads beside the vector: [cls_early ; early], or the
-            embeddings of a second masking.
-        layer_call: that the head's layers repeat.
-        labels: (B, T) int64 the tokens that the head predicts, otherwise -100.
+        cls_late: (B, 1, H), which the head reads in training.
+        targets: (M,) int64, the tokens that the head predicts.
     """
 
-    model: CondenserForPreTraining
-    late: torch.Tensor
-    early: torch.Tensor
-    layer_call: LayerCall
-    labels: torch.Tensor
-
-    @classmethod
-    def of(cls, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]) -> "ReadBlocks":
-        """Run the backbone on a batch of `probe`."""
-        late, early, output = model.encode(
+    def __init__(self, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]):
+        self.model = model
+        self.late, self._early, output = model.encode(
             batch["input_ids"],
             batch["attention_mask"],
             head_input_ids=batch.get("head_input_ids"),
         )
+        self._layer_call = output.layer_call
         labels = batch.get("head_targets", batch["labels"])
-        return cls(model, late, early, output.layer_call, labels)
-
-    @property
-    def cls_late(self) -> torch.Tensor:
-        """(B, 1, H), what the head is given in training."""
-        return self.late[:, :1]
-
-    @property
-    def targets(self) -> torch.Tensor:
-        """The tokens that the head predicts, (M,)."""
-        return self.labels[self.labels != IGNORE_INDEX]
+        self._is_predicted = labels != IGNORE_INDEX
+        self.targets = labels[self._is_predicted]
+        self.cls_late = self.late[:, :1]
 
     def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
         """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
-        hidden = self.model.run_head(cls_late, self.early, layer_call=self.layer_call)
-        return self.model.lm_head(hidden[self.labels != IGNORE_INDEX])
+        hidden = self.model.run_head(cls_late, self._early, layer_call=self._layer_call)
+        return self.model.lm_head(hidden[self._is_predicted])
 
 
 def prediction_loss(
@@ -103,7 +80,7 @@ def _measure(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
     if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
         late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
         return {"late_accuracy": _accuracy(model.lm_head(late[masked]), labels[masked])}
-    read = ReadBlocks.of(model, batch)
+    read = ReadBlocks(model, batch)
     own = read.predict(read.cls_late)
     measured = {
         "head_accuracy": _accuracy(own, read.targets),

@@ -4,21 +4,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import TrainOutput, seed_worker
+from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.repository.card import write_card
@@ -36,9 +29,9 @@ from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CondenserTrainingArguments
+from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
 from .examples import as_documents, find_tokenizer, make_examples, prepare_model
 from .masking import IGNORE_INDEX
-from .packed_batches import TokenBudgetBatches, count_bags, count_tokens, is_packed, unpack
 from .probe import probe
 
 
@@ -53,18 +46,15 @@ class CondenserTrainer(WholeTrainer):
       under FSDP;
     - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
 
-    `train()` resumes from the last complete checkpoint in `output_dir`. With `push_to_hub=True` the
-    repository can be loaded after each push (`WholeTrainer`).
-
-    With `CondenserTrainingArguments` the training data may be text: a data set with a column
-    `text`, or a list of `{"text": ...}`. It is tokenized, cut into blocks and masked as the
-    arguments say, and batches are packed where the encoder allows it.
+    `train()` resumes from the last complete checkpoint in `output_dir`.
 
     Args:
         model: to train.
         args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
-        data_collator: made here for text.
-        train_dataset: text, or blocks such as `KeyedBlocks`.
+        data_collator: not needed for text.
+        train_dataset: text, a data set with a column `text` or a list of `{"text": ...}`, which is
+            tokenized, cut into blocks and masked as the arguments say; or blocks such as
+            `KeyedBlocks`.
         processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
         facts: about the data, for the model card.
         **kwargs: as for `Trainer`.
@@ -96,16 +86,15 @@ class CondenserTrainer(WholeTrainer):
             documents = as_documents(train_dataset)
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
-                examples = make_examples(
+                train_dataset, collator, self.batches, data_facts = make_examples(
                     documents,
                     processing_class,
                     args,
                     packed=prepare_model(model, processing_class, args),
                     head_mlm_probability=model.config.head_mlm_probability,
                 )
-                train_dataset, self.batches = examples.dataset, examples.batches
-                data_collator = data_collator or examples.collator
-                self.facts = {"objective": args.objective, **examples.facts, **self.facts}
+                data_collator = data_collator or collator
+                self.facts = {"objective": args.objective, **data_facts, **self.facts}
         super().__init__(
             model=model,
             args=args,
@@ -115,16 +104,16 @@ class CondenserTrainer(WholeTrainer):
             **kwargs,
         )
         self.args.remove_unused_columns = False  # `mask_key` is no argument of the model
+        self.args.include_num_input_tokens_seen = "non_padding"
         if isinstance(self.train_dataset, IterableDataset):
             # Each process reads its own batches: they differ in width and cannot be dealt out.
             self.accelerator.dataloader_config.dispatch_batches = False
         self._losses: dict[str, torch.Tensor] = {}
-        self._counts: dict[str, torch.Tensor] = {}  # what losses of the coming step are divided by
-        self._n_tokens: torch.Tensor | int = 0  # summed on the device, read when logged
-        self._window: tuple[float, int] | None = None  # when the last entry was, and at which step
+        self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of the coming step
+        self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
         self._probed: tuple[int, dict[str, float]] | None = None  # at which step, and what
         self._bow_weight: float | None = None  # of the last step
-        self.add_callback(_EpochTeller(self))
+        self.add_callback(_SetEpoch(self))
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
@@ -136,7 +125,7 @@ class CondenserTrainer(WholeTrainer):
                 with `hub_strategy="checkpoint"`; False to start anew.
             **kwargs: as for `Trainer.train`.
         """
-        self._window = None
+        self._since = None
         resume = self.find_resume(resume_from_checkpoint)
         return super().train(resume_from_checkpoint=resume, **kwargs)
 
@@ -144,18 +133,14 @@ class CondenserTrainer(WholeTrainer):
         """The Trainer's loader, with batches of its own for a token budget."""
         if self.batches is None:
             return super().get_train_dataloader()
-        n_workers = self.args.dataloader_num_workers
         loader = DataLoader(
             self.train_dataset,  # type: ignore[arg-type]
             batch_sampler=self.batches,
             collate_fn=self.data_collator,
-            num_workers=n_workers,
+            num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
-            worker_init_fn=partial(
-                seed_worker, num_workers=n_workers, rank=self.args.process_index
-            ),
         )
         return self.accelerator.prepare(loader)
 
@@ -174,7 +159,7 @@ class CondenserTrainer(WholeTrainer):
         return samples, n_items
 
     def _sum_up(self, counts: Iterator[torch.Tensor]) -> torch.Tensor:
-        """Over micro-batches, and over processes where the library's own count is."""
+        """Sum over micro-batches, and over processes if the library's own count does."""
         total = torch.stack([count.to(self.args.device) for count in counts]).sum()
         if self.args.world_size > 1 and self.args.average_tokens_across_devices:
             total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
@@ -186,9 +171,8 @@ class CondenserTrainer(WholeTrainer):
         inputs: dict[str, Any],
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        if self._window is None:
-            self._window = (time.perf_counter(), self.state.global_step)
-        self._n_tokens = self._n_tokens + count_tokens(inputs)
+        if self._since is None:
+            self._since = self._now()
         if self._is_probe_due() and "noisy_input_ids" not in inputs:  # TSDAE masks nothing
             batch = self._prepare_inputs(self.choose_probed(inputs))
             with self.accelerator.autocast():
@@ -199,9 +183,8 @@ class CondenserTrainer(WholeTrainer):
     def _is_probe_due(self) -> bool:
         """Whether the coming step is one that is logged, and not yet probed."""
         step = self.state.global_step
-        if self.is_fsdp_enabled:  # shards are put together for a whole forward pass only
-            return False
-        if self._probed is not None and self._probed[0] == step:
+        # FSDP gathers shards for a whole forward pass only.
+        if self.is_fsdp_enabled or (self._probed is not None and self._probed[0] == step):
             return False
         every = max(int(self.state.logging_steps or self.args.logging_steps), 1)
         is_first = step == 0 and self.args.logging_first_step
@@ -256,36 +239,30 @@ class CondenserTrainer(WholeTrainer):
         self._losses[name] = so_far + value.detach().float()
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract seconds that something else took, such as measuring, from the training's."""
-        if self._window is not None:
-            since, step = self._window
-            self._window = (since + seconds, step)
+        """Do not count seconds that something else took, such as measuring, as training."""
+        if self._since is not None:
+            since, step, tokens = self._since
+            self._since = (since + seconds, step, tokens)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._window is not None:
-            logs.update(self._measures_since_last_entry())
+        if "loss" in logs and self._since is not None:
+            (since, first_step, first_token), self._since = self._since, self._now()
+            now, step, tokens = self._since
+            for name, total in self._losses.items():
+                summed = self.accelerator.reduce(total, reduction="sum").item()
+                logs[name] = summed / max(step - first_step, 1)
+            self._losses = {}
+            logs["tokens_per_second"] = (tokens - first_token) / max(now - since, 1e-9)
+            logs["seconds"] = now - since
             if "bow_loss" in logs and self._bow_weight is not None:
                 logs["bow_weight"] = self._bow_weight
-            if self._probed is not None and self._probed[0] == self.state.global_step - 1:
+            if self._probed is not None and self._probed[0] == step - 1:
                 logs.update(self._probed[1])
         super().log(logs, start_time)
 
-    def _measures_since_last_entry(self) -> dict[str, float]:
-        """Losses a step and tokens a second, over all processes; starts the next window."""
-        since, first_step = self._window or (time.perf_counter(), self.state.global_step)
-        n_steps = max(self.state.global_step - first_step, 1)
-        tokens = torch.as_tensor(self._n_tokens, device=self.args.device)
-        now = time.perf_counter()
-        measures = {
-            name: self.accelerator.reduce(total, reduction="sum").item() / n_steps
-            for name, total in self._losses.items()
-        }
-        n_tokens = self.accelerator.reduce(tokens, reduction="sum").item()
-        measures["tokens_per_second"] = n_tokens / max(now - since, 1e-9)
-        measures["seconds"] = now - since
-        self._losses, self._n_tokens = {}, 0
-        self._window = (now, self.state.global_step)
-        return measures
+    def _now(self) -> tuple[float, int, int]:
+        """Time, step, and tokens seen by all processes."""
+        return time.perf_counter(), self.state.global_step, int(self.state.num_input_tokens_seen)
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""
@@ -349,7 +326,7 @@ def _link_model(checkpoint: Path, folder: Path) -> None:
 
 
 def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
-    """The stages that made a model so far, with the running one."""
+    """The stages of a model so far, with the running one."""
     stages = read_pretraining(Path(str(trainer.args.output_dir))) or [_stage_of_script(trainer)]
     log, run = trainer.state.log_history, {**describe_machine(), **trainer.run_facts()}
     running = dataclasses.replace(
@@ -358,7 +335,7 @@ def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
     return [*stages[:-1], running]
 
 
-def _stage_of_script(trainer: Trainer) -> Stage:
+def _stage_of_script(trainer: CondenserTrainer) -> Stage:
     """A run without a recipe: its arguments, except those that are the library's defaults."""
     settings = trainer.args.to_dict()
     usual = type(trainer.args)(output_dir="unused").to_dict()
@@ -373,16 +350,13 @@ def train_seconds(log: list[dict[str, float]]) -> float:
     return sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
 
 
-class _EpochTeller(TrainerCallback):
-    """Tells the training data its epoch, which the library does in some distributed setups only."""
+class _SetEpoch(TrainerCallback):
+    """Sets the epoch of the training data, which the library does in some distributed setups."""
 
     def __init__(self, trainer: CondenserTrainer):
         self.trainer = trainer
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        for told in (self.trainer.train_dataset, self.trainer.batches):
-            set_epoch = getattr(told, "set_epoch", None)
-            if set_epoch is not None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for data in (self.trainer.train_dataset, self.trainer.batches):
+            if set_epoch := getattr(data, "set_epoch", None):
                 set_epoch(int(state.epoch or 0))

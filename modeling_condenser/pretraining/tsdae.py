@@ -4,9 +4,9 @@ Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Deno
 for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
 0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the CLS vector only,
 predicts the whole text from left to right. Encoder and decoder share their weights. Loss and
-decoder are sentence-transformers' own (`DenoisingAutoEncoderLoss`). Three deviations: words are
-those of whole-word masking, not NLTK's; the rest is not tokenized again; the loss is averaged over
-the tokens of an optimiser step, not of a micro-batch.
+decoder are those of sentence-transformers (`DenoisingAutoEncoderLoss`), with three differences:
+words are those of whole-word masking, not NLTK's; the rest is not tokenized again; the loss is
+averaged over the tokens of an optimiser step, not of a micro-batch.
 """
 
 import copy
@@ -36,11 +36,8 @@ ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
-    The deleted words depend on a block and its `mask_key` only, as masks do.
-
-    Args:
-        collator: whose tokenizer, special tokens and windows of long blocks are used.
-        deletion_probability: of each word; at least one word of a block is kept.
+    The deleted words depend on a block and its `mask_key` only, as masks do. `deletion_probability`
+    is that of each word; at least one word of a block is kept.
     """
 
     def __init__(self, collator: CondenserDataCollator, *, deletion_probability: float = 0.6):
@@ -86,11 +83,11 @@ def _choose_kept(
 
 
 def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a model TSDAE's decoder, tied to its encoder, and make TSDAE's loss its forward pass.
+    """Give a model the decoder of TSDAE, tied to its encoder, and TSDAE's loss as forward pass.
 
     The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
-    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and opening
-    one as an encoder or a masked LM ignores them.
+    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and an
+    encoder or a masked LM that is opened from one ignores them.
 
     Raises:
         ValueError: transformers has no decoder of the encoder's model type.
@@ -144,7 +141,7 @@ def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
 
 
 def _declare_ties(model: Any) -> None:
-    """Tell the model which weights of the decoder are the encoder's, so they are saved once."""
+    """List the decoder's weights that are the encoder's, which are saved once."""
     sources = {id(p): name for name, p in model.condenser.encoder.named_parameters()}
     tied = {
         f"head.{name}": f"condenser.encoder.{sources[id(p)]}"
@@ -167,17 +164,13 @@ def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
     """
 
     def forward(
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
         labels: torch.Tensor,
-        noisy_input_ids: torch.Tensor,
-        noisy_attention_mask: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
+        **columns: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
         """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
-        noisy = {"input_ids": noisy_input_ids, "attention_mask": noisy_attention_mask}
-        whole = {"input_ids": input_ids, "attention_mask": attention_mask}
+        names = ("input_ids", "attention_mask")
+        noisy, whole = ({n: columns[f"{kind}{n}"] for n in names} for kind in ("noisy_", ""))
         mean = loss([noisy, whole], None)
         n_items = (labels != IGNORE_INDEX).sum()
         n_all = n_items if num_items_in_batch is None else num_items_in_batch

@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
@@ -93,25 +99,37 @@ def _load_parts(
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     if config.model_type == CondenserConfig.model_type:
         _change(config.encoder_config, config_changes)
-        with quiet_loading():
-            model, info = CondenserForMaskedLM.from_pretrained(
-                name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
-            )
-        refuse_incomplete(name_or_path, set(info["missing_keys"]), set())
+        model, missing = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
+        refuse_incomplete(name_or_path, missing, set())
         return model.condenser.encoder, model.lm_head
 
     _change(config, config_changes)
     check_encoder(config)
+    encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
+    of_pooler = {key for key in missing if key.startswith("pooler.")}
+    refuse_incomplete(name_or_path, missing - of_pooler, set())
+    if of_pooler:  # an untrained pooler becomes the identity, tanh(CLS), not random noise
+        [linear] = [m for m in encoder.pooler.modules() if isinstance(m, nn.Linear)]
+        nn.init.eye_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    masked_lm, missing = _open(AutoModelForMaskedLM, name_or_path, config, **kwargs)
+    of_encoder = f"{masked_lm.base_model_prefix}."
+    if all(key.startswith(of_encoder) for key in missing):
+        return encoder, take_lm_head(masked_lm)[0]
+    logger.warning(
+        f"{name_or_path} has no LM head, so a new one is started, tied to its embeddings. "
+        "An encoder saved with its masked-LM head is the better start."
+    )
+    return encoder, None
+
+
+def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any, set[str]]:
+    """A model in float32, and the names of the weights that its checkpoint lacks."""
     with quiet_loading():
-        encoder, info = AutoModel.from_pretrained(
-            name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
+        model, info = model_class.from_pretrained(
+            name, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
         )
-    missing = set(info["missing_keys"])
-    pooler_missing = {key for key in missing if key.startswith("pooler.")}
-    refuse_incomplete(name_or_path, missing - pooler_missing, set())
-    if pooler_missing:
-        _make_pooler_plain(encoder.pooler)
-    return encoder, _load_lm_head(name_or_path, config, **kwargs)
+    return model, set(info["missing_keys"])
 
 
 def _change(config: Any, changes: dict[str, Any]) -> None:
@@ -125,24 +143,41 @@ def _change(config: Any, changes: dict[str, Any]) -> None:
         setattr(config, name, value)
 
 
-def _load_lm_head(name_or_path: str, config: Any, **kwargs: Any) -> nn.Module | None:
-    with quiet_loading():
-        masked_lm, info = AutoModelForMaskedLM.from_pretrained(
-            name_or_path, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
-        )
-    of_encoder = f"{masked_lm.base_model_prefix}."
-    if any(not key.startswith(of_encoder) for key in info["missing_keys"]):
-        logger.warning(
-            f"{name_or_path} has no LM head, so a new one is started, tied to its embeddings. "
-            "An encoder saved with its masked-LM head is the better start."
-        )
-        return None
-    return take_lm_head(masked_lm)[0]
+def n_positions(encoder: nn.Module) -> int | None:
+    """The longest sequence that an encoder takes; None where there is no limit."""
+    for module in encoder.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):
+            # RoBERTa and its kin count from behind the padding token's position.
+            padding = getattr(module, "padding_idx", None)
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    longest: Any = getattr(encoder.config, "max_position_embeddings", None)
+    return longest if isinstance(longest, int) and longest > 0 else None
 
 
-def _make_pooler_plain(pooler: nn.Module) -> None:
-    """Make a pooler that no checkpoint has trained the identity: tanh(CLS), not random noise."""
-    [linear] = [module for module in pooler.modules() if isinstance(module, nn.Linear)]
-    with torch.no_grad():
-        linear.weight.copy_(torch.eye(linear.in_features))
-        linear.bias.zero_()
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
+    """Check that a tokenizer and a sequence length fit a model.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the model, or another padding token, which
+            some encoders recognise and count positions from; or the encoder has fewer positions.
+    """
+    vocab_size = model.config.encoder_config.vocab_size
+    if len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only {vocab_size}: "
+            "they do not belong together, or the model lacks added tokens (call "
+            "model.resize_token_embeddings(len(tokenizer)) and save it)."
+        )
+    encoder: Any = model.base_model.encoder
+    padding = encoder.get_input_embeddings().padding_idx
+    if padding is not None and tokenizer.pad_token_id != padding:
+        raise ValueError(
+            f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
+            "they do not belong together. Use the model's own tokenizer."
+        )
+    longest = n_positions(encoder)
+    if longest is not None and max_length > longest:
+        raise ValueError(
+            f"max_length is {max_length}, but the encoder has positions for {longest} tokens only."
+        )

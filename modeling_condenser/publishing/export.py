@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from modeling_condenser.hub.model_folder import find_model_folder, resolve_encoder_name
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserModel
-from modeling_condenser.pretraining.positions import n_positions
+from modeling_condenser.pretraining.warm_start import n_positions
 from modeling_condenser.repository.card import CARD_FILE, write_card
 from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.repository.provenance import (

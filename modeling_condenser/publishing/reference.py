@@ -25,7 +25,7 @@ from modeling_condenser.configuration_condenser import CondenserConfig
 from modeling_condenser.hub.model_folder import CONFIG_FILE
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.pretraining.examples import check_fit
+from modeling_condenser.pretraining.warm_start import check_fit
 from modeling_condenser.repository.card import write_card
 from modeling_condenser.repository.provenance import PRETRAINING, Stage, write_provenance
 from modeling_condenser.runs.run_folder import whole_folder

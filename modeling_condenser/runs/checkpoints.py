@@ -1,4 +1,4 @@
-"""Complete checkpoints: the marker that is written last, and the newest folder that has it."""
+"""Complete checkpoints: those with the marker, which is written last."""
 
 import logging
 import shutil
@@ -12,14 +12,9 @@ logger = logging.getLogger(__name__)
 MANIFEST = "checkpoint_manifest.json"
 # Files that the Trainer saves beside the model, for resuming.
 _TRAINING_STATE = (
-    "optimizer.pt",
-    "scheduler.pt",
-    "scaler.pt",
-    "rng_state*.pth",
-    "trainer_state.json",
-    "training_args.bin",
-    MANIFEST,
-)
+    "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json training_args.bin "
+    f"{MANIFEST}"
+).split()
 
 
 def seal_checkpoint(folder: Path) -> None:
@@ -47,13 +42,7 @@ def last_whole_checkpoint(run_folder: Path) -> Path | None:
 
 
 def drop_old_checkpoints(run_folder: Path, *, keep: int | None, best: str | None = None) -> None:
-    """Remove the oldest complete checkpoints, but never the best one.
-
-    Args:
-        run_folder: that holds the `checkpoint-*` folders.
-        keep: how many to keep; None or 0 to keep all.
-        best: folder of the best checkpoint, if any.
-    """
+    """Remove all complete checkpoints but the newest `keep` (None or 0 for all) and the best."""
     folders = sorted(filter(is_complete, run_folder.glob("checkpoint-*")), key=_step)
     for folder in folders[:-keep] if keep else []:
         if best is None or folder.resolve() != Path(best).resolve():

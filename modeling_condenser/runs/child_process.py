@@ -1,15 +1,20 @@
-"""Calls a function in a new process, which shares no state with the caller."""
+"""Call a function in a new process, which shares no state with the caller."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_CHILD = "from modeling_condenser.runs.child_process import _answer; _answer()"
+_CHILD = """
+import json, sys
+from importlib import import_module
+module, name, arguments = json.load(sys.stdin)
+result = getattr(import_module(module), name)(**arguments)
+sys.stdout.write("\\n" + json.dumps(result))
+"""
 _ROOT = Path(__file__).parents[2]  # that holds the package, if it is not installed
 
 
@@ -18,21 +23,19 @@ def call_apart(
     arguments: Mapping[str, Any],
     *,
     failed: str,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
 ) -> Any:
-    """Call a top-level function of a module in a new process.
+    """Call a top-level function whose arguments and result are JSON; what it prints is lost.
 
     Args:
-        function: its arguments and result are of types that JSON supports; what it prints is lost.
+        function: to call.
         arguments: by name.
         failed: the start of the error message, as in "the cost of x could not be measured".
-        environment: of the process; by default that of this one.
+        environment: variables of the process.
 
     Raises:
-        ValueError: the function raised it.
-        RuntimeError: the function or its process failed in another way.
+        RuntimeError: the function or its process failed; the message ends with its error.
     """
-    environment = os.environ if environment is None else environment
     paths = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH")]))
     process = subprocess.run(
         [sys.executable, "-c", _CHILD],
@@ -44,17 +47,4 @@ def call_apart(
     if process.returncode != 0:
         end = process.stderr[-1000:].strip()
         raise RuntimeError(f"{failed}: the process ended with {process.returncode}. {end}")
-    answer = json.loads(process.stdout.splitlines()[-1])
-    if "refused" in answer:
-        raise ValueError(answer["refused"])
-    return answer["returned"]
-
-
-def _answer() -> None:
-    """Make the call that is described on stdin; write the result as the last line of stdout."""
-    module, name, arguments = json.load(sys.stdin)
-    try:
-        answer = {"returned": getattr(import_module(module), name)(**arguments)}
-    except ValueError as error:
-        answer = {"refused": str(error)}
-    sys.stdout.write(f"\n{json.dumps(answer)}\n")
+    return json.loads(process.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Reads recipes: YAML settings, changed on the command line, become checked dataclasses.
+"""Read recipes: YAML files and command-line words become checked dataclasses.
 
 A recipe is one flat mapping with the fields of several dataclasses, such as ours and the library's
 training arguments.
@@ -28,11 +28,7 @@ _Loader.add_implicit_resolver(
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
-    """Find the file of a recipe.
-
-    Args:
-        name_or_path: a YAML file, or the name of a recipe of the package, such as
-            `pretrain/condenser-bert-base`.
+    """Find a YAML file, or a recipe of the package such as `pretrain/condenser-bert-base`.
 
     Raises:
         FileNotFoundError: there is no such file or recipe.
@@ -56,15 +52,11 @@ def find_recipe(name_or_path: str | Path) -> Path:
     return recipes[name]
 
 
-def read_recipe(name_or_path: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """Read the settings of a recipe and apply changes to them.
-
-    Args:
-        name_or_path: see `find_recipe`.
-        changes: command-line words, `--field value` or `--field=value`; values are read as YAML.
+def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
+    """Read the settings of a recipe; see `find_recipe`.
 
     Raises:
-        ValueError: the file is not a mapping, or a change has no value.
+        ValueError: the file is not valid YAML, or not a mapping.
     """
     path = find_recipe(name_or_path)
     try:
@@ -75,35 +67,22 @@ def read_recipe(name_or_path: str | Path, changes: Sequence[str] = ()) -> dict[s
         raise ValueError(
             f"{path} holds a {type(settings).__name__}, expected `field: value` lines."
         )
-    return {**settings, **parse_changes(changes)}
-
-
-def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Read settings from `--field value` words.
-
-    Example:
-        >>> parse_changes(["--learning_rate", "1e-4", "--bf16=true"])
-        {'learning_rate': 0.0001, 'bf16': True}
-    """
-    settings: dict[str, Any] = {}
-    left = iter(words)
-    for word in left:
-        if not word.startswith("--"):
-            raise ValueError(f"Expected --field value, but {word!r} came without a field.")
-        field, has_value, value = word[2:].partition("=")
-        text = value if has_value else next(left, None)
-        if text is None:
-            raise ValueError(f"--{field} came without a value.")
-        settings[field.replace("-", "_")] = yaml.load(text, Loader=_Loader)
     return settings
 
 
-def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
-    """Create an instance of each dataclass from the settings.
+def parse_changes(words: Sequence[str]) -> dict[str, Any]:
+    """Read settings from `--field=value` words, whose values are YAML.
 
-    Args:
-        settings: see `read_recipe`; each must be a field of a class.
-        *classes: dataclasses; a field that several of them have goes to all of these.
+    Example:
+        >>> parse_changes(["--learning_rate=1e-4", "--bf16=true"])
+        {'learning_rate': 0.0001, 'bf16': True}
+    """
+    pairs = (word.removeprefix("--").partition("=") for word in words)
+    return {field: yaml.load(value, Loader=_Loader) for field, _, value in pairs}
+
+
+def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
+    """Create an instance of each dataclass; a field of several classes goes to all of these.
 
     Raises:
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
@@ -115,10 +94,10 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
             nearest = get_close_matches(name, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"A recipe has no field {name!r}.{hint}")
-    return tuple(_make(cls, settings) for cls in classes)
+    return tuple(_fill(cls, settings) for cls in classes)
 
 
-def _make(cls: type, settings: Mapping[str, Any]) -> Any:
+def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(cls)
     values = {}
     for field in dataclasses.fields(cls):
@@ -130,7 +109,7 @@ def _make(cls: type, settings: Mapping[str, Any]) -> Any:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """A value of a simple type, which is checked; the class checks all others."""
+    """Check a value of a simple or `Literal` type; the class itself checks all others."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     options = typing.get_args(hint) if is_union else (hint,)
     literals = [

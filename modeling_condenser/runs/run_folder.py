@@ -1,13 +1,14 @@
-"""Run folders: recipe.yaml (the settings), run.json (versions, machine, counts) and the results."""
+"""Run folders: recipe.yaml (settings), run.json (versions, machine, counts) and the results."""
 
 import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,10 @@ _PACKAGES = tuple(
 
 
 def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Check that a run with these settings can start or resume in a folder.
-
-    Args:
-        folder: new, empty, or of the run to resume.
-        settings: the recipe, as read.
+    """Check that a run with these settings, as read, can start or resume in a folder.
 
     Raises:
-        ValueError: the folder holds something else, or a run with other settings.
+        ValueError: the folder is not empty and holds no run, or a run with other settings.
     """
     if not (folder / RECIPE_FILE).is_file():
         if folder.is_dir() and not all(map(is_partial, folder.iterdir())):
@@ -51,7 +48,8 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
                 "another output_dir."
             )
         return
-    before, now = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}, _stated(settings)
+    before = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
+    now = _stated(settings)
     changed = [
         f"{name}: {before.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
         for name in sorted({*before, *now} - _FREE)
@@ -65,11 +63,7 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Start a run in a folder, or check that it holds a run with the same settings.
-
-    Raises:
-        ValueError: see `check_run_folder`.
-    """
+    """Start a run in a folder, after `check_run_folder`."""
     check_run_folder(folder, settings)
     if not (folder / RECIPE_FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,10 +79,8 @@ def describe_machine() -> dict[str, Any]:
     """Versions and hardware, for the run's record and the model card."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     gpus = []
     if torch := sys.modules.get("torch"):  # BM25 does not import it, and uses no GPU
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -99,12 +91,9 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux
+    name = re.search(r"model name\s*: (.*)", cpuinfo.read_text() if cpuinfo.is_file() else "")
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -120,11 +109,7 @@ def read_log(run_folder: Path) -> list[dict[str, float]]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Write a folder atomically.
-
-    Yields:
-        An empty folder beside it, which replaces it when the block ends without an error.
-    """
+    """Write a folder atomically: yield an empty one, which replaces it if the block succeeds."""
     partial = folder.with_name(f".{folder.name}.partial")
     replaced = folder.with_name(f".{folder.name}.replaced")
     for left in (partial, replaced):  # by a killed process

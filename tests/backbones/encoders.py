@@ -37,14 +37,13 @@ from tests.vocabularies import byte_pairs, unigrams, word_pieces
 
 LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 4, 2, 16, 60, 32
 
-_SIZES: dict[str, Any] = {
+_WIDTHS: dict[str, Any] = {
     "hidden_size": WIDTH,
     "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS,
     "intermediate_size": 24,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
 }
+_SIZES = {**_WIDTHS, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _RELATIVE: dict[str, Any] = {
     "relative_attention": True,
     "position_buckets": 8,
@@ -61,13 +60,12 @@ class Backbone:
     """How a tiny encoder of one architecture is made.
 
     Attributes:
-        title: its name in the README.
+        title: its name in the docs.
         config_class: its configuration.
         settings: of the configuration, beside vocabulary and positions.
-        padding: id of its padding token; where it counts positions from behind it, `offset` more
-            positions are needed.
-        offset: positions that no token can have.
         tokenizer: makes a tokenizer of its kind from texts.
+        padding: id of its padding token.
+        offset: positions that no token can have, because they are counted from behind that id.
     """
 
     title: str
@@ -231,18 +229,10 @@ BACKBONES = {
             "ModernBERT",
             ModernBertConfig,
             {
-                "hidden_size": WIDTH,
-                "num_hidden_layers": LAYERS,
-                "num_attention_heads": HEADS,
-                "intermediate_size": 24,
+                **_WIDTHS,
                 "local_attention": 4,
                 # The last layer is local: the head must be like the last but one.
-                "layer_types": [
-                    "full_attention",
-                    "sliding_attention",
-                    "full_attention",
-                    "sliding_attention",
-                ],
+                "layer_types": ["full_attention", "sliding_attention"] * 2,
                 "bos_token_id": 0,
                 "cls_token_id": 0,
                 "eos_token_id": 2,

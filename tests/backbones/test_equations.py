@@ -1,6 +1,5 @@
 """Losses and gradients of a Condenser on every encoder, against two encoders of the library."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,14 +105,6 @@ def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
     assert model(**backbone.batch()).loss.item() == first
 
 
-def test_padding_does_not_change_the_losses(backbone: Backbone) -> None:
-    model = make_model(backbone)
-    batch = backbone.batch()
-    fill = {"input_ids": backbone.padding, "attention_mask": 0, "labels": -100}
-    wider = {n: torch.nn.functional.pad(t, (0, 8), value=fill[n]) for n, t in batch.items()}
-    torch.testing.assert_close(model(**wider).loss, model(**batch).loss, rtol=0, atol=1e-7)
-
-
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backbone) -> None:
     model = make_model(backbone, n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(backbone, twice_masked=True)
@@ -197,47 +188,3 @@ def test_without_labels_the_head_reads_the_block_itself() -> None:
     _, early, _ = model.encode(ids)
     assert torch.equal(early, model.condenser.embed(input_ids=ids))
     assert model(input_ids=ids).head_logits.shape == (2, 7, VOCABULARY)
-
-
-@pytest.mark.slow
-def test_a_compiled_model_has_the_masks_of_each_batch(backbone: Backbone) -> None:
-    model, batch = make_model(backbone), backbone.batch()
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend="eager", dynamic=False)
-    try:
-        for kept in (12, 7, 9):  # a graph must not hold the masks of the first call
-            changed = dict(batch)
-            changed["attention_mask"] = batch["attention_mask"] * (torch.arange(12) < kept)
-            model.zero_grad()
-            loss = compiled(**changed).loss
-            loss.backward()
-            found = gradients(model)
-            model.zero_grad()
-            expected = model(**changed).loss
-            expected.backward()
-            torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10)
-            assert_same(found, gradients(model), tolerance=1e-10)
-    finally:
-        torch.compiler.reset()
-
-
-def test_data_parallel_training_continues_after_the_first_step(
-    backbone: Backbone, tmp_path: Path
-) -> None:
-    """A weight without a gradient would stop it at the second."""
-    distributed = torch.distributed
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
-    )
-    try:
-        model = make_model(backbone)
-        parallel = torch.nn.parallel.DistributedDataParallel(model)
-        for _ in range(2):
-            model.zero_grad()
-            parallel(**backbone.batch()).loss.backward()
-        found = gradients(model)
-    finally:
-        distributed.destroy_process_group()
-    model.zero_grad()
-    model(**backbone.batch()).loss.backward()
-    assert_same(found, gradients(model), tolerance=1e-12)

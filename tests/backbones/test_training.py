@@ -1,4 +1,4 @@
-"""Training on every encoder lowers both losses; positions and tokenizers are checked."""
+"""Training on every encoder: losses fall, the gradient cache is exact, lengths are checked."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
 from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.examples import check_fit
-from modeling_condenser.pretraining.positions import n_positions
+from modeling_condenser.pretraining.warm_start import check_fit, n_positions
 from tests.backbones.encoders import BACKBONES, POSITIONS, Backbone
+from tests.pretraining.contrasting import assert_same_gradients, build_trainer, naive_step, step
 
 
 def test_twenty_steps_lower_both_losses(folder: Path, texts: list[str]) -> None:
@@ -51,3 +51,14 @@ def test_a_tokenizer_with_another_padding_token_is_refused(folder: Path, texts: 
     model.resize_token_embeddings(1000)
     with pytest.raises(ValueError, match="pads with"):
         check_fit(other, model, 64)
+
+
+def test_with_dropout_the_cached_gradient_is_the_uncached_one(
+    folder: Path, texts: list[str], tmp_path: Path
+) -> None:
+    trainer = build_trainer(tmp_path, folder, texts, cache_chunk_size=4)
+    loss, found, state = step(trainer)
+    expected_loss, expected, expected_state = naive_step(trainer, 4)
+    assert abs(loss - expected_loss) < 1e-5 * abs(expected_loss)
+    assert_same_gradients(found, expected)
+    assert torch.equal(state, expected_state)

@@ -11,7 +11,7 @@ from modeling_condenser import CondenserDataCollator, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.errors import HubError
 from modeling_condenser.hub.fetching import fetch_checkpoint
-from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.repository.checks import card_problems

@@ -1,4 +1,4 @@
-"""The settings of a short pre-training run, and what such runs leave behind."""
+"""The settings of a short pre-training run, and its tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -6,22 +6,17 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
+
 
 @pytest.fixture
 def settings(tmp_path: Path, bert_folder: Path, corpus_file: Path) -> dict[str, Any]:
     return {
+        **SETTINGS,
         "encoder": str(bert_folder),
-        "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        "encoder_changes": NO_DROPOUT,
         "corpus": str(corpus_file),
         "output_dir": str(tmp_path / "run"),
-        "max_length": 32,
-        "per_device_train_batch_size": 8,
-        "max_steps": 3,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
     }
 
 

@@ -11,10 +11,10 @@ from modeling_condenser import (
     ContrastiveTrainer,
     condenser_from_encoder,
 )
-from modeling_condenser.pretraining.contrast import put_back, split_batch
+from modeling_condenser.pretraining.contrastive_trainer import put_back, split_batch
+from tests.pretraining.short_runs import NO_DROPOUT
 
 N_DOCUMENTS = 6
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def build_trainer(
@@ -66,7 +66,8 @@ def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[float, dic
     model.zero_grad()
     model.train()
     torch.manual_seed(5)
-    chunks = split_batch(batch, chunk_size, seed=int(torch.randint(2**62, ())))
+    seed = int(torch.randint(2**62, ()))
+    chunks = split_batch(batch, chunk_size, seed=seed, pad_token_id=trainer.pad_token_id)
     n_items = (batch["labels"] != -100).sum()
     total, vectors = 0.0, []
     for chunk in chunks:
@@ -74,7 +75,7 @@ def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[float, dic
             output = model(**chunk.inputs, num_items_in_batch=n_items)
         total = total + output.loss
         vectors.append(output.cls_late[: len(chunk.rows)])
-    loss = total + trainer.weight * trainer.contrast(put_back(vectors, chunks)).loss
+    loss = total + trainer._contrast_all(put_back(vectors, chunks))
     loss.backward()
     return loss.item(), gradients(model), torch.get_rng_state()
 

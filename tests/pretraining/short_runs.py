@@ -1,4 +1,4 @@
-"""Reads short runs, and interrupts them."""
+"""Settings of short runs; interrupts such runs, and reads them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,18 @@ from safetensors.torch import load_file
 from modeling_condenser import CondenserTrainer
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
+
+SETTINGS: dict[str, Any] = {
+    "max_length": 32,
+    "per_device_train_batch_size": 8,
+    "max_steps": 3,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 class Interruption(Exception):

@@ -2,21 +2,20 @@
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Dataset, load_from_disk
 
-from modeling_condenser.pretraining.blocks import (
+from modeling_condenser.pretraining.counter_random import random_keys, uniforms
+from modeling_condenser.pretraining.data import (
     BlockBuilder,
     StreamedBlocks,
     build_blocks,
     fingerprint_blocks,
     sentence_starts,
 )
-from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 
 KINDS = ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 ROOM = 30  # tokens of text in a block
@@ -30,12 +29,6 @@ def tokenizer(request):
 @pytest.fixture
 def builder(wordpiece_tokenizer):
     return BlockBuilder(wordpiece_tokenizer, max_length=ROOM + 2, seed=3)
-
-
-def documents_on_disk(texts: list[str], folder: Path) -> Dataset:
-    """Documents with files, next to which the library keeps its cache."""
-    Dataset.from_dict({"text": texts}).save_to_disk(folder)
-    return load_from_disk(folder)
 
 
 def sentences_of(text: str) -> list[str]:
@@ -131,9 +124,12 @@ def test_blank_and_missing_documents_give_no_blocks_and_keep_their_number(builde
 def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
     builder, texts, tmp_path, monkeypatch
 ):
-    documents = documents_on_disk(texts, tmp_path / "one")
-    one = build_blocks(documents, builder)
-    two = build_blocks(documents_on_disk(texts, tmp_path / "two"), builder, num_proc=2)
+    saved = []
+    for folder in (tmp_path / "one", tmp_path / "two"):  # the library keeps its cache beside them
+        Dataset.from_dict({"text": texts}).save_to_disk(folder)
+        saved.append(load_from_disk(folder))
+    documents = saved[0]
+    one, two = build_blocks(documents, builder), build_blocks(saved[1], builder, num_proc=2)
     assert one.column_names == two.column_names == ["input_ids"]
     expected = as_lists(builder.build(texts, range(len(texts))))
     assert one["input_ids"][:] == two["input_ids"][:] == expected

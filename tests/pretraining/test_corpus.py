@@ -1,8 +1,5 @@
 """Corpora: every kind of file gives the same documents, and a wrong source says what is wrong."""
 
-import csv
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,50 +8,31 @@ import pandas as pd
 import pytest
 from datasets import Dataset, IterableDataset
 
-from modeling_condenser.pretraining import corpus
+from modeling_condenser.pretraining import data
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.corpus import Source, load_documents
+from modeling_condenser.pretraining.data import Source, load_documents
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 
 
-def write_txt(file: Path, texts: list[str], column: str) -> None:
-    file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-
-
-def json_lines(texts: list[str], column: str) -> str:
-    return "".join(f"{json.dumps({column: t, 'id': i})}\n" for i, t in enumerate(texts))
-
-
-def write_jsonl(file: Path, texts: list[str], column: str) -> None:
-    file.write_text(json_lines(texts, column))
-
-
-def write_gz(file: Path, texts: list[str], column: str) -> None:
-    file.write_bytes(gzip.compress(json_lines(texts, column).encode()))
-
-
-def write_csv(file: Path, texts: list[str], column: str) -> None:
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([["id", column], *enumerate(texts)])
-
-
-def write_parquet(file: Path, texts: list[str], column: str) -> None:
-    pd.DataFrame({"id": range(len(texts)), column: texts}).to_parquet(file)
-
-
-WRITERS: dict[str, Callable[[Path, list[str], str], None]] = {
-    "c.txt": write_txt,
-    "c.jsonl": write_jsonl,
-    "c.v1.jsonl.gz": write_gz,
-    "c.csv": write_csv,
-    "c.parquet": write_parquet,
+WRITERS: dict[str, Callable[[pd.DataFrame, Path], None]] = {
+    ".jsonl": lambda rows, file: rows.to_json(file, orient="records", lines=True),
+    ".v1.jsonl.gz": lambda rows, file: rows.to_json(file, orient="records", lines=True),
+    ".csv": lambda rows, file: rows.to_csv(file, index=False),
+    ".parquet": lambda rows, file: rows.to_parquet(file),
 }
+
+
+FILES = ["c.txt", *(f"c{ending}" for ending in WRITERS)]
 
 
 def write(file: Path, texts: list[str], *, column: str = "text") -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[f"c{''.join(file.suffixes)}"](file, texts, column)
+    if file.suffix == ".txt":
+        file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    else:
+        rows = pd.DataFrame({"id": range(len(texts)), column: texts})
+        WRITERS["".join(file.suffixes)](rows, file)
     return file
 
 
@@ -68,7 +46,7 @@ def read(*sources: Source | Path | str, streaming: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", FILES)
 def test_every_kind_of_file_gives_its_documents(name, streaming, tmp_path):
     column = "text" if name == "c.txt" else "body"
     source = Source(str(write(tmp_path / name, TEXTS, column=column)), text_column=column)
@@ -86,8 +64,8 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
 
 
 def test_sources_of_all_kinds_follow_one_another(tmp_path):
-    files = [write(tmp_path / name, [f"{name} {text}" for text in TEXTS]) for name in WRITERS]
-    assert read(*files) == [f"{name} {text}" for name in WRITERS for text in TEXTS]
+    files = [write(tmp_path / name, [f"{name} {text}" for text in TEXTS]) for name in FILES]
+    assert read(*files) == [f"{name} {text}" for name in FILES for text in TEXTS]
 
 
 def test_streamed_sources_take_turns_until_all_are_read(tmp_path, monkeypatch):
@@ -117,7 +95,7 @@ def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
         read(path.format(tmp_path))
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", FILES)
 def test_a_corpus_without_documents_is_refused(name, tmp_path):
     (tmp_path / name).touch()
     with pytest.raises(ValueError, match="holds no documents: the corpus is empty"):
@@ -138,7 +116,7 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
         calls.append((args, kwargs))
         return Dataset.from_dict({"title": ["a"] * 3, "body": TEXTS})
 
-    monkeypatch.setattr(corpus, "load_dataset", load)
+    monkeypatch.setattr(data, "load_dataset", load)
     source = Source(name, name="en", split="train[:1%]", revision="v2", text_column="body")
     assert read(source) == TEXTS
     expected = {"split": "train[:1%]", "revision": "v2", "streaming": False}

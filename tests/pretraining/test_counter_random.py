@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from modeling_condenser.pretraining.counter_random import (
     permutations,
@@ -63,16 +62,6 @@ def test_random_keys_fold_their_parts_in_turn_and_broadcast():
     for part in (7, 0, 123456789):
         key = nth((key + nth(part, 0)) % SIXTY_FOUR_BITS, 0)
     assert random_keys(7, 0, np.array([3, 123456789]))[1] == key >> 1
-
-
-def test_draws_of_neighbouring_keys_and_streams_are_uniform_and_uncorrelated():
-    keys = random_keys(1, 0, np.arange(100_000))
-    assert len(np.unique(keys)) == len(keys) and keys.min() >= 0
-    draws = np.stack([uniforms(keys, 1, stream=stream)[:, 0] for stream in range(4)])
-    for row in draws:
-        assert 0.001 < stats.chisquare(np.bincount((row * 256).astype(int))).pvalue < 0.999
-    correlations = np.corrcoef(np.concatenate([draws, draws[:, [*range(1, 100_000), 0]]]))
-    assert np.abs(correlations[np.triu_indices(8, k=1)]).max() < 4.5 / 100_000**0.5
 
 
 @pytest.mark.parametrize("n", [1, 127, 2048, 2049])

@@ -17,7 +17,7 @@ from transformers import BertForMaskedLM
 
 from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.runs.run_folder import read_log
-from tests.pretraining.short_runs import column
+from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, column
 
 pytestmark = pytest.mark.slow
 
@@ -152,17 +152,12 @@ def shared(tmp_path_factory, bert_folder, corpus_file):
                 parameter *= 4
     model.save_pretrained(folder)
     return {
+        **SETTINGS,
         "encoder": str(folder),
-        "encoder_changes": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        "encoder_changes": NO_DROPOUT,
         "corpus": str(corpus_file),
         "max_length": 24,
-        "max_steps": 3,
         "max_grad_norm": 1e6,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
     }
 
 
@@ -218,12 +213,7 @@ def test_each_launcher_trains_as_one_process_does(shared, bert_folder, tmp_path)
     file.write_text(yaml.safe_dump({**settings, "save_strategy": "steps", "save_steps": 2}))
 
     def words(name: str, batch: int) -> list[str]:
-        options = [
-            "--output_dir",
-            str(tmp_path / name),
-            "--per_device_train_batch_size",
-            str(batch),
-        ]
+        options = [f"--output_dir={tmp_path / name}", f"--per_device_train_batch_size={batch}"]
         return ["-m", "hub_scripts.main", "pretrain", str(file), *options]
 
     launch([words("alone", 8)])

@@ -66,39 +66,6 @@ def test_the_choice_equals_the_reference_s_loop(longest, share):
     assert longest == 1 or n_skipped > 0  # the case in which words are skipped did come up
 
 
-def test_the_choice_equals_the_loop_where_only_the_last_of_many_words_fit():
-    """Words are looked at some at a time: here most rows must be followed to their end."""
-    rng = np.random.default_rng(7)
-    lengths = [rng.permutation([5] * 69 + [1] * 4 + [2] * 2) for _ in range(30)]
-    words = np.stack([np.repeat(np.arange(75), row) for row in lengths])
-    keys = random_keys(8, np.arange(30))
-    chosen = choose_words(words, np.full(30, 4), keys)
-    for row, key, got in zip(words.tolist(), keys, chosen, strict=True):
-        assert got.tolist() == choose_naively(row, 4, order_of(row, key))
-        assert sum(got) == 4
-
-
-def test_words_of_one_length_are_chosen_equally_often():
-    words = np.tile(np.arange(20), (20_000, 1))
-    chosen = choose_words(words, np.full(20_000, 3), random_keys(9, np.arange(20_000)))
-    counts = chosen.sum(axis=0)
-    assert counts.sum() == 60_000
-    # Drawing without replacement spreads counts less than the test assumes; only p near 0 is bad.
-    assert stats.chisquare(counts).pvalue > 0.001
-
-
-def test_the_choice_does_not_depend_on_the_other_rows_nor_on_padding():
-    rng = np.random.default_rng(4)
-    rows = [make_words(rng, width=int(rng.integers(5, 60)), longest=4) for _ in range(30)]
-    keys = random_keys(1, np.arange(30))
-    budget = np.array([masking_budget(np.array((row >= 0).sum()), 0.3) for row in rows])
-    padded = np.stack([np.pad(row, (0, 64 - len(row)), constant_values=-1) for row in rows])
-    together = choose_words(padded, budget, keys)
-    for i, row in enumerate(rows):
-        alone = choose_words(row[None], budget[i : i + 1], keys[i : i + 1])
-        assert together[i, : len(row)].tolist() == alone[0].tolist()
-
-
 def test_the_budget_is_a_rounded_share_and_at_least_one():
     n_tokens = np.arange(600)
     expected = [0] + [max(1, round(n * 0.15)) for n in range(1, 600)]

@@ -1,6 +1,5 @@
 """Training without padding and within a budget of tokens takes the steps that it should."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from modeling_condenser import CondenserTrainer, CondenserTrainingArguments, con
 from modeling_condenser.cpu_kernels import Dropout
 from modeling_condenser.packing import PACKED
 from modeling_condenser.pretraining import examples
+from modeling_condenser.pretraining.collator import unpack
 from modeling_condenser.pretraining.examples import prepare_model
-from modeling_condenser.pretraining.packed_batches import unpack
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
 
@@ -92,20 +91,6 @@ def batches(monkeypatch):
 
     monkeypatch.setattr(CondenserTrainer, "training_step", training_step)
     return given
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packed", [True, False])
-def test_an_epoch_of_budget_batches_trains_on_each_block_once(packed, settings, tmp_path, batches):
-    changes = {"tokens_per_batch": 1000, "packed": packed, "max_steps": -1, "num_train_epochs": 1}
-    pretrain({**settings, **changes})
-    tokens = [int((batch["input_ids"] != 0).sum()) for batch in batches]
-    assert max(tokens) <= 1000 and min(tokens[:-1]) > 1000 - 32
-    entry = read_log(tmp_path / "run")[-1]
-    assert entry["step"] == len(batches)
-    assert entry["num_input_tokens_seen"] == sum(tokens)
-    n_cls = sum(int((batch["input_ids"] == 2).sum()) for batch in batches)
-    assert n_cls == json.loads((tmp_path / "run" / "run.json").read_text())["n_blocks"]
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(

@@ -6,10 +6,9 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 from datasets import Dataset
-from torch.utils.data import DataLoader
 
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.pretraining.blocks import BlockBuilder, sentence_starts
+from modeling_condenser.pretraining.data import BlockBuilder, sentence_starts
 from modeling_condenser.pretraining.pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
 
 MAX_LENGTH = 24
@@ -121,21 +120,6 @@ def test_siblings_are_different_spans_of_one_document_and_all_pairs_are_as_likel
     others = seen[~np.eye(4, dtype=bool)]
     # 12 ordered pairs, 100 draws each; 40 is more than four standard deviations.
     assert abs(others - 100).max() < 40
-
-
-def test_batches_hold_siblings_side_by_side_and_do_not_depend_on_the_workers(rows, tokenizer):
-    collator = CondenserDataCollator(tokenizer, max_length=32)
-    pairs = SpanPairs(rows, seed=3)
-    alone, shared = (
-        list(DataLoader(pairs, batch_size=16, collate_fn=collator, num_workers=n)) for n in (0, 2)
-    )
-    for a, b in zip(alone, shared, strict=True):
-        assert all(a[name].equal(b[name]) for name in a)
-    texts, _ = draw(rows, [*range(16)], seed=3)
-    original = alone[0]["input_ids"].where(alone[0]["labels"] == -100, alone[0]["labels"])
-    for row, text in zip(original.tolist(), chain(*texts), strict=True):
-        expected = [tokenizer.cls_token_id, *text, tokenizer.sep_token_id]
-        assert row[: len(expected)] == expected
 
 
 def test_nine_queries_of_ten_are_removed_from_their_context(tokenizer):

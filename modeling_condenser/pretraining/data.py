@@ -1,28 +1,38 @@
-"""Documents become blocks: runs of whole sentences of at most `max_length` tokens.
+"""Text becomes documents, and documents become blocks.
 
-As in the reference, sentences of one document are added until the next would not fit, one block in
-ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). Unlike
-there, a document is tokenized in one piece, so that byte-level vocabularies see the blank before a
-sentence.
+Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of at
+most `max_length` tokens. As in the reference, sentences of one document are added until the next
+would not fit, one block in ten has a random shorter length, and a longer sentence stays whole (the
+collator cuts it). But a document is tokenized in one piece, so that byte-level vocabularies see the
+blank before a sentence.
 """
 
+import glob
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from .collator import special_frame
 from .counter_random import random_keys, uniforms
+
+_BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json"}
+_BUILDERS |= {".parquet": "parquet", ".csv": "csv"}
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+_FEATURES = Features({"text": Value("string")})
 
 _CHUNK = 256  # documents that are tokenized together
 _SHUFFLE_BUFFER = 10_000  # blocks that a stream is shuffled within
@@ -33,6 +43,125 @@ _ABBREVIATIONS = frozenset(
     "gen i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof ref rev sec "
     "sen sept sr st u.k u.n u.s univ viz vol vols vs".split()
 )
+
+
+@dataclass(frozen=True)
+class Source:
+    """One part of a corpus.
+
+    Attributes:
+        path: Hub data set name, or a local file, folder or glob pattern of .txt (a document a
+            line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst).
+        name: configuration of a Hub data set, such as a language.
+        split: split of a Hub data set.
+        revision: branch, tag or commit of a Hub data set.
+        text_column: column that holds the text.
+        join_rows: how many consecutive rows make one document, for data sets of one sentence a
+            row, such as BookCorpus.
+    """
+
+    path: str
+    name: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    text_column: str = "text"
+    join_rows: int = 1
+
+
+def load_documents(
+    sources: Sequence[Source], *, streaming: bool = False
+) -> Dataset | IterableDataset:
+    """Open the parts of a corpus, one after the other; in turns when streaming.
+
+    Returns:
+        A data set with the one column `text`, a document a row. When streaming, it is read as
+        needed and never held on disk or in memory.
+
+    Raises:
+        FileNotFoundError: a local file does not exist.
+        ValueError: no such column, files of several kinds, or an empty corpus.
+    """
+    parts = [_load_source(source, streaming) for source in sources]
+    if len(parts) == 1:
+        return parts[0]
+    if streaming:
+        return datasets.interleave_datasets(
+            parts, stopping_strategy="all_exhausted_without_replacement"
+        )
+    return datasets.concatenate_datasets(parts)
+
+
+def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
+    try:
+        rows = _load_rows(source, streaming)
+        columns = list(next(iter(rows)))
+    except StopIteration:  # of no rows; the library raises it, too
+        raise ValueError(f"{source.path} holds no documents: the corpus is empty.") from None
+    if source.text_column not in columns:
+        nearest = get_close_matches(source.text_column, columns, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(
+            f"{source.path} has no column {source.text_column!r}: its columns are "
+            f"{', '.join(sorted(columns))}.{hint} Set text_column."
+        )
+    rows = rows.select_columns([source.text_column])
+    if source.text_column != "text":
+        rows = rows.rename_column(source.text_column, "text")
+    if rows.features != _FEATURES:  # Parquet often holds large strings
+        rows = rows.cast(_FEATURES)
+    if source.join_rows > 1:
+        rows = rows.map(_join, batched=True, batch_size=source.join_rows)
+    return rows
+
+
+def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
+    files = _local_files(source.path)
+    if files is None:
+        options = {"split": source.split, "revision": source.revision, "streaming": streaming}
+        return load_dataset(source.path, source.name, **options)
+    if not files:
+        raise FileNotFoundError(
+            f"There are no documents at {source.path}. A corpus is a Hub data set name "
+            f"(owner/name), or a local file, folder or pattern of {', '.join(_BUILDERS)} files."
+        )
+    kinds = {_ending(file) for file in files}
+    builders = {_BUILDERS.get(kind) for kind in kinds}
+    if None in builders or len(builders) != 1:
+        raise ValueError(
+            f"{source.path} means files ending in {', '.join(sorted(kinds))}; expected files of "
+            f"one kind among {', '.join(_BUILDERS)}."
+        )
+    filled = [str(file) for file in files if file.stat().st_size > 0]
+    if not filled:
+        return Dataset.from_dict({})
+    return load_dataset(builders.pop(), data_files=filled, split="train", streaming=streaming)
+
+
+def _local_files(path: str) -> list[Path] | None:
+    """The local files that a path means, sorted; None if it names a Hub data set."""
+    local = Path(path)
+    if local.is_file():
+        return [local]
+    if local.is_dir():
+        found = [file for file in sorted(local.rglob("*")) if _ending(file) in _BUILDERS]
+    else:
+        found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
+    is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
+    if not is_path and not local.is_dir() and _ending(local) not in _BUILDERS:
+        return None
+    return [file for file in found if file.is_file()]
+
+
+def _ending(file: Path) -> str:
+    """The kind of a file, below a compression ending."""
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _join(rows: dict[str, list[Any]]) -> dict[str, list[str]]:
+    return {"text": [" ".join(text for text in rows["text"] if text)]}
 
 
 @cache
@@ -84,9 +213,7 @@ class BlockBuilder:
     def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
         """The blocks of documents, int32 ids without special tokens.
 
-        Args:
-            texts: the documents.
-            numbers: their places in the corpus, which seed their short blocks.
+        `numbers`, the places of the documents in the corpus, seed their short blocks.
         """
         blocks: list[np.ndarray] = []
         for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
@@ -94,44 +221,35 @@ class BlockBuilder:
                 blocks.extend(np.split(ids, self.cut(lengths, number)))
         return blocks
 
+    def __getitem__(self, chunk: tuple[Sequence[str | None], Sequence[int]]) -> list[np.ndarray]:
+        return self.build(*chunk)
+
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
         return {"input_ids": self.build(texts, numbers)}
 
     def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and how many tokens each of its sentences has."""
         present = [text or "" for text in texts]
-        encoded = self.tokenizer(
-            present,
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        for text, ids, offsets in zip(
-            present, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
+        options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
+        encoded = self.tokenizer(present, verbose=False, **options)
+        columns = (present, encoded["input_ids"], encoded["offset_mapping"])
+        for text, ids, offsets in zip(*columns, strict=True):
             lengths = _sentence_lengths(text, offsets) if ids else np.zeros(0, dtype=np.int64)
             yield np.array(ids, dtype=np.int32), lengths
 
     def cut(self, lengths: np.ndarray, number: int) -> list[int]:
-        """Where later blocks of a document begin, in tokens, by its sentences' lengths."""
-        targets = self._target_lengths(number, len(lengths))
+        """Where all blocks of a document but the first begin, by the lengths of its sentences."""
+        draws = uniforms(random_keys(self.seed, number), 2 * (len(lengths) + 1))[0]
+        is_short = draws[::2] < self.short_block_probability
+        targets = np.where(is_short, 1 + (draws[1::2] * self.room).astype(np.int64), self.room)
         cuts: list[int] = []
         total = start = 0
-        target = next(targets)
         for length in lengths.tolist():
-            if total > start and total + length - start > target:
+            if total > start and total + length - start > targets[len(cuts)]:
                 cuts.append(total)
-                start, target = total, next(targets)
+                start = total
             total += length
         return cuts
-
-    def _target_lengths(self, number: int, n_sentences: int) -> Iterator[int]:
-        draws = uniforms(random_keys(self.seed, number), 2 * (n_sentences + 1))[0].tolist()
-        for is_short, length in zip(draws[::2], draws[1::2], strict=True):
-            short = is_short < self.short_block_probability
-            yield 1 + int(length * self.room) if short else self.room
 
     @property
     def fingerprint(self) -> str:
@@ -154,7 +272,7 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a whole corpus, cached by its content: `input_ids`, a block a row.
+    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row.
 
     Raises:
         ValueError: no document has any text.
@@ -173,7 +291,7 @@ def map_documents(
     """Apply `builder.rows` to a corpus; the cache depends on `builder.fingerprint`."""
     key = f"{documents._fingerprint} {builder.fingerprint}"
     return documents.map(
-        partial(_map_batch, make_rows=builder.rows),
+        lambda batch, numbers: builder.rows(batch["text"], numbers),
         batched=True,
         batch_size=_CHUNK,
         with_indices=True,
@@ -183,12 +301,6 @@ def map_documents(
         new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:16],
         desc="Cutting documents",
     )
-
-
-def _map_batch(
-    batch: dict[str, list[Any]], numbers: list[int], *, make_rows: Callable[..., dict[str, list]]
-) -> dict[str, list]:
-    return make_rows(batch["text"], numbers)
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
@@ -202,7 +314,7 @@ def fingerprint_blocks(blocks: Dataset) -> str:
 
 
 class KeyedBlocks(torch.utils.data.Dataset):
-    """Blocks on disk (`input_ids`), each with the key that decides its masks in this epoch."""
+    """Blocks on disk (`input_ids`), each with the key of its masks in this epoch."""
 
     def __init__(self, blocks: Dataset, *, seed: int):
         self.blocks = blocks.with_format("numpy")
@@ -229,22 +341,15 @@ class KeyedBlocks(torch.utils.data.Dataset):
 
 
 class StreamedBlocks(torch.utils.data.IterableDataset):
-    """Blocks built while they are read, shuffled within a buffer, with their mask keys.
+    """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Give it to a data loader without workers: it has processes of its own, and its order does not
-    depend on their number.
-
-    Args:
-        documents: each with a `text`.
-        builder: how to build blocks.
-        seed: decides order and masks.
-        num_proc: processes to tokenize with, beside the reading one.
-        buffer_size: blocks that are held in memory, to shuffle within.
+    Give it to a data loader without workers: it has `num_proc` processes of its own, on whose
+    number the order does not depend.
     """
 
     def __init__(
         self,
-        documents: IterableDataset | Iterable[dict[str, Any]],
+        documents: Iterable[dict[str, Any]],
         builder: BlockBuilder,
         *,
         seed: int,
@@ -279,20 +384,16 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
 
     def build(self) -> Iterator[np.ndarray]:
         """The blocks in the order of `build_blocks`."""
-        if self.num_proc < 1:
-            for chunk in self._numbered_chunks():
-                yield from self.builder.build(*chunk)
-            return
-        with ProcessPoolExecutor(
-            self.num_proc, initializer=_adopt, initargs=(self.builder,)
-        ) as pool:
-            ahead: deque[Future] = deque()
-            for chunk in self._numbered_chunks():
-                ahead.append(pool.submit(_build, *chunk))
-                if len(ahead) > 2 * self.num_proc:
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
+        chunks: DataLoader = DataLoader(
+            self.builder,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=self._numbered_chunks(),
+            num_workers=self.num_proc,
+            collate_fn=list,
+            generator=torch.Generator(),  # leaves the global one as it is
+        )
+        for blocks in chunks:
+            yield from blocks
 
     def _numbered_chunks(self) -> Iterator[tuple[list[str | None], range]]:
         texts = (document["text"] for document in self.documents)
@@ -300,16 +401,3 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         while chunk := list(islice(texts, _CHUNK)):
             yield chunk, range(first, first + len(chunk))
             first += len(chunk)
-
-
-_builder: BlockBuilder | None = None  # of a worker process, sent to it once
-
-
-def _adopt(builder: BlockBuilder) -> None:
-    global _builder
-    _builder = builder
-
-
-def _build(texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
-    assert _builder is not None
-    return _builder.build(texts, numbers)
