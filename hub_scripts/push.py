@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .command_line import fill_settings
 
 if TYPE_CHECKING:
-    from modeling_condenser.publishing.push import PushReport
+    from modeling_condenser.hub.push import PushReport
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PushFields:
 
 def run(words: list[str]) -> None:
     fields = fill_settings("push", words, PushFields, plain=("folder", "name"), about=__doc__)
-    from modeling_condenser.publishing.push import push
+    from modeling_condenser.hub.push import push
 
     report = push(
         fields.folder,
@@ -55,25 +55,19 @@ def run(words: list[str]) -> None:
         license=fields.license,
         message=fields.message,
         dry_run=fields.dry_run,
-        announce=lambda report: print(describe_files(report), flush=True),
     )
-    print(describe_outcome(report))
+    print(describe_files(report))
+    if report.commit is None:
+        print(f"dry run: nothing was sent to {fields.name}")
+    else:
+        url = report.commit.pr_url or report.commit.commit_url
+        print(f"pushed: {url}\npin it: {fields.name}@{report.commit.oid}")
 
 
 def describe_files(report: "PushReport") -> str:
-    """The files that are sent, and their sizes."""
+    """The files of the repository, and their sizes."""
     lines = [f"{size:>14,} bytes  {path}" for path, size in report.sizes.items()]
     lines.append(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
     if report.left_out:
         lines.append(f"not published, for training only: {', '.join(report.left_out)}")
     return "\n".join(lines)
-
-
-def describe_outcome(report: "PushReport") -> str:
-    """The commit, if there is one."""
-    done = report.committed
-    if done is None:
-        return f"dry run: nothing was sent to {report.target.url}"
-    if not done.is_new:
-        return f"nothing changed: {report.target.url} is at {done.sha}"
-    return f"pushed: {done.url}\npin it: {report.target.name}@{done.sha}"

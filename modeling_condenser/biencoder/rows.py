@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import pandas as pd
 from datasets import Features, Value, load_dataset
 
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 from .recipe import FinetuningRecipe
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels
+from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.fetching import HubName
-from modeling_condenser.measures.significance import correct, mean_interval
-from modeling_condenser.repository.card import write_card
-from modeling_condenser.repository.publishable import hub_name
-from modeling_condenser.repository.results import (
+from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.hub.results import (
     BaselineComparison,
     EvaluationResult,
     add_result,
 )
+from modeling_condenser.measures.significance import correct, mean_interval
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.runs.run_folder import describe_machine
 

@@ -19,6 +19,7 @@ import pandas as pd
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.fingerprint import checksum_qrels, fingerprint_judgements
+from modeling_condenser.hub.markdown import counted, p_in_words
 from modeling_condenser.measures.answer_types import group_by_length, group_by_type
 from modeling_condenser.measures.significance import (
     Comparison,
@@ -29,7 +30,6 @@ from modeling_condenser.measures.significance import (
     holm,
     mean_interval,
 )
-from modeling_condenser.repository.markdown import counted, p_in_words
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 

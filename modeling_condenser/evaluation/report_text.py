@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from modeling_condenser.measures.significance import ALPHA, N_RESAMPLES
-from modeling_condenser.repository.markdown import (
+from modeling_condenser.hub.markdown import (
     code_block,
     counted,
     escape,
@@ -13,6 +12,7 @@ from modeling_condenser.repository.markdown import (
     shorten,
     table,
 )
+from modeling_condenser.measures.significance import ALPHA, N_RESAMPLES
 
 _MARKS = (
     f"▲ and ▼ mark a difference with p < {ALPHA} after the correction; ○ means that no difference"

@@ -11,13 +11,13 @@ from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
+from modeling_condenser.positions import n_positions
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .blocks import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
 from .collator import CondenserDataCollator
 from .packed_batches import TokenBudgetBatches
 from .pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
-from .positions import n_positions
 from .tsdae import DenoisingCollator, add_decoder
 
 

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
+from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.examples import check_fit
-from modeling_condenser.pretraining.positions import n_positions
 from tests.backbones.encoders import BACKBONES, POSITIONS, Backbone
 
 

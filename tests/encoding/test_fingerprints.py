@@ -14,8 +14,8 @@ from modeling_condenser.encoding.fingerprints import (
     fingerprint_files,
     fingerprint_retriever,
 )
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 
 CONTRACT = EncodingContract(16, 32)
 

@@ -16,9 +16,9 @@ from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.system_results import SystemResult
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.results import EvaluationResult, read_results
 from modeling_condenser.measures.measures import Evaluation
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.results import EvaluationResult, read_results
 from modeling_condenser.retrieval.dense import SearchSettings
 
 COLLECTION = Collection(

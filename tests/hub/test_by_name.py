@@ -8,11 +8,11 @@ import pytest
 from huggingface_hub import HfApi
 
 from hub_scripts.main import main
-from modeling_condenser import publishing
+from modeling_condenser import hub
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.provenance import read_provenance
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.provenance import read_provenance
 
 pytestmark = pytest.mark.slow
 
@@ -79,9 +79,7 @@ def test_an_error_of_the_hub_ends_a_command_with_a_sentence(loopback_hub, capsys
 
 
 def test_the_measures_are_loaded_from_a_space(loopback_hub):
-    upload(
-        Path(publishing.__file__).parent / "retrieval_measures", "owner/retrieval_measures", "space"
-    )
+    upload(Path(hub.__file__).parent / "retrieval_measures", "owner/retrieval_measures", "space")
     module = evaluate.load("owner/retrieval_measures")
     run = [{"query_id": "q", "passage_ids": ["a", "b"], "scores": [0.9, 0.5]}]
     qrels = [{"query_id": "q", "passage_ids": ["b", "c"], "grades": [1, 1]}]

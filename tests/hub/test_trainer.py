@@ -9,13 +9,12 @@ from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
 
 from modeling_condenser import CondenserDataCollator, condenser_from_encoder
 from modeling_condenser.biencoder.finetune import finetune
-from modeling_condenser.hub.errors import HubError
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.fetching import fetch_checkpoint
+from modeling_condenser.hub.push import card_problems
 from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.checks import card_problems
-from tests.hub.elsewhere import elsewhere
+from tests.hub.making import run_isolated
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +100,9 @@ for revision in {revisions}:
     sums.append(model(batch["input_ids"]).head_logits.double().sum().item())
 print(json.dumps(sums))
 """
-    sums = json.loads(elsewhere(loopback_hub, script, tmp_path / "elsewhere").splitlines()[-1])
+    scratch = tmp_path / "elsewhere"
+    printed = run_isolated(script, scratch=scratch, **loopback_hub.environment(scratch))
+    sums = json.loads(printed.splitlines()[-1])
     assert len(set(sums)) == 3  # three states of the training
     last = loopback_hub.repo(NAME).files()["model.safetensors"]
     assert last == (folder / "model.safetensors").read_bytes()
@@ -149,14 +150,14 @@ def test_a_later_checkpoint_of_this_machine_is_not_given_up(loopback_hub, settin
 def test_a_repository_without_a_checkpoint_is_refused(loopback_hub, settings):
     pretrain(settings(**PUSHING, hub_strategy="end"))
     assert [commit.title for commit in pushed(loopback_hub)] == ["End of training"]
-    with pytest.raises(HubError, match="owner/run has no complete last-checkpoint/"):
+    with pytest.raises(FileNotFoundError, match="owner/run has no complete last-checkpoint/"):
         pretrain(settings("second", resume_from_checkpoint=NAME))
 
 
 def test_a_push_that_fails_does_not_end_the_training(loopback_hub, settings, caplog):
     loopback_hub.fail_next("POST", "/commit/", status=400)
     pretrain(settings(**PUSHING, hub_strategy="every_save"))
-    assert "Cannot push to owner/run" in caplog.text and "The training continues" in caplog.text
+    assert "Cannot push to owner/run" in caplog.text and "the training continues" in caplog.text
     titles = [commit.title for commit in pushed(loopback_hub)]
     assert titles[:2] == [f"Training in progress, step {step}" for step in (4, 6)]
 
@@ -190,7 +191,8 @@ from sentence_transformers import SentenceTransformer
 print([SentenceTransformer("{NAME}", revision=r).encode(["a"]).shape
        for r in {[c.sha for c in commits]}])
 """
-    printed = elsewhere(loopback_hub, script, tmp_path / "elsewhere")
+    scratch = tmp_path / "elsewhere"
+    printed = run_isolated(script, scratch=scratch, **loopback_hub.environment(scratch))
     assert printed.count("(1, 32)") == len(commits)
     missing = [p for p in card_problems(folder) if "licen" not in p and "OWNER/NAME" not in p]
     assert missing == []
@@ -226,7 +228,7 @@ def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     (stage,) = json.loads(loopback_hub.repo(NAME).files()["provenance.json"])
     assert stage["recipe"]["learning_rate"] == 3e-4 and stage["run"]["steps"] == 2
     assert [c.title for c in pushed(loopback_hub)] == ["As trained"]
-    assert pushed(loopback_hub)[0].sha == done.sha
+    assert pushed(loopback_hub)[0].sha == done.oid
     files = {
         name: content
         for name, content in loopback_hub.repo(NAME).files().items()

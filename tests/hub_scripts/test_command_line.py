@@ -173,7 +173,7 @@ def test_importing_the_package_registers_the_model_unless_the_command_asked_not_
         ("Retriever", "encoding.retriever"),
         ("evaluate", "evaluation.evaluate"),
         ("mine", "mining.mine"),
-        ("push", "publishing.push"),
+        ("push", "hub.push"),
     ],
 )
 def test_public_names_are_those_of_their_modules(name: str, module: str) -> None:

@@ -10,13 +10,12 @@ import yaml
 from datasets import load_dataset
 
 from hub_scripts.main import main
-from modeling_condenser import publishing
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.hub.export import export_encoder
+from tests.hub.making import N_PASSAGES, make_collection
 from tests.mining.making import make_labelled, make_run_file, read_lines
-from tests.publishing.making import N_PASSAGES, make_collection
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,7 +146,7 @@ def test_mine_prints_the_result_and_the_next_command(
 
 @pytest.fixture
 def encoder(bert_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loopback_hub) -> Path:
-    monkeypatch.setattr(f"{publishing.__name__}.push.opening_problems", lambda *_: [])
+    monkeypatch.setattr("modeling_condenser.hub.push.opening_problems", lambda *_: [])
     return export_encoder(bert_run, tmp_path / "encoder")
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from datasets import load_dataset
 
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.mining.mine import mine
 from modeling_condenser.mining.recipe import MiningRecipe
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
 from modeling_condenser.runs.recipe import fill, read_recipe
+from tests.hub.making import make_run, plain_vectors
 from tests.mining.making import N_QUERIES, make_labelled, make_run_file, read_lines
-from tests.publishing.making import make_run, plain_vectors
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from modeling_condenser import (
     CondenserForPreTraining,
     ContrastiveTrainer,
 )
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.contrast import Contrast, put_back, split_batch
 from modeling_condenser.pretraining.packed_batches import pack
 from modeling_condenser.pretraining.pretrain import pretrain
-from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 from tests.pretraining.contrasting import (
     assert_same_gradients,
