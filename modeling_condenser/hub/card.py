@@ -18,7 +18,7 @@ from jinja2 import Template
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import whole_file
 
-from . import markdown
+from . import markdown, training_log
 from .citations import cite
 from .contract import CONTRACT_FILE, EncodingContract
 from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
@@ -28,11 +28,9 @@ from .results import DIGITS, EvaluationResult, read_results
 from .training_log import (
     ENTROPY_FILE,
     EVEN_ENTROPY,
-    HOW_TO_READ,
     READINESS_FILE,
     first_and_last,
     layer_entropies,
-    readiness_table,
 )
 
 CARD_FILE = "README.md"
@@ -96,9 +94,7 @@ def write_card(
         results=results,
         readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
         pictures=pictures,
-        readiness_table=readiness_table,
-        first_and_last=first_and_last,
-        how_to_read=HOW_TO_READ,
+        log=training_log,
         training=training_section(stages),
         citations=cite(stages),
         license=", ".join(map(str, markdown.as_list(merged.get("license")))),

@@ -34,10 +34,6 @@ from sentence_transformers import SentenceTransformer
 
 MEASURES, DEPTH = ["MRR@10", "nDCG@10", "R@100"], 100  # where neither user nor card says
 IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir_measures has another name
-LEVEL, CUTOFF = r"(\(rel=[1-9]\d*\))?", r"@[1-9]\d*"
-MEASURE = re.compile(
-    rf"(MRR|MAP){LEVEL}({CUTOFF})?|nDCG({CUTOFF})?|(R|P|Success){LEVEL}{CUTOFF}|R-Prec{LEVEL}"
-)
 MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 COLLECTION_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
 QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
@@ -115,8 +111,7 @@ def read_lines(file: Path) -> Iterator[str]:
 
 def read_rows(file: Path, state: str) -> Iterator[dict[str, str]]:
     """Passages or queries; parsed here, since readers of tables take some ids for dates."""
-    for line in read_lines(file):
-        record = json.loads(line)
+    for record in map(json.loads, read_lines(file)):
         title = record.get("title") or ""
         yield {"_id": str(record["_id"]), "title": title, "text": record["text"]}
 
@@ -129,11 +124,9 @@ def store(file: Path) -> Dataset:
 
 
 def load_table(source: str, configs: list[str], split: str) -> Dataset:
-    """A split of a configuration, or its only split."""
+    """A split of the first configuration that there is, or its only split."""
     known = datasets.get_dataset_config_names(source)
-    config = next((config for config in configs if config in known), None)
-    if config is None:
-        raise ValueError(f"{source} has no configuration {configs[0]}, and no {configs[0]}.jsonl")
+    config = next((config for config in configs if config in known), configs[0])
     splits = datasets.get_dataset_split_names(source, config)
     chosen = [name for name in (split, OTHER_SPLIT.get(split)) if name in splits]
     if not chosen and ("qrels" in configs or len(splits) > 1):
@@ -146,16 +139,13 @@ def load_table(source: str, configs: list[str], split: str) -> Dataset:
 
 def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     """Query id, passage id and grade of each judgement, of the data set or the one beside it."""
-    beside = f"{name.rstrip('/')}-qrels"
-    is_table = (
-        not (folder / "corpus.jsonl").is_file() and not (folder / "corpus.jsonl.gz").is_file()
-    )
+    is_table = find_file(folder, "corpus.jsonl") is None
     if is_table and {"qrels", "default"} & {*datasets.get_dataset_config_names(name)}:
         table = load_table(name, ["default", "qrels"], split)
         return ([row[column] for column in QRELS_COLUMNS] for row in table)
     held = folder / "qrels"
     if not held.is_dir():
-        held = find_folder(beside, ["*.tsv*"], repo_type="dataset")
+        held = find_folder(f"{name.rstrip('/')}-qrels", ["*.tsv*"], repo_type="dataset")
     for chosen in (split, OTHER_SPLIT.get(split)):
         if file := find_file(held, f"{chosen}.tsv"):
             rows = (line.split("\t") for line in read_lines(file))
@@ -184,23 +174,15 @@ def search(encoder: Encoder, passages: Dataset, queries: dict[str, str], depth: 
     return best
 
 
-def parse_measure(name: str) -> Any:
-    """The measure of a name such as MRR@10; with R(rel=2)@10, grades from 2 on are relevant."""
-    if not MEASURE.fullmatch(name):
-        raise ValueError(f"unknown measure {name!r}, expected one such as MRR@10, nDCG@10 or R@100")
-    family = re.split(r"[(@]", name)[0]
-    return ir_measures.parse_measure(IR_NAMES.get(family, family) + name.removeprefix(family))
-
-
 def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float]:
     """Means over all queries. ir_measures sees ranks, since it breaks ties in other ways."""
     ranks = {q: {p: -float(i) for i, (_, p) in enumerate(found)} for q, found in run.items()}
     means = {}
     for name in names:
-        by_query = dict.fromkeys(qrels, 0.0)
-        for metric in ir_measures.iter_calc([parse_measure(name)], qrels, ranks):
-            by_query[metric.query_id] = float(metric.value)
-        means[name] = fmean(by_query.values())
+        family = re.split(r"[(@]", name)[0]
+        ir_name = IR_NAMES.get(family, family) + name.removeprefix(family)
+        values = ir_measures.iter_calc([ir_measures.parse_measure(ir_name)], qrels, ranks)
+        means[name] = fmean(metric.value for metric in values)
     return means
 
 
@@ -263,13 +245,7 @@ def main() -> int:
     for task in tasks:
         try:
             found.append(evaluate(encoder, task, wanted))
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            datasets.exceptions.DatasetsError,
-        ) as error:
+        except Exception as error:  # the other collections can still be evaluated
             print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
             failed = True
     if wanted.json:

@@ -90,15 +90,10 @@ def write_repository(
     *,
     name: str | None = None,
 ) -> None:
-    """Write a published encoder's repository.
+    """Write a published encoder's repository into an empty folder.
 
-    Args:
-        folder: that exists and is empty.
-        encoder: of a model type that transformers knows.
-        tokenizer: the encoder's.
-        contract: how it encodes.
-        stages: that made it.
-        name: `owner/name` on the Hub, if known.
+    The encoder is of a model type that transformers knows, `stages` made it, and `name` is
+    `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
     """
     encoder.save_pretrained(folder)
     save_tokenizer(tokenizer, contract, folder)

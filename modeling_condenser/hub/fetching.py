@@ -44,8 +44,7 @@ def fetch(
     Args:
         name: `owner/name` or `owner/name@revision`.
         repo_type: kind of repository.
-        only: patterns of the files to fetch; all by default.
-        without: patterns of files to leave out.
+        only, without: patterns of the files to fetch, all by default, and of those to leave out.
 
     Raises:
         FileNotFoundError: it does not exist on the Hub, or may not be read; or the Hub cannot be
@@ -76,10 +75,7 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
 
     Args:
         name: `owner/name` or `owner/name@revision`, pushed with `hub_strategy="checkpoint"`.
-        run_folder: of the local run.
-
-    Returns:
-        `run_folder/checkpoint-N`, or a later local checkpoint.
+        run_folder: of the local run; a later checkpoint in it is returned instead.
 
     Raises:
         FileNotFoundError: the repository does not exist, or holds no complete checkpoint.

@@ -1,19 +1,14 @@
 """Import a checkpoint of the papers' own implementation (github.com/luyug/Condenser).
 
-That implementation writes a folder:
-
-    config.json, pytorch_model.bin (or model.safetensors)   backbone and LM head, as a masked LM
-    model.pt                    a state dict: `c_head.N.*`, the layers of the Condenser head; of a
-                                coCondenser also `co_target`, which pairs a batch's spans
-    args.pt, training_args.bin  pickled objects with code, which are never opened here
-    vocabulary files            of the tokenizer, where it was saved too
+That implementation writes a folder with config.json, pytorch_model.bin (backbone and LM head, as a
+masked LM), model.pt (`c_head.N.*`, the layers of the Condenser head; of a coCondenser `co_target`,
+too) and pickled arguments, which are never opened here; in some cases also the tokenizer.
 
 The backbones on the Hub (Luyu/condenser, Luyu/co-condenser-wiki, Luyu/co-condenser-marco) have no
 model.pt: they are plain encoders, which `condenser_from_encoder` opens.
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +30,13 @@ HEAD_FILE = "model.pt"
 BACKBONE_FILES = ("model.safetensors", "pytorch_model.bin")  # in the order transformers prefers
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 
-# The reference's names -> ours, for each model type.
-_BERT = {"bert.": "condenser.encoder.", "cls.": "lm_head.", "c_head.": "head."}
-_ROBERTA = {"roberta.": "condenser.encoder.", "lm_head.": "lm_head.", "c_head.": "head."}
-_NAMES = {"bert": _BERT, "roberta": _ROBERTA, "xlm-roberta": _ROBERTA, "camembert": _ROBERTA}
+_MODEL_TYPES = ("bert", "roberta", "xlm-roberta", "camembert")
+# The reference's names -> ours; RoBERTa's LM head has one name in both.
+_RENAMED = {
+    r"^(bert|roberta)\.": "condenser.encoder.",
+    r"^cls\.": "lm_head.",
+    r"^c_head\.": "head.",
+}
 _HEAD_NAME = re.compile(r"c_head\.(\d+)\.")
 # Buffers of older libraries, BERT's next-sentence layer, and coCondenser's pairs of spans.
 _NOT_NEEDED = re.compile(
@@ -127,9 +125,10 @@ def _find_backbone(folder: Path) -> Path:
 
 def _read_config(folder: Path) -> Any:
     config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    if config.model_type not in _NAMES:
+    if config.model_type not in _MODEL_TYPES:
         raise ValueError(
-            f"{folder} holds a model of type {config.model_type!r}, expected {', '.join(_NAMES)}, "
+            f"{folder} holds a model of type {config.model_type!r}, expected one of "
+            f"{', '.join(_MODEL_TYPES)}, "
             "which the reference implementation pre-trains."
         )
     config._name_or_path = ""  # a local folder, which would be saved
@@ -166,10 +165,12 @@ def _read_tensors(file: Path) -> Tensors:
 def _load(model: CondenserForPreTraining, given: Tensors, folder: Path) -> list[str]:
     """Give every weight of a model its value; returns the tensors that it has no place for."""
     left_out = sorted(name for name in given if _NOT_NEEDED.fullmatch(name))
-    prefixes = _NAMES[model.config.encoder_config.model_type]
-    weights = {
-        _our_name(name, prefixes): value for name, value in given.items() if name not in left_out
-    }
+    weights = {}
+    for name in given.keys() - left_out:
+        our_name = name
+        for pattern, ours in _RENAMED.items():
+            our_name = re.sub(pattern, ours, our_name)
+        weights[our_name] = given[name]
     for target, source in model._tied_weights_keys.items():
         # The file may hold one of the two names; the biases are one, tied embeddings or not.
         if model.config.tie_word_embeddings or target.endswith("bias"):
@@ -189,10 +190,3 @@ def _load(model: CondenserForPreTraining, given: Tensors, folder: Path) -> list[
             f"saved together. {error}"
         ) from error
     return left_out
-
-
-def _our_name(name: str, prefixes: Mapping[str, str]) -> str:
-    for theirs, ours in prefixes.items():
-        if name.startswith(theirs):
-            return ours + name.removeprefix(theirs)
-    return name

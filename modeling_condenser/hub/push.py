@@ -145,10 +145,8 @@ def commit_folder(
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; makes the repository and the branch if needed.
 
-    Args:
-        folder: its files; links are followed. Without a change there is no commit.
-        stale: patterns of files to delete from the repository that the folder does not hold.
-        name, message, revision, private, create_pr, token: as for `push`.
+    Links are followed. Files of the repository that match `stale` and that the folder does not hold
+    are deleted. The other arguments are those of `push`. Without a change there is no commit.
 
     Raises:
         OSError: the Hub failed or refused, or the repository is public but must be private.

@@ -7,7 +7,7 @@ their work after each checkpoint; no private method is overridden.
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,9 +50,7 @@ class WholeTrainer(Trainer):
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
 
-        Args:
-            folder: to fill.
-            checkpoint: that was just saved and holds the model; None to save it from memory.
+        A checkpoint was just saved and holds the model; None means to save it from memory.
         """
         raise NotImplementedError
 
@@ -60,11 +58,11 @@ class WholeTrainer(Trainer):
         """Do nothing: `write_repository` writes the card."""
 
     def find_resume(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from.
+        """The checkpoint to resume from, if any.
 
         Args:
             asked: a checkpoint folder; a repository of the Hub that holds one; None or True for
-                the last complete one of `output_dir`, if any; False to start again.
+                the last complete one of `output_dir`; False to start again.
         """
         run_folder = Path(str(self.args.output_dir))
         if isinstance(asked, str):
@@ -148,13 +146,9 @@ class WholeTrainer(Trainer):
         self.write_repository(staging, None)
         if not self.is_world_process_zero():
             return None
-        upload = self._upload(
-            staging,
-            commit_message or "End of training",
-            token=token,
-            revision=revision,
-            private=private,
-        )
+        given = {"token": token, "revision": revision, "private": private}
+        stated = {name: value for name, value in given.items() if value is not None}
+        upload = self._upload(staging, commit_message or "End of training", **stated)
         return upload.result() if blocking else upload
 
     def _new_staging(self) -> Path:
@@ -164,30 +158,14 @@ class WholeTrainer(Trainer):
             staging.mkdir(parents=True)
         return staging
 
-    def _upload(
-        self,
-        staging: Path,
-        message: str,
-        *,
-        stale: Sequence[str] = STALE_WEIGHTS,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-    ) -> Future:
+    def _upload(self, staging: Path, message: str, **options: Any) -> Future:
         """Commit a folder in the background, and remove it afterwards."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        options = {"revision": self.args.hub_revision, "token": self.args.hub_token, **options}
 
         def upload() -> CommitInfo:
             try:
-                return commit_folder(
-                    staging,
-                    str(self.hub_model_id),
-                    message=message,
-                    revision=revision or self.args.hub_revision,
-                    private=private,
-                    token=token or self.args.hub_token,
-                    stale=stale,
-                )
+                return commit_folder(staging, str(self.hub_model_id), message=message, **options)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 

@@ -21,23 +21,11 @@ Measures of ranked passages and of text similarity, as papers on dense retrieval
 "retrieval" (the default), "answers", "graded_pairs" and "triplets". See README.md.
 """
 
-_CITATION = """\
-@inproceedings{macavaney2022streamlining,
-  title = {Streamlining Evaluation with ir-measures},
-  author = {MacAvaney, Sean and Macdonald, Craig and Ounis, Iadh},
-  booktitle = {Advances in Information Retrieval},
-  year = {2022}
-}
-"""
-
 _INPUTS = """
 Args:
     predictions, references: rows as README.md describes them, matched by query_id.
     measures: names, such as ["MRR@10", "R@100"]; of "retrieval" and "answers" only.
     per_query: of these two, whether to return the value of each query too, below "per_query".
-
-Returns:
-    measure -> value; for graded pairs "spearman" and "pearson", for triplets "accuracy".
 """
 
 _STRING = datasets.Value("string")
@@ -79,7 +67,7 @@ class RetrievalMeasures(evaluate.Metric):
             )
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
-            citation=_CITATION,
+            citation="MacAvaney et al. (2022): Streamlining Evaluation with ir-measures.",
             inputs_description=_INPUTS,
             features=datasets.Features(_FEATURES[self._task]),
             reference_urls=["https://ir-measur.es", "https://github.com/usnistgov/trec_eval"],
