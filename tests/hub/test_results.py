@@ -1,9 +1,9 @@
 """Results beside the weights: kept, replaced, compressed, and in the Hub's own form."""
 
-import dataclasses
 import gzip
 import hashlib
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +43,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
-
-
-def changed(result: EvaluationResult, **fields: Any) -> EvaluationResult:
-    return dataclasses.replace(result, **fields)
-
-
 def test_what_is_written_comes_back_with_the_run(folder: Path, run_file: Path) -> None:
     add_result(folder, RESULT, run_file=run_file)
     checksum = hashlib.sha256(RUN.encode()).hexdigest()
     name = "evaluation/scifact-test.trec.gz"
-    assert read_results(folder) == [changed(RESULT, run={"file": name, "sha256": checksum})]
+    assert read_results(folder) == [replace(RESULT, run={"file": name, "sha256": checksum})]
     packed = (folder / name).read_bytes()
     assert gzip.decompress(packed) == RUN.encode()
     assert packed[4:8] == b"\0\0\0\0"  # RFC 1952: no time
     [written] = json.loads((folder / "evaluation_results.json").read_text())
     assert written["values"] == {"nDCG@10": 0.651234567891, "R@100": 0.9}
-    assert written["comparisons"] == [
-        {
-            "baseline": "bm25",
-            "measure": "nDCG@10",
-            "value": 0.6651,
-            "difference": -0.013865432109,
-            "p_value": 0.31,
-        }
-    ]
+    assert written["comparisons"] == [asdict(RESULT.comparisons[0])]
     assert "intervals" not in written and "search" not in written
 
 
@@ -96,7 +79,7 @@ def test_another_split_depth_search_or_source_is_another_result(
 ) -> None:
     add_result(folder, RESULT, run_file=run_file)
     run_file.write_text("q1 Q0 d1 1 0.5 x\n")
-    add_result(folder, changed(RESULT, **other), run_file=run_file)
+    add_result(folder, replace(RESULT, **other), run_file=run_file)
     first, second = read_results(folder)
     assert first.run is not None and second.run is not None
     assert gzip.decompress((folder / first.run["file"]).read_bytes()) == RUN.encode()
@@ -108,7 +91,7 @@ def test_a_result_of_the_same_things_takes_the_place_of_the_earlier(
 ) -> None:
     add_result(folder, RESULT, run_file=run_file)
     add_result(folder, LOCAL)
-    add_result(folder, changed(RESULT, values={"R@100": 0.25}), run_file=run_file)
+    add_result(folder, replace(RESULT, values={"R@100": 0.25}), run_file=run_file)
     assert [result.values for result in read_results(folder)] == [{"R@100": 0.25}, {"MRR@10": 0.5}]
     assert [file.name for file in (folder / "evaluation").iterdir()] == ["scifact-test.trec.gz"]
     # A result without a run leaves none that it was not made from.
@@ -117,7 +100,7 @@ def test_a_result_of_the_same_things_takes_the_place_of_the_earlier(
 
 
 def test_a_name_of_any_characters_stays_within_the_folder(folder: Path, run_file: Path) -> None:
-    add_result(folder, changed(LOCAL, collection="../../x|`\n", split="../y"), run_file=run_file)
+    add_result(folder, replace(LOCAL, collection="../../x|`\n", split="../y"), run_file=run_file)
     [file] = (folder / "evaluation").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz._-")
     assert {path.name for path in folder.parent.iterdir()} == {run_file.name, folder.name}

@@ -121,30 +121,22 @@ def test_training_goes_on_from_the_hub_on_another_machine(loopback_hub, settings
     other = settings("second", resume_from_checkpoint=NAME)
     pretrain(other)
     state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
-    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]
+    steps = [entry["step"] for entry in state["log_history"] if "loss" in entry]
+    assert steps == [1, 2, 3, 4, 5, 6]
     pretrain(settings("whole"))
     weights = [load_file(tmp_path / n / "model" / "model.safetensors") for n in ("second", "whole")]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[1])
 
 
-def test_a_later_checkpoint_of_this_machine_is_not_given_up(loopback_hub, settings, tmp_path):
+def test_a_later_local_checkpoint_is_preferred(loopback_hub, settings, tmp_path):
     train_until_4(settings("first", **PUSHING, hub_strategy="checkpoint"))
-    checkpoint = fetch_checkpoint(NAME, tmp_path / "first")
-    assert checkpoint == tmp_path / "first" / "checkpoint-4"
+    local = tmp_path / "first" / "checkpoint-4"
     fetched = fetch_checkpoint(NAME, tmp_path / "new")
     assert fetched == tmp_path / "new" / "checkpoint-4"
-    assert (fetched / "model.safetensors").read_bytes() == (
-        checkpoint / "model.safetensors"
-    ).read_bytes()
-    (checkpoint.with_name("checkpoint-9")).mkdir()  # torn, and so nothing to go on from
-    assert fetch_checkpoint(NAME, tmp_path / "first") == checkpoint
+    weights = "model.safetensors"
+    assert (fetched / weights).read_bytes() == (local / weights).read_bytes()
+    local.with_name("checkpoint-9").mkdir()  # incomplete
+    assert fetch_checkpoint(NAME, tmp_path / "first") == local
 
 
 def test_a_repository_without_a_checkpoint_is_refused(loopback_hub, settings):
