@@ -3,10 +3,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,6 @@ from huggingface_hub.errors import (
 
 from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state, last_whole_checkpoint
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
-from modeling_condenser.runs.whole_files import is_partial
 
 from .card import CARD_FILE, read_card, write_card
 from .contract import CONTRACT_FILE
@@ -39,7 +39,7 @@ _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Weights of an earlier commit that would be loaded beside the new ones.
 STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
 
-_IGNORED = {".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store"}
+_IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
 _LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -110,7 +110,8 @@ def push(
             {"license": license} if license else _find_license(staging, name, revision, token)
         )
         write_card(staging, name=name, metadata=metadata)
-        files = {path.relative_to(staging).as_posix(): path for path in _files(staging)}
+        paths = sorted(path for path in staging.rglob("*") if path.is_file())
+        files = {path.relative_to(staging).as_posix(): path for path in paths}
         reasons = [*find_refusals(files), *card_problems(staging)]
         # A model is opened only if nothing else is wrong, since opening a pickle executes code.
         reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging, kind)]
@@ -190,22 +191,10 @@ def _find_model(folder: Path) -> Path:
 def _link_files(source: Path, staging: Path) -> list[str]:
     """Link the files to publish into a folder; returns the training state that is left out."""
     is_training = (source / MANIFEST).is_file()
-    left_out = []
-    for path in _files(source):
-        relative = path.relative_to(source)
-        if is_training and is_training_state(path):
-            left_out.append(relative.as_posix())
-            continue
-        (staging / relative).parent.mkdir(parents=True, exist_ok=True)
-        (staging / relative).symlink_to(path.resolve())
+    left_out = [f.name for f in sorted(source.iterdir()) if is_training and is_training_state(f)]
+    ignore = shutil.ignore_patterns(*_IGNORED, *left_out)
+    shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
     return left_out
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        is_kept = _IGNORED.isdisjoint(path.relative_to(folder).parts)
-        if is_kept and path.is_file() and not is_partial(path):
-            yield path
 
 
 def _find_license(

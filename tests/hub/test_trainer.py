@@ -3,16 +3,14 @@
 import json
 
 import pytest
-from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
-from modeling_condenser import CondenserDataCollator, condenser_from_encoder
+from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.biencoder.finetune import finetune
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.fetching import fetch_checkpoint
 from modeling_condenser.hub.push import card_problems
-from modeling_condenser.pretraining.blocks import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.hub.making import run_isolated
 
@@ -193,38 +191,25 @@ print([SentenceTransformer("{NAME}", revision=r).encode(["a"]).shape
 def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     loopback_hub, bert_folder, texts, tmp_path
 ):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    documents = Dataset.from_dict({"text": list(texts)[:40]})
-    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
     trainer = CondenserTrainer(
-        model=condenser_from_encoder(str(bert_folder)),
-        args=TrainingArguments(
+        condenser_from_encoder(str(bert_folder)),
+        CondenserTrainingArguments(
             str(tmp_path / "run"),
+            max_length=32,
             max_steps=2,
             logging_steps=1,
             learning_rate=3e-4,
-            remove_unused_columns=False,
-            report_to="none",
             disable_tqdm=True,
             use_cpu=True,
-            push_to_hub=True,
-            hub_model_id=NAME,
-            hub_strategy="end",
+            **{**PUSHING, "hub_strategy": "end"},
         ),
-        data_collator=CondenserDataCollator(tokenizer, max_length=32),
-        train_dataset=KeyedBlocks(blocks, seed=0),
-        processing_class=tokenizer,
+        train_dataset=[{"text": text} for text in texts[:40]],
     )
     trainer.train()
-    done = trainer.push_to_hub("As trained", blocking=True)
-    (stage,) = json.loads(loopback_hub.repo(NAME).files()["provenance.json"])
+    done = trainer.push_to_hub("As trained")
+    assert [(c.title, c.sha) for c in pushed(loopback_hub)] == [("As trained", done.oid)]
+    files = loopback_hub.repo(NAME).files()
+    (stage,) = json.loads(files["provenance.json"])
     assert stage["recipe"]["learning_rate"] == 3e-4 and stage["run"]["steps"] == 2
-    assert [c.title for c in pushed(loopback_hub)] == ["As trained"]
-    assert pushed(loopback_hub)[0].sha == done.oid
-    files = {
-        name: content
-        for name, content in loopback_hub.repo(NAME).files().items()
-        if name != "model.safetensors"
-    }
-    assert not [name for name, text in files.items() if str(tmp_path).encode() in text]
+    assert not [name for name, data in files.items() if str(tmp_path).encode() in data]
     assert not [name for name in files if name.endswith(".bin")]
