@@ -87,7 +87,8 @@ def import_reference(
             f"The tokenizer has {len(opened)} tokens, but {folder} embeds only "
             f"{encoder_config.vocab_size}: name the tokenizer that it was pre-trained with."
         )
-    recipe = {"skip_from": skip_from, "late_mlm": late_mlm, "n_head_layers": len(layers)}
+    recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
+    recipe["n_head_layers"] = len(layers)
     model = CondenserForPreTraining(CondenserConfig(encoder_config=encoder_config, **recipe))
     left_out = _load(model, {**backbone, **head}, folder)
     files = {"backbone": (backbone_file, backbone), "head": (head_file, head)}
@@ -189,4 +190,11 @@ def _load(model: CondenserForPreTraining, given: Tensors, folder: Path) -> list[
             f"The weights in {folder} do not fit its {CONFIG_FILE}: check that the files were "
             f"saved together. {error}"
         ) from error
+    state = model.state_dict()
+    for name, value in weights.items():
+        if not torch.equal(state[name], value.to(state[name].dtype)):
+            raise ValueError(
+                f"{folder}: {name} differs from the weight that {CONFIG_FILE} ties it to: set "
+                "tie_word_embeddings to false there if they were trained apart."
+            )
     return left_out

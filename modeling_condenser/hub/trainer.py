@@ -111,7 +111,7 @@ class WholeTrainer(Trainer):
             return
         staging = self._new_staging()
         self.write_repository(staging, checkpoint)
-        stale = STALE_WEIGHTS
+        stale: tuple[str, ...] = STALE_WEIGHTS
         if strategy == HubStrategy.CHECKPOINT:
             _add_training_state(checkpoint, staging / LAST_CHECKPOINT)
             stale += (f"{LAST_CHECKPOINT}/*",)

@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SKIP_FROM, N_HEAD_LAYERS = 1, 2
 WORDS = "bert.embeddings.word_embeddings.weight"
+DECODER = "cls.predictions.decoder.weight"
 # Which of our names a name of the reference's becomes.
 RENAMED = {
     "bert": {"lm.bert.": "condenser.encoder.", "lm.cls.": "lm_head.", "c_head.": "head."},
@@ -276,6 +277,7 @@ def test_a_pickle_with_code_is_refused_and_not_executed(
         ("model.pt", lambda w: w.update({"mlm_head.x": torch.ones(1)}), "Unexpected.*mlm_head.x"),
         ("model.pt", lambda w: [w.pop(name) for name in list(w)], "no Condenser head"),
         ("pytorch_model.bin", lambda w: w.update({WORDS: w[WORDS][:-1]}), "size mismatch"),
+        ("pytorch_model.bin", lambda w: w.update({DECODER: w[WORDS] + 1}), "tie_word_embeddings"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(
