@@ -16,13 +16,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, RobertaForMaskedLM
+from transformers import AutoTokenizer, BertForMaskedLM, RobertaForMaskedLM
 from transformers.models.bert.modeling_bert import BertLayer
 from transformers.models.roberta.modeling_roberta import RobertaLayer
 
 from hub_scripts.import_reference import run as run_command
 from modeling_condenser import CondenserForPreTraining
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.import_reference import import_reference
 
 KINDS: dict[str, tuple[Any, Any]] = {
@@ -200,17 +199,6 @@ def test_an_import_holds_a_whole_checkpoint_and_names_no_folder_of_this_machine(
     text = "The glacier visits Oslo."
     expected = AutoTokenizer.from_pretrained(bert_folder)(text)["input_ids"]
     assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == expected
-
-
-def test_an_import_can_be_exported_and_is_then_the_references_backbone(
-    encoder: Path, naive: NaiveReference, batch: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
-    folder = naive.save(tmp_path / "reference", encoder)
-    out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
-    exported = AutoModel.from_pretrained(export_encoder(out, tmp_path / "encoder")).eval()
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    expected = naive.lm.base_model(**inputs).last_hidden_state
-    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected, atol=0, rtol=0)
 
 
 def test_a_backbone_in_safetensors_is_read_before_a_pickled_one(

@@ -145,8 +145,6 @@ def _report(
 ) -> dict[str, Any]:
     """Means over the queries that have something to find, and the value of each."""
     measures = default if measures is None else measures
-    if isinstance(measures, str):
-        raise ValueError(f"measures is {measures!r}, expected a list, such as [{measures!r}]")
     for name, rows in (("predictions", predictions), ("references", references)):
         if len({row["query_id"] for row in rows}) < len(rows):
             raise ValueError(f"{name} has two rows of one query: merge them")
