@@ -33,8 +33,8 @@ from benchmarks.harness import (
 )
 from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract, Pooling
+from modeling_condenser.hub.contract import EncodingContract, Pooling
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.runs.run_folder import describe_machine
 
 OURS, THEIRS = "ours", "sentence-transformers"

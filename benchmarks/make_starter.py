@@ -22,21 +22,20 @@ from transformers import AutoTokenizer, BertForMaskedLM
 
 from benchmarks.starter_validation import STATE_FILE, Progress, read_progress
 from modeling_condenser import masked_lm_from_encoder
-from modeling_condenser.pretraining.trainer import train_seconds
-from modeling_condenser.publishing.export import save_tokenizer
-from modeling_condenser.repository.card import CARD_FILE
-from modeling_condenser.repository.citations import cite
-from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.curves import draw_curves
-from modeling_condenser.repository.provenance import (
+from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, training_section
+from modeling_condenser.hub.citations import cite
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.curves import draw_curves
+from modeling_condenser.hub.export import save_tokenizer
+from modeling_condenser.hub.provenance import (
     PRETRAINING,
     Stage,
     label_stages,
     read_stage,
     write_provenance,
 )
-from modeling_condenser.repository.training_log import thin_log
-from modeling_condenser.repository.training_section import CURVES_FILE, training_section
+from modeling_condenser.hub.training_log import thin_log
+from modeling_condenser.pretraining.trainer import train_seconds
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"

@@ -25,6 +25,6 @@ def run(words: list[str]) -> None:
     fields = fill_settings(
         "export", words, ExportFields, plain=("checkpoint", "out"), about=__doc__
     )
-    from modeling_condenser.publishing.export import export_encoder
+    from modeling_condenser.hub.export import export_encoder
 
     print(f"encoder: {export_encoder(fields.checkpoint, fields.out)}")

@@ -41,8 +41,8 @@ def run(words: list[str]) -> None:
             "--skip_from is not given, and no file states it: pass the number of the pre-training. "
             "The reference's own default is 2; the commands in its README (BERT base) set 6."
         )
-    from modeling_condenser.publishing.reference import import_reference
-    from modeling_condenser.repository.provenance import read_provenance
+    from modeling_condenser.hub.import_reference import import_reference
+    from modeling_condenser.hub.provenance import read_provenance
 
     out = import_reference(**vars(fields))
     facts = read_provenance(out)[-1].run

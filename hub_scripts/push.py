@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .command_line import fill_settings
 
 if TYPE_CHECKING:
-    from modeling_condenser.publishing.push import PushReport
+    from modeling_condenser.hub.push import PushReport
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,30 @@ class PushFields:
 
 def run(words: list[str]) -> None:
     fields = fill_settings("push", words, PushFields, plain=("folder", "name"), about=__doc__)
-    from modeling_condenser.publishing.push import push
+    from modeling_condenser.hub.push import push
 
-    options = {**vars(fields), "private": fields.private or None}  # of an existing one: unchanged
-    report = push(**options, announce=_print_files)
-    done = report.committed
-    if done is None:
-        print(f"dry run: nothing was sent to {report.target.url}")
-    elif not done.is_new:
-        print(f"nothing changed: {report.target.url} is at {done.sha}")
+    report = push(
+        fields.folder,
+        fields.name,
+        private=fields.private or None,
+        revision=fields.revision,
+        create_pr=fields.create_pr,
+        license=fields.license,
+        message=fields.message,
+        dry_run=fields.dry_run,
+    )
+    print(describe_files(report))
+    if report.commit is None:
+        print(f"dry run: nothing was sent to {fields.name}")
     else:
-        print(f"pushed: {done.url}\npin it: {report.target.name}@{done.sha}")
+        url = report.commit.pr_url or report.commit.commit_url
+        print(f"pushed: {url}\npin it: {fields.name}@{report.commit.oid}")
 
 
-def _print_files(report: "PushReport") -> None:
-    """Print the files that are sent, and their sizes."""
-    for path, size in report.sizes.items():
-        print(f"{size:>14,} bytes  {path}")
-    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files", flush=True)
+def describe_files(report: "PushReport") -> str:
+    """The files of the repository, and their sizes."""
+    lines = [f"{size:>14,} bytes  {path}" for path, size in report.sizes.items()]
+    lines.append(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
     if report.left_out:
-        print(f"not published, for training only: {', '.join(report.left_out)}", flush=True)
+        lines.append(f"not published, for training only: {', '.join(report.left_out)}")
+    return "\n".join(lines)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
+    from .hub.export import export_encoder
+    from .hub.push import push
     from .mining.mine import mine
     from .modeling_condenser import (
         CondenserForMaskedLM,
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
-    from .publishing.export import export_encoder
-    from .publishing.push import push
 
 _MODULES = {
     "CondenserConfig": ".configuration_condenser",
@@ -42,10 +42,10 @@ _MODULES = {
     "Retriever": ".encoding.retriever",
     "condenser_from_encoder": ".pretraining.warm_start",
     "evaluate": ".evaluation.evaluate",
-    "export_encoder": ".publishing.export",
+    "export_encoder": ".hub.export",
     "masked_lm_from_encoder": ".pretraining.warm_start",
     "mine": ".mining.mine",
-    "push": ".publishing.push",
+    "push": ".hub.push",
 }
 
 LAZY = "CONDENSER_LAZY"

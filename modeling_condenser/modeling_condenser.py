@@ -203,7 +203,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         with TemporaryDirectory() as checkpoint:
             self.save_pretrained(checkpoint)
             tokenizer.save_pretrained(checkpoint)
-            return _package("publishing.export").export_encoder(checkpoint, folder)
+            return _package("hub.export").export_encoder(checkpoint, folder)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.get_submodule(self._output_embeddings_name)

@@ -47,7 +47,7 @@ from transformers import (  # noqa: E402
     RobertaForMaskedLM,
 )
 
-from tests.publishing.making import make_collection, make_run  # noqa: E402
+from tests.hub.making import make_collection, make_run  # noqa: E402
 from tests.vocabularies import byte_pairs, unigrams, word_pieces  # noqa: E402
 
 # The fixture `loopback_hub`: a Hub on this machine, for the real clients.

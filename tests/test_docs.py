@@ -8,7 +8,7 @@ import pytest
 from transformers import BertConfig, BertForMaskedLM
 
 from hub_scripts.main import COMMANDS, main
-from tests.publishing.making import make_collection
+from tests.hub.making import make_collection
 
 ROOT = Path(__file__).parent.parent
 # In the order in which a reader would run them.

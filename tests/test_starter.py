@@ -15,15 +15,15 @@ from benchmarks.starter_validation import make_batches, measure
 from modeling_condenser import CondenserForMaskedLM, condenser_from_encoder
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub import model_folder
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.model_folder import resolve_encoder_name
+from modeling_condenser.hub.provenance import read_provenance
+from modeling_condenser.hub.push import card_problems
+from modeling_condenser.hub.refusals import find_refusals
 from modeling_condenser.pretraining.pretrain import pretrain
-from modeling_condenser.publishing.contents import find_refusals
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.checks import card_problems
-from modeling_condenser.repository.provenance import read_provenance
 from modeling_condenser.retrieval.systems import parse_system
 from modeling_condenser.runs.recipe import read_recipe
-from tests.publishing.making import plain_vectors
+from tests.hub.making import plain_vectors
 
 TEXT = "The old museum visits Oslo."
 

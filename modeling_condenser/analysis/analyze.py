@@ -10,27 +10,27 @@ from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.pretraining.data import load_documents
-from modeling_condenser.repository.card import write_card
-from modeling_condenser.repository.curves import draw_entropies, draw_readiness
-from modeling_condenser.repository.markdown import escape, table
-from modeling_condenser.repository.provenance import (
+from modeling_condenser.hub.card import write_card
+from modeling_condenser.hub.curves import draw_entropies, draw_readiness
+from modeling_condenser.hub.markdown import escape, table
+from modeling_condenser.hub.provenance import (
+    publishable,
     read_pretraining,
     read_provenance,
     write_provenance,
 )
-from modeling_condenser.repository.publishable import publishable
-from modeling_condenser.repository.readiness import (
+from modeling_condenser.hub.training_log import (
     ENTROPY_FILE,
     EVEN_ENTROPY,
     HOW_TO_READ,
     layer_entropies,
     readiness_entries,
     readiness_table,
+    spread,
     titled_measures,
 )
-from modeling_condenser.repository.readiness import READINESS_FILE as COURSE_FILE
-from modeling_condenser.repository.training_log import spread
+from modeling_condenser.hub.training_log import READINESS_FILE as COURSE_FILE
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine, whole_folder
 from modeling_condenser.runs.whole_files import write_json

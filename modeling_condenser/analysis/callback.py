@@ -9,10 +9,10 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
+from modeling_condenser.hub.training_log import is_readiness
 from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.repository.readiness import is_readiness
 from modeling_condenser.runs.recipe import fill
 
 from .models import Subject, pretraining_recipe

@@ -18,13 +18,13 @@ from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import padded_batches, tokenize_texts
+from modeling_condenser.hub.contract import CONTRACT_FILE
+from modeling_condenser.hub.export import resolve_checkpoint
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
-from modeling_condenser.pretraining.warm_start import n_positions
-from modeling_condenser.publishing.export import resolve_checkpoint
-from modeling_condenser.repository.contract import CONTRACT_FILE
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, RECIPE_FILE, RUN_FILE

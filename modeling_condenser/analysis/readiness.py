@@ -19,13 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.counter_random import random_keys
-from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
-from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.readiness import (
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import write_repository
+from modeling_condenser.hub.training_log import (
     ENTROPY,
     EVEN_ENTROPY,
     FEW_SHOT,
@@ -33,6 +29,10 @@ from modeling_condenser.repository.readiness import (
     ZERO_SHOT,
     name_layer,
 )
+from modeling_condenser.modeling_condenser import CondenserForPreTraining
+from modeling_condenser.pretraining.collator import CondenserDataCollator
+from modeling_condenser.pretraining.counter_random import random_keys
+from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 from modeling_condenser.retrieval.exact import search_exact_arrays
 from modeling_condenser.runs.child_process import call_apart
 from modeling_condenser.runs.recipe import read_recipe
@@ -54,7 +54,7 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     """Measure a model; weights, modes and global random states stay as they are.
 
     Returns:
-        An entry of a training log; `modeling_condenser.repository.readiness` explains its names.
+        An entry of a training log; `modeling_condenser.hub.training_log` explains its names.
 
     Raises:
         ValueError: the model cannot be measured.

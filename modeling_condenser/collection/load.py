@@ -8,7 +8,6 @@ from types import ModuleType
 
 from datasets import Dataset
 
-from modeling_condenser.hub.errors import NotOnHubError
 from modeling_condenser.hub.fetching import HubName, fetch
 
 from . import beir, dpr, msmarco
@@ -97,7 +96,7 @@ def _fetch_qrels(name: str) -> Path | None:
 def _fetch(name: str, patterns: Sequence[str] | None = None) -> Path:
     try:
         return fetch(name, repo_type="dataset", only=patterns)
-    except (NotOnHubError, ValueError) as error:
+    except FileNotFoundError as error:
         raise FileNotFoundError(
             f"no collection {name}: neither a folder nor a data set on the Hub. {error}"
         ) from None

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.model_folder import MODULES_FILE, module_paths
-from modeling_condenser.repository.contract import CONTRACT_FILE, EncodingContract
 
 Dtype = Literal["float32", "bfloat16"]
 """Of an encoder's weights. Vectors of the two agree to about three digits."""

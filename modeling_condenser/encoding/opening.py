@@ -17,6 +17,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers import AutoModel
 
+from modeling_condenser.hub.contract import (
+    CONTRACT_FILE,
+    EncodingContract,
+    Pooling,
+    Similarity,
+)
 from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
     MODULES_FILE,
@@ -25,13 +31,7 @@ from modeling_condenser.hub.model_folder import (
     module_paths,
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
-from modeling_condenser.pretraining.warm_start import n_positions
-from modeling_condenser.repository.contract import (
-    CONTRACT_FILE,
-    EncodingContract,
-    Pooling,
-    Similarity,
-)
+from modeling_condenser.positions import n_positions
 
 from .fingerprints import Dtype, read_modules_config
 

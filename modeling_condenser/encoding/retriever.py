@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from modeling_condenser.repository.contract import Pooling, Similarity
+from modeling_condenser.hub.contract import Pooling, Similarity
 
 from .embeddings import Embeddings, find_best
 from .fingerprints import Dtype, fingerprint_retriever

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
+from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.fetching import HubName
-from modeling_condenser.repository.card import write_card
-from modeling_condenser.repository.publishable import hub_name
-from modeling_condenser.repository.results import (
+from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.hub.results import (
     BaselineComparison,
     EvaluationResult,
     add_result,

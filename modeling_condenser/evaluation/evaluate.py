@@ -17,7 +17,7 @@ import numpy as np
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.repository.contract import CONTRACT_FILE
+from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.runs.recipe import fill
@@ -219,7 +219,7 @@ def _report_on_cards(
     collection: Collection,
 ) -> None:
     """Write results on the cards of local exports that were evaluated by their own contract."""
-    from modeling_condenser.repository.card import PLACEHOLDER
+    from modeling_condenser.hub.card import PLACEHOLDER
 
     from .card_results import place_on_hub, report_on_card
 

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
-from modeling_condenser.repository.markdown import (
+from modeling_condenser.hub.markdown import (
     code_block,
     counted,
     escape,

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from modeling_condenser.repository.contract import Similarity
+from modeling_condenser.hub.contract import Similarity
 
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, bootstrap_interval, randomisation_test

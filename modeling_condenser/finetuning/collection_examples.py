@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, judged_positives
 from modeling_condenser.mining.passage_index import PassageIndex
-from modeling_condenser.repository.contract import EncodingContract
 
 from .rows import LEFT_OUT, NO_NEGATIVE, Example, Fields
 

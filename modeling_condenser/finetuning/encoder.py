@@ -13,9 +13,9 @@ from transformers import AutoModel
 
 from modeling_condenser.encoding import opening
 from modeling_condenser.encoding.opening import OpenedEncoder
+from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.hub.quiet_loading import quiet_loading
-from modeling_condenser.repository.contract import Pooling
 
 # What a plain encoder's repository and its contract can describe.
 _SUPPORTED_MODULES = ([Transformer, PoolingModule], [Transformer, PoolingModule, Normalize])

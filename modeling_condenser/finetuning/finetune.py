@@ -12,9 +12,9 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainerState, set_seed
 
-from modeling_condenser.publishing.export import write_repository
-from modeling_condenser.repository.provenance import FINETUNING, read_provenance, read_stage
-from modeling_condenser.repository.training_log import thin_log
+from modeling_condenser.hub.export import write_repository
+from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
+from modeling_condenser.hub.training_log import thin_log
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from modeling_condenser.repository.contract import Pooling, Similarity
+from modeling_condenser.hub.contract import Pooling, Similarity
 
 Format = Literal[
     "pairs", "triples", "negatives", "graded_pairs", "scored", "id_triples", "dpr", "stsb"

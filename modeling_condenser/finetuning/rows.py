@@ -18,7 +18,7 @@ from datasets import load_dataset
 
 from modeling_condenser.collection.passages import file_states
 from modeling_condenser.collection.text_files import open_text, plain_name, read_lines
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 from .recipe import FinetuningRecipe
 

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
+from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.trainer import WholeTrainer
-from modeling_condenser.repository.contract import EncodingContract
 
 from .recipe import FinetuningRecipe
 from .training_data import LABEL

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from modeling_condenser.runs.checkpoints import is_complete, last_whole_checkpoint
 from modeling_condenser.runs.run_folder import whole_folder
 
-from .errors import HubError, hub_errors
-
-RepositoryType = Literal["model", "dataset", "space"]
 LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 
 
@@ -32,7 +35,7 @@ class HubName(NamedTuple):
 def fetch(
     name: str,
     *,
-    repo_type: RepositoryType = "model",
+    repo_type: Literal["model", "dataset", "space"] = "model",
     only: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
 ) -> Path:
@@ -41,15 +44,15 @@ def fetch(
     Args:
         name: `owner/name` or `owner/name@revision`.
         repo_type: kind of repository.
-        only: patterns of the files to fetch; all by default.
-        without: patterns of files to leave out.
+        only, without: patterns of the files to fetch, all by default, and of those to leave out.
 
     Raises:
-        NotOnHubError: it does not exist on the Hub, or may not be read.
-        HubError: the Hub failed, or cannot be reached and the files are not in the cache.
+        FileNotFoundError: it does not exist on the Hub, or may not be read; or the Hub cannot be
+            reached and the files are not in the cache.
+        OSError: the Hub failed.
     """
     repository, revision = HubName.parse(name)
-    with hub_errors(f"fetch {name}"):
+    try:
         folder = snapshot_download(
             repository,
             repo_type=repo_type,
@@ -57,6 +60,13 @@ def fetch(
             allow_patterns=None if only is None else list(only),
             ignore_patterns=None if without is None else list(without),
         )
+    except (
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+        LocalEntryNotFoundError,
+        HFValidationError,
+    ) as error:
+        raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None
     return Path(folder)
 
 
@@ -65,23 +75,19 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
 
     Args:
         name: `owner/name` or `owner/name@revision`, pushed with `hub_strategy="checkpoint"`.
-        run_folder: of the local run.
-
-    Returns:
-        `run_folder/checkpoint-N`, or a later local checkpoint.
+        run_folder: of the local run; a later checkpoint in it is returned instead.
 
     Raises:
-        HubError: the repository does not exist, or holds no complete checkpoint.
+        FileNotFoundError: the repository does not exist, or holds no complete checkpoint.
     """
     fetched = fetch(name, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
     if not is_complete(fetched):
-        raise HubError(
+        raise FileNotFoundError(
             f"{name} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
             f'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
             "(owner/name@COMMIT)."
         )
-    step = _step(fetched)
-    local = last_whole_checkpoint(run_folder)
+    step, local = _step(fetched), last_whole_checkpoint(run_folder)
     if local is not None and _step(local) >= step:
         return local
     checkpoint = run_folder / f"checkpoint-{step}"
@@ -91,7 +97,4 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
 
 
 def _step(checkpoint: Path) -> int:
-    from transformers.trainer import TRAINER_STATE_NAME  # BM25 imports this module, not torch
-
-    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    return int(state["global_step"])
+    return int(json.loads((checkpoint / "trainer_state.json").read_text("utf-8"))["global_step"])

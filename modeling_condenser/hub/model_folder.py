@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .errors import NotOnHubError
 from .fetching import fetch
 
 CONFIG_FILE = "config.json"
@@ -14,7 +13,6 @@ STARTER = "starter"
 STARTER_TITLE = "starter of condenser"
 STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 
-_STARTER_FILES = (CONFIG_FILE, "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _NEEDED_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*", "coreml/*", "gguf/*", "*checkpoint*/*", "evaluation/*"]
 _OLD_WEIGHTS = "pytorch_model*.bin"
@@ -25,15 +23,14 @@ def resolve_encoder_name(name: str | Path) -> str:
     """The folder of the bundled encoder for "starter"; any other name unchanged.
 
     Raises:
-        FileNotFoundError: files of the bundled encoder are missing.
+        FileNotFoundError: the bundled encoder is not installed.
     """
     if name != STARTER:
         return str(name)
-    missing = [file for file in _STARTER_FILES if not (STARTER_FOLDER / file).is_file()]
-    if missing:
+    if not (STARTER_FOLDER / CONFIG_FILE).is_file():
         raise FileNotFoundError(
-            f"The bundled encoder {STARTER!r} lacks {', '.join(missing)}: install condenser again. "
-            f"A folder of your own is named ./{STARTER}."
+            f"The bundled encoder {STARTER!r} is not installed: install condenser again. A folder "
+            f"of your own is named ./{STARTER}."
         )
     return str(STARTER_FOLDER)
 
@@ -64,28 +61,24 @@ def find_model_folder(model: str | Path) -> Path:
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         return Path(name)
-    missing = (
-        f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, such "
-        "as owner/name."
-    )
     is_path = Path(name).exists() or Path(name).is_absolute() or name.startswith(".")
-    if is_path or name.partition("@")[0].count("/") > 1:
-        raise FileNotFoundError(missing)
-    try:
-        folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
-        old_weights = _lacking_weights(folder)
-        return fetch(name, only=old_weights) if old_weights else folder
-    except (NotOnHubError, ValueError) as error:
-        raise FileNotFoundError(f"{missing} {error}") from None
-
-
-def _lacking_weights(folder: Path) -> list[str]:
-    """Patterns of pickled weights, for modules that have no safetensors."""
-    return [
-        f"{path}/{_OLD_WEIGHTS}" if path else _OLD_WEIGHTS
-        for path, kind in module_paths(folder).items()
-        if kind not in _WITHOUT_WEIGHTS and not any((folder / path).glob("*.safetensors"))
-    ]
+    reason = ""
+    if not is_path and name.partition("@")[0].count("/") <= 1:
+        try:
+            folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
+            # Pickled weights, for modules that have no others.
+            pickled = [
+                f"{path}/{_OLD_WEIGHTS}".lstrip("/")
+                for path, kind in module_paths(folder).items()
+                if kind not in _WITHOUT_WEIGHTS and not any((folder / path).glob("*.safetensors"))
+            ]
+            return fetch(name, only=pickled) if pickled else folder
+        except FileNotFoundError as error:
+            reason = f" {error}"
+    raise FileNotFoundError(
+        f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, such "
+        f"as owner/name.{reason}"
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:

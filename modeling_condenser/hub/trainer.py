@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
+from huggingface_hub import CommitInfo, HfApi
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
@@ -26,8 +26,8 @@ from modeling_condenser.runs.checkpoints import (
 )
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .commits import STALE_WEIGHTS, Committed, Target, commit_folder
 from .fetching import LAST_CHECKPOINT, fetch_checkpoint
+from .push import STALE_WEIGHTS, commit_folder
 
 logger = logging.getLogger(__name__)
 
@@ -50,28 +50,27 @@ class WholeTrainer(Trainer):
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
 
-        Args:
-            folder: to fill.
-            checkpoint: that was just saved and holds the model; None to save it from memory.
+        A checkpoint was just saved and holds the model; None means to save it from memory.
         """
         raise NotImplementedError
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: `write_repository` writes the card."""
+
     def find_resume(self, asked: str | bool | None) -> str | None:
-        """The checkpoint to resume from.
+        """The checkpoint to resume from, if any.
 
         Args:
             asked: a checkpoint folder; a repository of the Hub that holds one; None or True for
-                the last complete one of `output_dir`, if any; False to start again.
+                the last complete one of `output_dir`; False to start again.
         """
-        if asked is False:
-            return None
         run_folder = Path(str(self.args.output_dir))
         if isinstance(asked, str):
             if Path(asked).is_dir():
                 return asked
             with self.args.main_process_first():
                 return str(fetch_checkpoint(asked, run_folder))
-        last = last_whole_checkpoint(run_folder)
+        last = None if asked is False else last_whole_checkpoint(run_folder)
         return str(last) if last else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -104,9 +103,6 @@ class WholeTrainer(Trainer):
             best = self.state.best_model_checkpoint
             drop_old_checkpoints(folder.parent, keep=self._keep, best=best)
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: `write_repository` writes the card."""
-
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""
         strategy = HubStrategy(self.args.hub_strategy)
@@ -115,15 +111,14 @@ class WholeTrainer(Trainer):
             return
         staging = self._new_staging()
         self.write_repository(staging, checkpoint)
-        stale = list(STALE_WEIGHTS)
+        stale: tuple[str, ...] = STALE_WEIGHTS
         if strategy == HubStrategy.CHECKPOINT:
             _add_training_state(checkpoint, staging / LAST_CHECKPOINT)
-            stale.append(f"{LAST_CHECKPOINT}/*")
+            stale += (f"{LAST_CHECKPOINT}/*",)
         elif strategy == HubStrategy.ALL_CHECKPOINTS:
             _add_training_state(checkpoint, staging / checkpoint.name)
         message = f"Training in progress, step {self.state.global_step}"
-        target = Target(str(self.hub_model_id), self.args.hub_revision, token=self.args.hub_token)
-        self._upload(staging, target, message, stale).add_done_callback(_warn_of_failure)
+        self._upload(staging, message, stale=stale).add_done_callback(_warn_of_failure)
 
     def push_to_hub(  # type: ignore[override]
         self,
@@ -133,7 +128,7 @@ class WholeTrainer(Trainer):
         revision: str | None = None,
         private: bool | None = None,
         **kwargs: Any,
-    ) -> Committed | Future | None:
+    ) -> CommitInfo | Future | None:
         """Push the model as it is, as a whole repository.
 
         The arguments are the library's; those for its own card are not used.
@@ -142,7 +137,7 @@ class WholeTrainer(Trainer):
             The commit (a future of it if not blocking); None in all processes but the first.
 
         Raises:
-            HubError: the Hub failed or refused.
+            OSError: the Hub failed or refused.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
@@ -151,13 +146,9 @@ class WholeTrainer(Trainer):
         self.write_repository(staging, None)
         if not self.is_world_process_zero():
             return None
-        target = Target(
-            str(self.hub_model_id),
-            revision=revision or self.args.hub_revision,
-            private=private,
-            token=token or self.args.hub_token,
-        )
-        upload = self._upload(staging, target, commit_message or "End of training")
+        given = {"token": token, "revision": revision, "private": private}
+        stated = {name: value for name, value in given.items() if value is not None}
+        upload = self._upload(staging, commit_message or "End of training", **stated)
         return upload.result() if blocking else upload
 
     def _new_staging(self) -> Path:
@@ -167,16 +158,14 @@ class WholeTrainer(Trainer):
             staging.mkdir(parents=True)
         return staging
 
-    def _upload(
-        self, staging: Path, target: Target, message: str, stale: list[str] | None = None
-    ) -> Future:
+    def _upload(self, staging: Path, message: str, **options: Any) -> Future:
         """Commit a folder in the background, and remove it afterwards."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        options = {"revision": self.args.hub_revision, "token": self.args.hub_token, **options}
 
-        def upload() -> Committed:
+        def upload() -> CommitInfo:
             try:
-                patterns = STALE_WEIGHTS if stale is None else stale
-                return commit_folder(staging, target, message=message, stale=patterns)
+                return commit_folder(staging, str(self.hub_model_id), message=message, **options)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
@@ -211,13 +200,14 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
 
 def _warn_of_failure(upload: Future) -> None:
     if error := upload.exception():
-        logger.warning("%s The training continues.", error)
+        logger.warning("The push failed, and the training continues: %s", error)
 
 
 def _add_training_state(checkpoint: Path, folder: Path) -> None:
     """Put a complete checkpoint into a folder, without the pickle of the arguments."""
-    for file in checkpoint.rglob("*"):
-        if file.is_file() and file.name != TRAINING_ARGS_NAME:
-            target = folder / file.relative_to(checkpoint)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(file, target)
+    shutil.copytree(
+        checkpoint,
+        folder,
+        ignore=shutil.ignore_patterns(TRAINING_ARGS_NAME),
+        copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
+    )

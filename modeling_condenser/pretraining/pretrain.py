@@ -15,10 +15,10 @@ from transformers import (
     set_seed,
 )
 
+from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import resolve_encoder_name
+from modeling_condenser.hub.provenance import Stage, read_pretraining, write_provenance
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.repository.card import write_card
-from modeling_condenser.repository.provenance import Stage, read_pretraining, write_provenance
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,

@@ -13,17 +13,16 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
 
-from modeling_condenser.hub.trainer import WholeTrainer
-from modeling_condenser.repository.card import write_card
-from modeling_condenser.repository.provenance import (
+from modeling_condenser.hub.card import write_card
+from modeling_condenser.hub.provenance import (
     PRETRAINING,
     Stage,
     publishable,
     read_pretraining,
     write_provenance,
 )
-from modeling_condenser.repository.readiness import readiness_entries
-from modeling_condenser.repository.training_log import thin_log
+from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.hub.training_log import readiness_entries, thin_log
 from modeling_condenser.runs.checkpoints import is_training_state
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy

@@ -25,6 +25,7 @@ from modeling_condenser.modeling_condenser import (
     refuse_incomplete,
     take_lm_head,
 )
+from modeling_condenser.positions import n_positions
 
 logger = logging.get_logger(__name__)
 
@@ -141,18 +142,6 @@ def _change(config: Any, changes: dict[str, Any]) -> None:
                 "hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in ModernBERT)."
             )
         setattr(config, name, value)
-
-
-def n_positions(encoder: nn.Module) -> int | None:
-    """The longest sequence that an encoder takes; None where there is no limit."""
-    for module in encoder.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding):
-            # RoBERTa and its kin count from behind the padding token's position.
-            padding = getattr(module, "padding_idx", None)
-            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    longest: Any = getattr(encoder.config, "max_position_embeddings", None)
-    return longest if isinstance(longest, int) and longest > 0 else None
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:

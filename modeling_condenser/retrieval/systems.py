@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from datasets import Dataset
 
 from modeling_condenser.encoding.fingerprints import Dtype, fingerprint_files
-from modeling_condenser.repository.contract import Pooling, Similarity
+from modeling_condenser.hub.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .approximate import build_approximate

@@ -9,8 +9,8 @@ from typing import Any
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
-from modeling_condenser.repository.markdown import p_in_words, table
-from modeling_condenser.repository.training_log import spread
+from modeling_condenser.hub.markdown import p_in_words, table
+from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json

@@ -30,17 +30,17 @@ from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
 from modeling_condenser.finetuning.finetune import FinetuningRecipe, finetune
+from modeling_condenser.hub.card import PLACEHOLDER
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.curves import draw_curves, draw_entropies
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,
     CondenserTrainingArguments,
     PretrainingRecipe,
 )
 from modeling_condenser.pretraining.pretrain import READINESS
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.card import PLACEHOLDER
-from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.curves import draw_curves, draw_entropies
-from modeling_condenser.repository.readiness import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.runs import read_run

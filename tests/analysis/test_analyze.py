@@ -10,8 +10,8 @@ from transformers import AutoModel, set_seed
 from hub_scripts.main import main
 from modeling_condenser.analysis.analyze import analyze, entropy_table, measures_table
 from modeling_condenser.analysis.models import Subject, find_models, models_of_run
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
-from modeling_condenser.publishing.export import export_encoder
 
 SMALL = ["--texts", "5", "--max_length", "32", "--queries", "6", "--passages", "20"]
 

@@ -22,8 +22,8 @@ from modeling_condenser.analysis.models import Subject
 from modeling_condenser.analysis.readiness import measure_readiness
 from modeling_condenser.analysis.sample import Measuring, Sample
 from modeling_condenser.evaluation.system_results import evaluate_system
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import pretrain
-from modeling_condenser.publishing.export import export_encoder
 
 READINESS = {"every": 2, "texts": 6, "max_length": 32, "queries": 10, "passages": 30}
 

@@ -26,10 +26,10 @@ from modeling_condenser import (
     masked_lm_from_encoder,
 )
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.publishing.export import export_encoder
+from modeling_condenser.hub.export import export_encoder
 from tests.backbones.encoders import BACKBONES, VOCABULARY, Backbone
 from tests.backbones.two_encoders import LM_HEADS
-from tests.publishing.making import plain_vectors
+from tests.hub.making import plain_vectors
 
 SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
 

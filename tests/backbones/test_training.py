@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
+from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.collator import CondenserDataCollator
-from modeling_condenser.pretraining.warm_start import check_fit, n_positions
+from modeling_condenser.pretraining.warm_start import check_fit
 from tests.backbones.encoders import BACKBONES, POSITIONS, Backbone
 from tests.pretraining.contrasting import assert_same_gradients, build_trainer, naive_step, step
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 DIMENSION = 16
 

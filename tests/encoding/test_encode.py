@@ -18,7 +18,7 @@ from modeling_condenser.encoding import encode
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 from tests.encoding.hashing import HashRetriever, hash_vectors, make_passages
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

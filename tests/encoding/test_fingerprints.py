@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_retriever
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 
 CONTRACT = EncodingContract(16, 32)
 

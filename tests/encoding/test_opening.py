@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.warm_start import n_positions
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
 from tests.encoding.encoders import save_modules, save_pooled
 
 

@@ -15,7 +15,7 @@ from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.encoders import MIXED, SEGMENTED, save_modules, save_pooled, with_template
-from tests.publishing.making import plain_vectors
+from tests.hub.making import plain_vectors
 
 PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
 NARROW = ("BERT", "CamemBERT", "DistilBERT", "ELECTRA", "RoBERTa", "XLM-RoBERTa")

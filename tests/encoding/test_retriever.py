@@ -17,8 +17,8 @@ from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 from tests.encoding.encoders import (
     LONG,
     MIXED,
@@ -28,7 +28,7 @@ from tests.encoding.encoders import (
     save_pooled,
     with_template,
 )
-from tests.publishing.making import plain_vectors
+from tests.hub.making import plain_vectors
 
 TEXTS = ["Why?", LONG * 3]
 TITLES = ["", "Museums of Leeds"]

@@ -17,8 +17,8 @@ from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.system_results import SystemResult
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.results import read_results
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.results import read_results
 from modeling_condenser.retrieval.dense import SearchSettings
 
 COLLECTION = Collection(

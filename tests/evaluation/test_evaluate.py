@@ -12,10 +12,10 @@ from scipy import stats
 from hub_scripts.main import main
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.retrieval.runs import read_run, write_run
-from tests.publishing.making import plain_vectors
+from tests.hub.making import plain_vectors
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from modeling_condenser.evaluation.system_results import (
     evaluate_system,
     measure_run,
 )
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import read_run
-from tests.publishing.making import plain_vectors
+from tests.hub.making import plain_vectors
 
 CONTRACT = EncodingContract(8, 24, title_separator=" : ")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.contract import EncodingContract
-from tests.publishing.making import make_run
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
+from tests.hub.making import make_run
 
 
 @pytest.fixture(scope="session")

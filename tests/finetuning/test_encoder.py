@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import AutoModel
 
 from modeling_condenser.finetuning.encoder import open_encoder
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 DOT = {"similarity": "dot"}
 

@@ -15,9 +15,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.repository.contract import EncodingContract
-from modeling_condenser.repository.provenance import read_provenance
-from tests.publishing.making import plain_vectors
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.provenance import read_provenance
+from tests.hub.making import plain_vectors
 
 Write = Callable[..., Path]
 SHORT = {"max_steps": 2, "per_device_train_batch_size": 4, "use_cpu": True, "disable_tqdm": True}

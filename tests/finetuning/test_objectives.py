@@ -15,7 +15,7 @@ from torch import nn
 from modeling_condenser.finetuning.objectives import euclidean_distance, make_loss
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.trainer import LengthCollator
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
 DATA = {

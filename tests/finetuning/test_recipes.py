@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainingArguments
 
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.runs.recipe import read_recipe
 
 

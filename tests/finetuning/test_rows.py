@@ -14,7 +14,7 @@ from datasets import Dataset
 from modeling_condenser.finetuning import rows as module
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.rows import example_maker, make_examples, open_rows
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, query_prompt="q: ", passage_prompt="p: ", title_separator=" | ")
 OBJECTIVES = {"graded_pairs": "mse_cosine", "stsb": "mse_cosine", "scored": "kl"}

@@ -25,7 +25,7 @@ from modeling_condenser.finetuning.trainer import (
     RetrieverTrainer,
     choose_batch_sampler,
 )
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 LONG = "the river is near the old market and the engine is near the old museum " * 4
 

@@ -16,7 +16,7 @@ from modeling_condenser.finetuning.training_data import (
     load_training_data,
     take_subset,
 )
-from modeling_condenser.repository.contract import EncodingContract
+from modeling_condenser.hub.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
 Write = Callable[..., Path]

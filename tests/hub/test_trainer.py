@@ -3,19 +3,16 @@
 import json
 
 import pytest
-from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
-from modeling_condenser import CondenserDataCollator, condenser_from_encoder
+from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.errors import HubError
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.fetching import fetch_checkpoint
-from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.hub.push import card_problems
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-from modeling_condenser.publishing.export import export_encoder
-from modeling_condenser.repository.checks import card_problems
-from tests.hub.elsewhere import elsewhere
+from tests.hub.making import run_isolated
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +98,9 @@ for revision in {revisions}:
     sums.append(model(batch["input_ids"]).head_logits.double().sum().item())
 print(json.dumps(sums))
 """
-    sums = json.loads(elsewhere(loopback_hub, script, tmp_path / "elsewhere").splitlines()[-1])
+    scratch = tmp_path / "elsewhere"
+    printed = run_isolated(script, scratch=scratch, **loopback_hub.environment(scratch))
+    sums = json.loads(printed.splitlines()[-1])
     assert len(set(sums)) == 3  # three states of the training
     last = loopback_hub.repo(NAME).files()["model.safetensors"]
     assert last == (folder / "model.safetensors").read_bytes()
@@ -120,43 +119,35 @@ def test_training_goes_on_from_the_hub_on_another_machine(loopback_hub, settings
     other = settings("second", resume_from_checkpoint=NAME)
     pretrain(other)
     state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
-    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]
+    steps = [entry["step"] for entry in state["log_history"] if "loss" in entry]
+    assert steps == [1, 2, 3, 4, 5, 6]
     pretrain(settings("whole"))
     weights = [load_file(tmp_path / n / "model" / "model.safetensors") for n in ("second", "whole")]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[1])
 
 
-def test_a_later_checkpoint_of_this_machine_is_not_given_up(loopback_hub, settings, tmp_path):
+def test_a_later_local_checkpoint_is_preferred(loopback_hub, settings, tmp_path):
     train_until_4(settings("first", **PUSHING, hub_strategy="checkpoint"))
-    checkpoint = fetch_checkpoint(NAME, tmp_path / "first")
-    assert checkpoint == tmp_path / "first" / "checkpoint-4"
+    local = tmp_path / "first" / "checkpoint-4"
     fetched = fetch_checkpoint(NAME, tmp_path / "new")
     assert fetched == tmp_path / "new" / "checkpoint-4"
-    assert (fetched / "model.safetensors").read_bytes() == (
-        checkpoint / "model.safetensors"
-    ).read_bytes()
-    (checkpoint.with_name("checkpoint-9")).mkdir()  # torn, and so nothing to go on from
-    assert fetch_checkpoint(NAME, tmp_path / "first") == checkpoint
+    weights = "model.safetensors"
+    assert (fetched / weights).read_bytes() == (local / weights).read_bytes()
+    local.with_name("checkpoint-9").mkdir()  # incomplete
+    assert fetch_checkpoint(NAME, tmp_path / "first") == local
 
 
 def test_a_repository_without_a_checkpoint_is_refused(loopback_hub, settings):
     pretrain(settings(**PUSHING, hub_strategy="end"))
     assert [commit.title for commit in pushed(loopback_hub)] == ["End of training"]
-    with pytest.raises(HubError, match="owner/run has no complete last-checkpoint/"):
+    with pytest.raises(FileNotFoundError, match="owner/run has no complete last-checkpoint/"):
         pretrain(settings("second", resume_from_checkpoint=NAME))
 
 
 def test_a_push_that_fails_does_not_end_the_training(loopback_hub, settings, caplog):
     loopback_hub.fail_next("POST", "/commit/", status=400)
     pretrain(settings(**PUSHING, hub_strategy="every_save"))
-    assert "Cannot push to owner/run" in caplog.text and "The training continues" in caplog.text
+    assert "Cannot push to owner/run" in caplog.text and "the training continues" in caplog.text
     titles = [commit.title for commit in pushed(loopback_hub)]
     assert titles[:2] == [f"Training in progress, step {step}" for step in (4, 6)]
 
@@ -190,7 +181,8 @@ from sentence_transformers import SentenceTransformer
 print([SentenceTransformer("{NAME}", revision=r).encode(["a"]).shape
        for r in {[c.sha for c in commits]}])
 """
-    printed = elsewhere(loopback_hub, script, tmp_path / "elsewhere")
+    scratch = tmp_path / "elsewhere"
+    printed = run_isolated(script, scratch=scratch, **loopback_hub.environment(scratch))
     assert printed.count("(1, 32)") == len(commits)
     missing = [p for p in card_problems(folder) if "licen" not in p and "OWNER/NAME" not in p]
     assert missing == []
@@ -199,38 +191,25 @@ print([SentenceTransformer("{NAME}", revision=r).encode(["a"]).shape
 def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     loopback_hub, bert_folder, texts, tmp_path
 ):
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    documents = Dataset.from_dict({"text": list(texts)[:40]})
-    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
     trainer = CondenserTrainer(
-        model=condenser_from_encoder(str(bert_folder)),
-        args=TrainingArguments(
+        condenser_from_encoder(str(bert_folder)),
+        CondenserTrainingArguments(
             str(tmp_path / "run"),
+            max_length=32,
             max_steps=2,
             logging_steps=1,
             learning_rate=3e-4,
-            remove_unused_columns=False,
-            report_to="none",
             disable_tqdm=True,
             use_cpu=True,
-            push_to_hub=True,
-            hub_model_id=NAME,
-            hub_strategy="end",
+            **{**PUSHING, "hub_strategy": "end"},
         ),
-        data_collator=CondenserDataCollator(tokenizer, max_length=32),
-        train_dataset=KeyedBlocks(blocks, seed=0),
-        processing_class=tokenizer,
+        train_dataset=[{"text": text} for text in texts[:40]],
     )
     trainer.train()
-    done = trainer.push_to_hub("As trained", blocking=True)
-    (stage,) = json.loads(loopback_hub.repo(NAME).files()["provenance.json"])
+    done = trainer.push_to_hub("As trained")
+    assert [(c.title, c.sha) for c in pushed(loopback_hub)] == [("As trained", done.oid)]
+    files = loopback_hub.repo(NAME).files()
+    (stage,) = json.loads(files["provenance.json"])
     assert stage["recipe"]["learning_rate"] == 3e-4 and stage["run"]["steps"] == 2
-    assert [c.title for c in pushed(loopback_hub)] == ["As trained"]
-    assert pushed(loopback_hub)[0].sha == done.sha
-    files = {
-        name: content
-        for name, content in loopback_hub.repo(NAME).files().items()
-        if name != "model.safetensors"
-    }
-    assert not [name for name, text in files.items() if str(tmp_path).encode() in text]
+    assert not [name for name, data in files.items() if str(tmp_path).encode() in data]
     assert not [name for name in files if name.endswith(".bin")]

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModel, AutoModelForMaskedLM, TrainingArguments
 
 from modeling_condenser import CondenserForMaskedLM, ContrastiveTrainer
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.contrastive_trainer import contrast
 from modeling_condenser.pretraining.pretrain import pretrain
-from modeling_condenser.publishing.export import export_encoder
 from modeling_condenser.runs.run_folder import read_log
 from tests.pretraining.contrasting import (
     assert_same_gradients,

@@ -27,10 +27,10 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
+from modeling_condenser.hub.curves import draw_curves
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
-from modeling_condenser.repository.curves import draw_curves
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS

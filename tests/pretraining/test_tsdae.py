@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from modeling_condenser import CondenserDataCollator, CondenserForMaskedLM, masked_lm_from_encoder
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.pretraining.data import KeyedBlocks
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.tsdae import DenoisingCollator, add_decoder
-from modeling_condenser.publishing.export import export_encoder
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import column
 

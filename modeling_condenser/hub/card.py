@@ -1,0 +1,225 @@
+"""Write and read model cards.
+
+A card is rendered from `card.md.jinja` and the files of the repository, and from nothing else. Text
+that a person adds outside of the generated block is kept when the card is written again.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import validate_repo_id
+from jinja2 import Template
+
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.whole_files import whole_file
+
+from . import markdown, training_log
+from .citations import cite
+from .contract import CONTRACT_FILE, EncodingContract
+from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
+from .model_folder import read_config
+from .provenance import FINETUNING, Stage, hub_name, label_stages, read_provenance
+from .results import DIGITS, EvaluationResult, read_results
+from .training_log import (
+    ENTROPY_FILE,
+    EVEN_ENTROPY,
+    READINESS_FILE,
+    first_and_last,
+    layer_entropies,
+)
+
+CARD_FILE = "README.md"
+CURVES_FILE = "training_curves.png"
+PLACEHOLDER = "OWNER/NAME"
+"""Stands in the card's examples until the repository has a name."""
+
+_TEMPLATE = Path(__file__).with_name("card.md.jinja")
+# Earlier versions wrote one such block for each section.
+_GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
+
+
+def write_card(
+    folder: Path, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write a repository's README.md and the pictures that it shows.
+
+    Text outside of the generated block is kept below it. License, language and other metadata of
+    an earlier card are kept; tags and data sets are added to; base model and results are replaced.
+
+    Args:
+        folder: with an encoding contract, or a Condenser checkpoint.
+        name: `owner/name` on the Hub for the examples; `OWNER/NAME` by default.
+        metadata: entries to set, such as {"license": "apache-2.0"}.
+
+    Raises:
+        ValueError: the folder holds no model of this package, its card's metadata cannot be read,
+            or the name is not valid on the Hub.
+    """
+    validate_repo_id(name or PLACEHOLDER)
+    config = read_config(folder)
+    contract = EncodingContract.load(folder) if (folder / CONTRACT_FILE).is_file() else None
+    if contract is None and config.get("model_type") != "condenser":
+        raise ValueError(
+            f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: "
+            "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
+        )
+    stages, results = read_provenance(folder), read_results(folder)
+    title = name.rpartition("/")[2] if name else _title(folder)
+    existing, text = read_card(folder / CARD_FILE)
+    made = _make_metadata(stages, results, title, is_checkpoint=contract is None)
+    merged = {**_merge_metadata(existing, made), **(metadata or {})}
+    pictures = _draw_pictures(stages)
+    encoder = config if contract else config.get("encoder_config") or {}
+    card = ModelCard.from_template(
+        ModelCardData(**merged),
+        template_path=str(_TEMPLATE),
+        md=markdown,
+        quoted=lambda text: json.dumps(text, ensure_ascii=False),
+        title=title,
+        repository=name,
+        config=config,
+        encoder=encoder,
+        contract=contract,
+        dimension=encoder.get("hidden_size", encoder.get("dim", "")),
+        has_head="CondenserForMaskedLM" not in (config.get("architectures") or ()),
+        has_script=(folder / "evaluate_retrieval.py").is_file(),
+        code_files=sorted(file.name for file in folder.glob("*.py")),
+        objectives=[stage.run.get("objective") for stage in stages],
+        is_finetuned=_is_finetuned(stages),
+        results=results,
+        readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
+        pictures=pictures,
+        log=training_log,
+        training=training_section(stages),
+        citations=cite(stages),
+        license=", ".join(map(str, markdown.as_list(merged.get("license")))),
+        license_name=merged.get("license_name"),
+        own_text=re.sub(r"\n{3,}", "\n\n", _GENERATED.sub("", text)).strip(),
+    )
+    files = {**pictures, CARD_FILE: str(card).rstrip().encode() + b"\n"}
+    for file_name, content in files.items():
+        with whole_file(folder / file_name) as file:
+            file.write(content)
+
+
+def training_section(stages: Sequence[Stage]) -> str:
+    """How a model was trained, stage by stage, as Markdown."""
+    template = Template(_TEMPLATE.with_name("training.md.jinja").read_text(encoding="utf-8"))
+    return template.render(
+        md=markdown,
+        hub_name=hub_name,
+        yaml=lambda content: yaml.safe_dump(dict(content), allow_unicode=True).strip(),
+        stages=label_stages(stages),
+        has_curves=any(has_curves(stage.log) for stage in stages),
+        curves_file=CURVES_FILE,
+    )
+
+
+def read_card(file: Path) -> tuple[dict[str, Any], str]:
+    """A card's metadata and text; both empty if there is no card.
+
+    Raises:
+        ValueError: huggingface_hub cannot read the metadata.
+    """
+    if not file.is_file():
+        return {}, ""
+    try:
+        card = ModelCard(file.read_text(encoding="utf-8-sig"))
+    except Exception as error:  # YAML errors, and whatever else the metadata class raises
+        raise ValueError(f"The metadata at the top of {file} cannot be read: {error}.") from error
+    return card.data.to_dict(), card.text
+
+
+def _make_metadata(
+    stages: Sequence[Stage],
+    results: Sequence[EvaluationResult],
+    model_name: str,
+    *,
+    is_checkpoint: bool,
+) -> dict[str, Any]:
+    """The metadata that follow from stages and results."""
+    tags = ["condenser", "dense-retrieval"]
+    if is_checkpoint:
+        library, task = "transformers", "fill-mask"
+    else:
+        tags += ["sentence-transformers", "feature-extraction"]
+        library = "sentence-transformers"
+        task = "sentence-similarity" if _is_finetuned(stages) else "feature-extraction"
+    encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
+    sources = [
+        hub_name(part.get("path") if isinstance(part, Mapping) else part)
+        for stage in stages
+        for key in ("corpus", "collection", "data")
+        for part in markdown.as_list(stage.recipe.get(key))
+    ]
+    entries = [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Retrieval",
+            dataset_type=result.source or result.collection,
+            dataset_name=result.collection,
+            dataset_split=result.split,
+            dataset_revision=result.revision,
+            metric_type=measure,
+            metric_name=measure,
+            metric_value=round(value, DIGITS),
+            metric_args={"depth": result.depth, **result.search},
+        )
+        for result in results
+        for measure, value in result.values.items()
+    ]
+    return ModelCardData(
+        library_name=library,
+        pipeline_tag=task,
+        tags=tags,
+        base_model=next(filter(None, encoders), None),  # the nearest that is on the Hub
+        datasets=list(dict.fromkeys(filter(None, sources))) or None,
+        model_name=model_name if results else None,
+        eval_results=entries or None,
+    ).to_dict()
+
+
+def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in existing.items() if key != "model-index"}
+    replaced = {key: made[key] for key in ("base_model", "model-index") if key in made}
+    merged = {**made, **kept, **replaced}
+    for key in ("tags", "datasets"):
+        values = [*markdown.as_list(existing.get(key)), *markdown.as_list(made.get(key))]
+        if values:
+            merged[key] = list(dict.fromkeys(values))
+    return merged
+
+
+def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
+    """File name -> picture of training curves, readiness and attention entropy, if recorded."""
+    labelled = label_stages(stages)
+    pictures = {}
+    if logs := {label: s.log for label, s in labelled.items() if has_curves(s.log)}:
+        pictures[CURVES_FILE] = draw_curves(logs)
+    measured = {label: s.readiness for label, s in labelled.items() if s.readiness}
+    if any(len(entries) > 1 for entries in measured.values()):
+        pictures[READINESS_FILE] = draw_readiness(measured)
+    panels = {}
+    for label, entries in measured.items():
+        ends = {end: layer_entropies(entry) for end, entry in first_and_last(entries).items()}
+        if all(ends.values()):
+            panels[label] = ends
+    if panels:
+        even = list(measured.values())[-1][-1].get(EVEN_ENTROPY)
+        pictures[ENTROPY_FILE] = draw_entropies(panels, even=even)
+    return pictures
+
+
+def _is_finetuned(stages: Sequence[Stage]) -> bool:
+    return any(stage.name == FINETUNING for stage in stages)
+
+
+def _title(folder: Path) -> str:
+    """A folder's name, also while it is being written; the run folder's name for its model."""
+    name = folder.resolve().name.removeprefix(".").removesuffix(".partial")
+    return folder.resolve().parent.name if name == MODEL_FOLDER else name

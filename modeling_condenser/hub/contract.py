@@ -1,0 +1,73 @@
+"""The encoding contract: how a text becomes a vector, stored beside the weights.
+
+A different pooling or title separator is the usual reason why a published figure cannot be
+reproduced, so every consumer of an export reads these choices from one file.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.whole_files import write_json
+
+CONTRACT_FILE = "encoding_contract.json"
+
+Pooling = Literal["cls", "mean", "max"]
+Similarity = Literal["dot", "cosine", "euclidean"]
+
+
+@dataclass(frozen=True)
+class EncodingContract:
+    """How a retriever encodes.
+
+    Attributes:
+        query_max_length: longest query in tokens, with special tokens; the rest is cut.
+        passage_max_length: longest passage in tokens, with special tokens; the rest is cut.
+        pooling: how the last hidden state becomes one vector: "cls" is position 0, as in the
+            Condenser papers; "mean" and "max" are over the text's tokens, special ones included.
+        similarity: "cosine" is the inner product of unit vectors, "euclidean" the negative
+            distance.
+        title_separator: stands between a passage's title and its text, where it has a title.
+        query_prompt: put before every query.
+        passage_prompt: put before every passage.
+        token_type_ids: whether segment ids are passed; pre-training passes none.
+    """
+
+    query_max_length: int
+    passage_max_length: int
+    pooling: Pooling = "cls"
+    similarity: Similarity = "dot"
+    title_separator: str = " "
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    token_type_ids: bool = False
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / CONTRACT_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> "EncodingContract":
+        """Read a repository's contract.
+
+        Raises:
+            FileNotFoundError: the folder has none.
+            ValueError: it has an unknown field or value.
+        """
+        file = folder / CONTRACT_FILE
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{folder} has no {CONTRACT_FILE}, so how it encodes is unknown: export the "
+                "encoder with `condenser export`, which writes it."
+            )
+        return fill(json.loads(file.read_text(encoding="utf-8")), cls)[0]
+
+    def query(self, text: str) -> str:
+        """A query as it is encoded."""
+        return f"{self.query_prompt}{text}"
+
+    def passage(self, title: str, text: str) -> str:
+        """A passage as it is encoded."""
+        body = f"{title}{self.title_separator}{text}" if title else text
+        return f"{self.passage_prompt}{body}"

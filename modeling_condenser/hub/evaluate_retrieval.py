@@ -1,0 +1,260 @@
+"""Evaluate this repository's encoder on retrieval collections, and compare with its model card.
+
+    python evaluate_retrieval.py                            every result of the card that is public
+    python evaluate_retrieval.py COLLECTION --split test    one collection
+
+COLLECTION is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv), a Hub data set of that
+layout, or one with the configurations corpus, queries and qrels (or default), as MTEB has them; the
+judgements may also lie in COLLECTION-qrels. How texts become vectors is read from
+encoding_contract.json, and the card's figures from evaluation_results.json.
+
+The status is 1 if a figure is not the card's to 4 decimals, 2 if something cannot be evaluated.
+Exact search. Needs sentence-transformers, datasets, faiss-cpu, ir-measures; runs no remote code.
+"""
+
+import argparse
+import gzip
+import heapq
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import datasets
+import faiss
+import ir_measures
+import numpy as np
+import torch
+from datasets import Dataset, Value
+from huggingface_hub import snapshot_download
+from sentence_transformers import SentenceTransformer
+
+MEASURES, DEPTH = ["MRR@10", "nDCG@10", "R@100"], 100  # where neither user nor card says
+IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir_measures has another name
+MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+COLLECTION_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
+QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
+OTHER_SPLIT = {"dev": "validation", "validation": "dev"}  # data sets have the one for the other
+CHUNK = 8192  # passages that are searched together
+MARGIN = 32  # passages that faiss proposes beyond the depth, among which float64 decides
+Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
+Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage id, best first
+
+
+def find_folder(name: str, files: list[str], **kind: Any) -> Path:
+    """A folder as it is, or these files of a Hub repository."""
+    if Path(name).is_dir():
+        return Path(name)
+    return Path(snapshot_download(name, allow_patterns=files, **kind))
+
+
+class Encoder:
+    """Encodes texts with sentence-transformers, cut and joined as the contract says."""
+
+    def __init__(self, folder: Path, device: str | None = None):
+        self.contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
+        self.model = SentenceTransformer(
+            str(folder),
+            device=device,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+        )
+
+    def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
+        """Vectors of N queries, (N, H) float32."""
+        return self._encode([self.contract["query_prompt"] + text for text in texts], "query")
+
+    def encode_passages(self, titles: Iterable[str | None], texts: Iterable[str]) -> np.ndarray:
+        """Vectors of N passages, (N, H) float32."""
+        separator, prompt = self.contract["title_separator"], self.contract["passage_prompt"]
+        starts = [f"{prompt}{title}{separator}" if title else prompt for title in titles]
+        bodies = [start + text for start, text in zip(starts, texts, strict=True)]
+        return self._encode(bodies, "passage")
+
+    def _encode(self, texts: list[str], kind: str) -> np.ndarray:
+        self.model.max_seq_length = self.contract[f"{kind}_max_length"]
+        return np.asarray(self.model.encode(texts, prompt="", show_progress_bar=False))
+
+
+def read_collection(name: str, split: str) -> tuple[Dataset, dict[str, str], Qrels]:
+    """Passages, and the queries of a split that have a relevant passage, with their judgements."""
+    folder = find_folder(name, COLLECTION_FILES, repo_type="dataset")
+    if corpus := find_file(folder, "corpus.jsonl"):
+        passages = store(corpus)
+        questions = store(find_file(folder, "queries.jsonl") or folder / "queries.jsonl")
+    else:
+        passages = load_table(name, ["corpus"], split)
+        questions = load_table(name, ["queries", "query"], split)
+    qrels: Qrels = {}
+    for query, passage, grade in read_qrels(name, folder, split):
+        qrels.setdefault(str(query), {})[str(passage)] = int(float(grade))
+    qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
+    texts = dict(zip(map(str, questions["_id"]), questions["text"], strict=True))
+    if not qrels or not qrels.keys() <= texts.keys():
+        raise ValueError(f"{len(qrels)} queries have a relevant passage, but not all have a text")
+    return passages, {query: text for query, text in texts.items() if query in qrels}, qrels
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """A file of a folder, as it is or with .gz behind its name."""
+    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    open_any: Any = gzip.open if file.suffix == ".gz" else open
+    with open_any(file, "rt", encoding="utf-8-sig", newline="\n") as lines:
+        yield from (line.rstrip("\r\n") for line in lines if line.strip())
+
+
+def read_rows(file: Path, state: str) -> Iterator[dict[str, str]]:
+    """Passages or queries; parsed here, since readers of tables take some ids for dates."""
+    for record in map(json.loads, read_lines(file)):
+        title = record.get("title") or ""
+        yield {"_id": str(record["_id"]), "title": title, "text": record["text"]}
+
+
+def store(file: Path) -> Dataset:
+    """The rows of a file, memory-mapped; stored anew if its size or time changes."""
+    columns = datasets.Features({name: Value("string") for name in ("_id", "title", "text")})
+    given = {"file": file, "state": f"{file.stat().st_size} {file.stat().st_mtime_ns}"}
+    return Dataset.from_generator(read_rows, features=columns, gen_kwargs=given)
+
+
+def load_table(source: str, configs: list[str], split: str) -> Dataset:
+    """A split of the first configuration that there is, or its only split."""
+    known = datasets.get_dataset_config_names(source)
+    config = next((config for config in configs if config in known), configs[0])
+    splits = datasets.get_dataset_split_names(source, config)
+    chosen = [name for name in (split, OTHER_SPLIT.get(split)) if name in splits]
+    if not chosen and ("qrels" in configs or len(splits) > 1):
+        raise ValueError(f"{config} has no split {split!r}, but {', '.join(splits)}")
+    table = datasets.load_dataset(source, config, split=(chosen or splits)[0])
+    if "id" in table.column_names and "_id" not in table.column_names:
+        table = table.rename_column("id", "_id")
+    return table
+
+
+def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
+    """Query id, passage id and grade of each judgement, of the data set or the one beside it."""
+    is_table = find_file(folder, "corpus.jsonl") is None
+    if is_table and {"qrels", "default"} & {*datasets.get_dataset_config_names(name)}:
+        table = load_table(name, ["default", "qrels"], split)
+        return ([row[column] for column in QRELS_COLUMNS] for row in table)
+    held = folder / "qrels"
+    if not held.is_dir():
+        held = find_folder(f"{name.rstrip('/')}-qrels", ["*.tsv*"], repo_type="dataset")
+    for chosen in (split, OTHER_SPLIT.get(split)):
+        if file := find_file(held, f"{chosen}.tsv"):
+            rows = (line.split("\t") for line in read_lines(file))
+            return (row for row in rows if row != QRELS_COLUMNS)
+    there = ", ".join(sorted(file.name for file in held.glob("*"))) or "nothing"
+    raise ValueError(f"{held} has no judgements of the split {split!r}, but {there}")
+
+
+def search(encoder: Encoder, passages: Dataset, queries: dict[str, str], depth: int) -> Run:
+    """The best `depth` passages of each query, ties by id; one chunk of passages at a time."""
+    query_vectors = encoder.encode_queries(queries.values())  # (Q, H)
+    is_far = encoder.contract["similarity"] == "euclidean"
+    metric = faiss.METRIC_L2 if is_far else faiss.METRIC_INNER_PRODUCT
+    best: Run = {query: [] for query in queries}
+    for first in datasets.utils.tqdm(range(0, len(passages), CHUNK), desc=f"{CHUNK} passages each"):
+        chunk = passages[first : first + CHUNK]
+        titles = chunk.get("title") or [""] * len(chunk["text"])
+        vectors = encoder.encode_passages(titles, chunk["text"])  # (P, H)
+        k = min(depth + MARGIN, len(vectors))
+        _, proposed = faiss.knn(query_vectors, vectors, k, metric=metric)  # (Q, k)
+        for query, vector, rows in zip(queries, query_vectors, proposed, strict=True):
+            near, wide = vectors[rows].astype(np.float64), vector.astype(np.float64)
+            costs = ((near - wide) ** 2).sum(axis=1) if is_far else -(near * wide).sum(axis=1)
+            found = zip(costs.tolist(), [str(chunk["_id"][row]) for row in rows], strict=True)
+            best[query] = heapq.nsmallest(depth, [*best[query], *found])
+    return best
+
+
+def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float]:
+    """Means over all queries. ir_measures sees ranks, since it breaks ties in other ways."""
+    ranks = {q: {p: -float(i) for i, (_, p) in enumerate(found)} for q, found in run.items()}
+    means = {}
+    for name in names:
+        family = re.split(r"[(@]", name)[0]
+        ir_name = IR_NAMES.get(family, family) + name.removeprefix(family)
+        values = ir_measures.iter_calc([ir_measures.parse_measure(ir_name)], qrels, ranks)
+        means[name] = fmean(metric.value for metric in values)
+    return means
+
+
+def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What to evaluate, in the form of the card's results: all public ones, or what is named."""
+    if (name := wanted.collection) is None:
+        return [r for r in results if r["source"] and wanted.split in (None, r["split"])]
+    own = Path(name).resolve().name
+    split = wanted.split or "test"
+    kept = [
+        {**result, "source": name}
+        for result in results
+        if result["split"] == split
+        and wanted.depth in (None, result["depth"])
+        and result["collection"].rpartition("/")[2] == own
+    ]
+    new = {"collection": own, "source": name, "split": split, "values": {}}
+    return kept or [{**new, "depth": wanted.depth or DEPTH}]
+
+
+def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace) -> dict[str, Any]:
+    """Evaluate and print a table; gives the figures, and the names of those that differ."""
+    source, split, depth, known = (card[key] for key in ("source", "split", "depth", "values"))
+    names = wanted.measures or [m for m in known if not m.startswith("Hit@")] or MEASURES
+    passages, queries, qrels = read_collection(source, split)
+    run = search(encoder, passages, queries, depth)
+    if wanted.run:
+        rows = ((q, p, i, -cost) for q in run for i, (cost, p) in enumerate(run[q], start=1))
+        lines = [f"{q} Q0 {p} {i} {score!r} evaluate_retrieval\n" for q, p, i, score in rows]
+        wanted.run.write_text("".join(lines), encoding="utf-8")
+    here = measure_run(qrels, run, names)
+    differing = [m for m in here if m in known and round(here[m], 4) != round(known[m], 4)]
+    print(f"\n{source} ({split}): {len(queries)} queries, {len(passages)} passages, depth {depth}")
+    print(f"{'measure':16}{'card':>8}{'here':>8}")
+    for name in dict.fromkeys([*here, *known]):
+        figures = [f"{column[name]:.4f}" if name in column else "-" for column in (known, here)]
+        print(f"{name:16}{figures[0]:>8}{figures[1]:>8}{'  differs' * (name in differing)}")
+    return {**card, "card": known, "values": here, "differing": differing}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("collection", nargs="?", help="folder or Hub name; see this script's top")
+    parser.add_argument("--split", help="default: test; without a collection, all of the card")
+    parser.add_argument("--model", default=str(Path(__file__).absolute().parent))
+    parser.add_argument("--revision", help="of a --model on the Hub")
+    parser.add_argument("--measures", nargs="+", help="such as MRR@10; default: the card's")
+    parser.add_argument("--depth", type=int, help="passages of a query; default: the card's")
+    parser.add_argument("--run", type=Path, help="TREC file to write, of one collection")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--device", help="such as cpu or cuda:1")
+    wanted, found, failed = parser.parse_args(), [], False
+    folder = find_folder(wanted.model, MODEL_FILES, revision=wanted.revision)
+    file = folder / "evaluation_results.json"
+    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    tasks = plan(wanted, [r for r in results if not r.get("search")])
+    if not tasks:
+        parser.error(f"no result in {file} is of a public collection: name a collection")
+    encoder = Encoder(folder, wanted.device)
+    for task in tasks:
+        try:
+            found.append(evaluate(encoder, task, wanted))
+        except Exception as error:  # the other collections can still be evaluated
+            print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
+            failed = True
+    if wanted.json:
+        wanted.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if differing := [f"{r['collection']}: {name}" for r in found for name in r["differing"]]:
+        print(f"These figures are not the card's: {', '.join(differing)}", file=sys.stderr)
+        return 1
+    return 2 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

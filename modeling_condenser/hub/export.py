@@ -1,0 +1,150 @@
+"""Export the backbone of a pre-training checkpoint as a plain encoder's repository.
+
+An export has no remote code: it opens with transformers and with sentence-transformers 6 or later.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_condenser.modeling_condenser import CondenserModel
+from modeling_condenser.positions import n_positions
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
+
+from .card import CARD_FILE, write_card
+from .contract import EncodingContract
+from .model_folder import find_model_folder, resolve_encoder_name
+from .provenance import (
+    Stage,
+    read_pretraining,
+    read_provenance,
+    write_provenance,
+)
+from .quiet_loading import quiet_loading
+
+EVALUATION_SCRIPT = "evaluate_retrieval.py"
+
+
+def export_encoder(
+    checkpoint: str | Path, out: str | Path, *, contract: EncodingContract | None = None
+) -> Path:
+    """Export the backbone of a checkpoint as a plain encoder of its own model type.
+
+    Args:
+        checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
+            (`owner/name@revision` pins it); code of a repository is never executed here.
+        out: folder to write, atomically.
+        contract: how the encoder encodes; by default CLS, dot product, and the longest sequence
+            that tokenizer and positions allow.
+
+    Returns:
+        `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
+        backbone's), tokenizer, sentence-transformers modules, contract, evaluation script and card.
+
+    Raises:
+        ValueError: `out` is not empty and not an earlier export, or the checkpoint lacks weights
+            of the encoder.
+    """
+    out = Path(out)
+    is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
+    if is_taken and not (out / EVALUATION_SCRIPT).is_file():
+        raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
+    source = find_model_folder(resolve_checkpoint(checkpoint))
+    with quiet_loading():
+        loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
+    model, info = loaded
+    if info["missing_keys"]:
+        raise ValueError(
+            f"{source} lacks {len(info['missing_keys'])} weights of the encoder, such as "
+            f"{min(info['missing_keys'])}: the checkpoint is damaged; save it again."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    limits = (tokenizer.model_max_length, n_positions(model.encoder))
+    longest = min(limit for limit in limits if limit is not None)
+    contract = contract or EncodingContract(longest, longest)
+    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
+    with whole_folder(out) as partial:
+        if (out / CARD_FILE).is_file():  # a person's own text in it is kept
+            shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
+        write_repository(partial, model.encoder, tokenizer, contract, stages)
+    return out
+
+
+def resolve_checkpoint(checkpoint: str | Path) -> str:
+    """The folder (or Hub name) that holds the weights of a run, a checkpoint or a repository."""
+    folder = resolve_encoder_name(checkpoint)
+    model = Path(folder) / MODEL_FOLDER
+    return str(model) if model.is_dir() else folder
+
+
+def write_repository(
+    folder: Path,
+    encoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    contract: EncodingContract,
+    stages: Sequence[Stage],
+    *,
+    name: str | None = None,
+) -> None:
+    """Write a published encoder's repository into an empty folder.
+
+    The encoder is of a model type that transformers knows, `stages` made it, and `name` is
+    `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
+    """
+    encoder.save_pretrained(folder)
+    save_tokenizer(tokenizer, contract, folder)
+    contract.save(folder)
+    _write_sentence_transformers_modules(folder, contract)
+    shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
+    write_provenance(folder, stages)
+    write_card(folder, name=name)
+
+
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, contract: EncodingContract, folder: Path
+) -> None:
+    """Save a tokenizer with the lengths and inputs of the contract."""
+    tokenizer.model_max_length = max(contract.query_max_length, contract.passage_max_length)
+    if not contract.token_type_ids:
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        # The attribute alone is not saved.
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
+    for name in ("is_local", "local_files_only"):  # of this session
+        tokenizer.init_kwargs.pop(name, None)
+    # Otherwise the truncation and padding of the last call would be saved.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(folder)
+
+
+def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:
+    """Let sentence-transformers write its module files for the contract."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    with quiet_loading(), tempfile.TemporaryDirectory() as scratch:
+        transformer = Transformer(
+            str(folder),
+            max_seq_length=max(contract.query_max_length, contract.passage_max_length),
+            query_length=contract.query_max_length,
+            document_length=contract.passage_max_length,
+        )
+        dimension = transformer.get_embedding_dimension()
+        modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
+        if contract.similarity == "cosine":
+            modules.append(Normalize())
+        model = SentenceTransformer(
+            modules=modules,
+            similarity_fn_name=contract.similarity,
+            prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
+        )
+        model.save_pretrained(scratch, create_model_card=False)
+        for file in Path(scratch).rglob("*"):
+            target = folder / file.relative_to(scratch)
+            if file.is_file() and not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, target)

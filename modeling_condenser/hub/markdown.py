@@ -1,0 +1,70 @@
+"""Write Markdown from text that may hold any characters."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_LONGEST_TEXT = 120
+
+
+def escape(text: object) -> str:
+    """Text on one line, with the characters that mean something in Markdown or HTML escaped."""
+    html = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", html)
+
+
+def shorten(text: str) -> str:
+    """The first 120 characters of a text, escaped."""
+    line = _one_line(text)
+    too_long = len(line) > _LONGEST_TEXT
+    return escape(line[: _LONGEST_TEXT - 1].rstrip() + "…" if too_long else line)
+
+
+def code(text: object) -> str:
+    """Text as inline code on one line; safe in a table cell."""
+    line = _one_line(text).replace("|", "\\|")
+    ticks = _ticks(line, 1)
+    return f"{ticks} {line} {ticks}" if "`" in line or not line else f"`{line}`"
+
+
+def code_block(text: str, language: str = "") -> str:
+    """Text in a fenced block, with fences longer than any in the text."""
+    fence = _ticks(text, 3)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _ticks(text: str, at_least: int) -> str:
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    return "`" * max(at_least, longest + 1)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
+    """A table of finished cells; columns from `numbers_from` on are aligned to the right."""
+    rule = ["---" if i < numbers_from else "---:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
+
+
+def listed(items: Sequence[str]) -> str:
+    """ "a", "a and b", or "a, b and c"."""
+    return ", ".join(items[:-1]) + " and " + items[-1] if len(items) > 1 else "".join(items)
+
+
+def counted(n: int, noun: str, plural: str | None = None) -> str:
+    """ "1 query", "2,310 queries"."""
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
+
+
+def p_in_words(p: float | None) -> str:
+    """ "p = 0.031", "p < 0.001" or "not tested"."""
+    if p is None:
+        return "not tested"
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list or tuple as a list, another value as a list of one, nothing as an empty list."""
+    return list(value) if isinstance(value, list | tuple) else [value] if value else []

@@ -1,0 +1,148 @@
+"""Provenance: the stages that made a model, each with its recipe, record and log.
+
+Every stage copies the provenance of its predecessor and adds itself, so that the folder alone is
+enough to write a card. Settings are published without secrets and local paths.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import yaml
+
+from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
+from modeling_condenser.runs.whole_files import write_json
+
+from .model_folder import describe_starter, is_starter, resolve_encoder_name
+from .training_log import readiness_entries, thin_log
+
+PROVENANCE_FILE = "provenance.json"
+PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
+
+_LEFT_OUT = re.compile(
+    r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$|^(output|logging)_dir$", re.I
+)
+_TEXTS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # never paths
+_TOKEN = re.compile(r"hf_[A-Za-z0-9]{16,}")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@]*@)?([^\s?#]*)\S*")
+_LOCAL_PATH = re.compile(r"(?i)file://|[a-z]:[\\/]|\\\\|[/.~]|runs/")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_DATA_ENDINGS = tuple(
+    ".json .jsonl .tsv .csv .parquet .arrow .txt .gz .xz .zst .trec .yaml .pt .bin".split()
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training.
+
+    Attributes:
+        name: "Pre-training" or "Fine-tuning".
+        recipe: its settings, without secrets and local paths (`publishable`).
+        run: its record: data, versions, hardware, time.
+        log: at most 200 entries of the training log with losses (`thin_log`).
+        readiness: entries with readiness, if it was measured (`readiness_entries`).
+    """
+
+    name: str
+    recipe: dict[str, Any]
+    run: dict[str, Any]
+    log: Sequence[Mapping[str, float]] = ()
+    readiness: Sequence[Mapping[str, float]] = ()
+
+
+def read_stage(run_folder: Path, name: str) -> Stage | None:
+    """The stage of a run folder; None if it is not a run folder."""
+    if not (run_folder / RECIPE_FILE).is_file():
+        return None
+    recipe, run = _read_recipe(run_folder), _read_json(run_folder / RUN_FILE, {})
+    log = _read_json(run_folder / LOG_FILE, [])
+    return Stage(name, publishable(recipe), publishable(run), thin_log(log), readiness_entries(log))
+
+
+def read_pretraining(run_folder: Path) -> list[Stage]:
+    """The pre-training runs that led to a run, the run itself last, as far as they are local."""
+    stage = read_stage(run_folder, PRETRAINING)
+    if stage is None:
+        return []
+    encoder = Path(resolve_encoder_name(_read_recipe(run_folder).get("encoder", "")))
+    earlier: list[Stage] = []
+    if encoder.is_dir() and encoder.resolve().parent != run_folder.resolve():
+        earlier = read_provenance(encoder) or read_pretraining(encoder.resolve().parent)
+    return [*earlier, stage]
+
+
+def read_provenance(folder: Path) -> list[Stage]:
+    """The stages that made a model, first to last; empty if not recorded."""
+    stages = _read_json(folder / PROVENANCE_FILE, [])
+    listed = ("log", "readiness")
+    return [Stage(**{**stage, **{k: tuple(stage.get(k, ())) for k in listed}}) for stage in stages]
+
+
+def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
+    write_json(folder / PROVENANCE_FILE, [asdict(stage) for stage in stages])
+
+
+def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
+    """Stages by name, numbered where a name occurs again."""
+    labelled: dict[str, Stage] = {}
+    for stage in stages:
+        number = sum(label.partition(" ")[0] == stage.name for label in labelled) + 1
+        labelled[stage.name if number == 1 else f"{stage.name} {number}"] = stage
+    return labelled
+
+
+def _read_recipe(run_folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
+
+
+def _read_json(file: Path, otherwise: Any) -> Any:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
+
+
+def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as plain JSON values without secrets and local paths.
+
+    Args:
+        settings: a recipe, a run's record or the Trainer's arguments, of any depth.
+
+    Returns:
+        Settings without tokens, passwords and output folders. A local path becomes
+        `local: LAST PART`, a URL loses its login and its query, and the bundled encoder is named
+        with the package's version.
+    """
+    return {
+        str(name): _publishable(value, str(name))
+        for name, value in settings.items()
+        if not _LEFT_OUT.search(str(name))
+    }
+
+
+def _publishable(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return publishable(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_publishable(item, name) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = _TOKEN.sub("…", str(value))
+    if name in _TEXTS:
+        return text
+    if name in ("encoder", "tokenizer") and is_starter(text):
+        return describe_starter()
+    if _URL.search(text) and not text.lower().startswith("file://"):
+        return _URL.sub(r"\1\2", text)
+    is_foreign = "/" in text and (hub_name(text) is None or Path(text).exists())
+    # Windows' rules accept both kinds of slashes.
+    return f"local: {PureWindowsPath(text).name}" if _LOCAL_PATH.match(text) or is_foreign else text
+
+
+def hub_name(text: object) -> str | None:
+    """The `owner/name` in a published setting, without `@revision`; None if there is none."""
+    name = text.partition("@")[0] if isinstance(text, str) else ""
+    if not _HUB_NAME.fullmatch(name) or name.lower().endswith(_DATA_ENDINGS):
+        return None
+    return None if ".." in name or "--" in name else name

@@ -1,0 +1,254 @@
+"""Publish an encoder, a retriever or a checkpoint: gather, check, open as a user would, commit."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from huggingface_hub import CommitInfo, HfApi, hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state, last_whole_checkpoint
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
+
+from .card import CARD_FILE, read_card, write_card
+from .contract import CONTRACT_FILE
+from .model_folder import CONFIG_FILE, is_checkpoint
+from .provenance import (
+    PROVENANCE_FILE,
+    read_pretraining,
+    write_provenance,
+)
+from .refusals import find_refusals
+
+# The base error of the HTTP library, which differs between versions of the client.
+_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
+# Weights of an earlier commit that would be loaded beside the new ones.
+STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
+
+_IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
+_LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+
+Kind = Literal["encoder", "checkpoint"]
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """What was pushed, or would be.
+
+    Attributes:
+        sizes: path in the repository -> bytes.
+        left_out: files of a training checkpoint that are not pushed.
+        commit: the newest commit after the push; None in a dry run.
+    """
+
+    sizes: dict[str, int]
+    left_out: list[str]
+    commit: CommitInfo | None = None
+
+
+def push(
+    folder: str | Path,
+    name: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    license: str | None = None,
+    message: str | None = None,
+    token: str | None = None,
+    dry_run: bool = False,
+) -> PushReport:
+    """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
+
+    Checked first: no pickles, secrets or local paths, a complete card, and that the repository
+    opens in a process without this package. The folder itself is not changed.
+
+    Args:
+        folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
+        name: `owner/name` of the repository, made if it does not exist.
+        private: whether a new repository is private.
+        revision: branch, made if it does not exist.
+        create_pr: open a pull request instead of committing to the branch.
+        license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
+        message: of the commit.
+        token: None for the one that is logged in, or HF_TOKEN.
+        dry_run: check only.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no model in it.
+        ValueError: something must be corrected before publishing; all reasons are listed.
+        OSError: the Hub failed or refused; the repository is unchanged.
+    """
+    source = _find_model(Path(folder))
+    kind: Kind = "encoder" if (source / CONTRACT_FILE).is_file() else "checkpoint"
+    if kind == "checkpoint" and not is_checkpoint(source):
+        raise ValueError(
+            f"{source} has no {CONTRACT_FILE}, so how it encodes is unknown: push an export, a "
+            "retriever (condenser finetune) or a Condenser checkpoint (condenser pretrain)."
+        )
+    with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
+        staging = Path(scratch, name.rpartition("/")[2])
+        left_out = _link_files(source, staging)
+        if kind == "checkpoint" and not (staging / PROVENANCE_FILE).is_file():
+            write_provenance(staging, read_pretraining(source.parent))
+        metadata = (
+            {"license": license} if license else _find_license(staging, name, revision, token)
+        )
+        write_card(staging, name=name, metadata=metadata)
+        paths = sorted(path for path in staging.rglob("*") if path.is_file())
+        files = {path.relative_to(staging).as_posix(): path for path in paths}
+        reasons = [*find_refusals(files), *card_problems(staging)]
+        # A model is opened only if nothing else is wrong, since opening a pickle executes code.
+        reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging, kind)]
+        if reasons:
+            listed = "\n".join(f"  - {reason}" for reason in reasons)
+            raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
+        report = PushReport({path: f.stat().st_size for path, f in files.items()}, left_out)
+        if dry_run:
+            return report
+        commit = commit_folder(
+            staging,
+            name,
+            message=message or f"Push {kind} with condenser",
+            revision=revision,
+            private=private,
+            create_pr=create_pr,
+            token=token,
+        )
+        return replace(report, commit=commit)
+
+
+def commit_folder(
+    folder: Path,
+    name: str,
+    *,
+    message: str,
+    revision: str | None = None,
+    private: bool | None = None,
+    create_pr: bool = False,
+    token: str | None = None,
+    stale: Sequence[str] = STALE_WEIGHTS,
+) -> CommitInfo:
+    """Upload a folder in one atomic commit; makes the repository and the branch if needed.
+
+    Links are followed. Files of the repository that match `stale` and that the folder does not hold
+    are deleted. The other arguments are those of `push`. Without a change there is no commit.
+
+    Raises:
+        OSError: the Hub failed or refused, or the repository is public but must be private.
+    """
+    api = HfApi(token=token)
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        if private and not api.repo_info(name).private:
+            raise PermissionError(
+                f"{name} exists and is public: make it private in its settings, or push without "
+                "--private."
+            )
+        if revision is not None:
+            api.create_branch(name, branch=revision, exist_ok=True)
+        return api.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            commit_message=message,
+            revision=revision,
+            create_pr=create_pr,
+            delete_patterns=list(stale),
+        )
+    except _HTTP_ERROR as error:
+        raise OSError(f"Cannot push to {name}: {error}") from error
+
+
+def _find_model(folder: Path) -> Path:
+    """The folder with the weights: itself, or a run's model, or its last checkpoint."""
+    for found in (folder, folder / MODEL_FOLDER):
+        if (found / CONFIG_FILE).is_file():
+            return found
+    checkpoint = last_whole_checkpoint(folder) if folder.is_dir() else None
+    if checkpoint is None:
+        raise FileNotFoundError(
+            f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
+            f"{MODEL_FOLDER}/ or checkpoint-N/."
+        )
+    return checkpoint
+
+
+def _link_files(source: Path, staging: Path) -> list[str]:
+    """Link the files to publish into a folder; returns the training state that is left out."""
+    is_training = (source / MANIFEST).is_file()
+    left_out = [f.name for f in sorted(source.iterdir()) if is_training and is_training_state(f)]
+    ignore = shutil.ignore_patterns(*_IGNORED, *left_out)
+    shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
+    return left_out
+
+
+def _find_license(
+    staging: Path, name: str, revision: str | None, token: str | None
+) -> dict[str, Any]:
+    """The license on the card on the Hub, if the local card states none."""
+    if read_card(staging / CARD_FILE)[0].get("license"):
+        return {}
+    try:
+        card = hf_hub_download(name, CARD_FILE, revision=revision, token=token)
+    except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError):
+        return {}
+    metadata, _ = read_card(Path(card))
+    return {key: value for key, value in metadata.items() if key.startswith("license")}
+
+
+def card_problems(folder: Path) -> list[str]:
+    """What is missing on a repository's card, each with what to do; empty if it is complete."""
+    metadata, text = read_card(folder / CARD_FILE)
+    problems = []
+    if not metadata.get("license"):
+        problems.append(
+            f"{CARD_FILE} names no license: push with --license, such as --license apache-2.0."
+        )
+    links = [match[1] for match in _LINK.finditer(_FENCED.sub("", text))]
+    for target in dict.fromkeys(links):
+        path = unquote(target.partition("#")[0].partition("?")[0])
+        is_local = path and not re.match(r"[A-Za-z][\w+.-]*:|/", path)
+        if is_local and not (folder / path).exists():
+            problems.append(
+                f"{CARD_FILE} links {target}, which does not exist: add it or remove the link."
+            )
+    return problems
+
+
+def opening_problems(folder: Path, kind: Kind) -> list[str]:
+    """Open a repository in a process without this package, and return what does not work."""
+    script = Path(__file__).with_name("open_repository.py")
+    with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
+        process = subprocess.run(
+            [sys.executable, "-IB", str(script), str(folder), kind],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,  # nobody answers a question
+            cwd=scratch,
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "HF_MODULES_CACHE": scratch,
+                "TRANSFORMERS_VERBOSITY": "error",
+                "TOKENIZERS_PARALLELISM": "false",
+            },
+        )
+    lines = process.stdout.strip().splitlines()
+    if process.returncode or not lines:
+        return [f"the process ended with status {process.returncode}: {process.stderr[-2000:]}"]
+    return list(json.loads(lines[-1]))

@@ -1,0 +1,75 @@
+"""Find what must not be published: pickles, secrets and local paths."""
+
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from huggingface_hub import constants, get_token
+
+_PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
+_PICKLE_START = re.compile(rb"\x80[\x02-\x05]")
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+_PATTERNS = {
+    "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
+    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,})",
+    "an API key": r"\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]{32,}",
+    "a private key": r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----",
+    "a login in an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"']+:[^\s/@\"']{3,}@",
+    "a password or key": (
+        r"(?i)(?:\b|_)(?:api[_-]?key|secret(?:[_-]?key)?|passw(?:or)?d|"
+        r"(?:access|auth|hub|hf)[_-]token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9+/_.=-]{12,}"
+    ),
+    "a local path": (
+        r"(?<![\w./:-])/(?:home|Users|root|mnt|tmp|var|scratch|workspace|data|srv|media|opt|private)"
+        r"/[\w.-]+(?:/[\w.-]+)*|(?<![\w./:-])/root\b|\b[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|\bfile:///\S+"
+    ),
+}
+
+
+def find_refusals(files: Mapping[str, Path]) -> list[str]:
+    """Every pickle, and every secret and local path in text files; empty if there is none.
+
+    Args:
+        files: path in the repository -> local file.
+
+    Returns:
+        Path, line and reason, with secrets cut to their first characters.
+    """
+    folders = {Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(constants.HF_HOME)}
+    # A short path such as /data may be on any machine.
+    own = [re.escape(str(folder)) for folder in folders if len(folder.parts) > 2]
+    patterns = {**_PATTERNS, "a path of this machine": "|".join(own) or r"(?!)"}
+    if token := get_token():
+        patterns["the token that is logged in"] = re.escape(token)
+    found = []
+    for path, file in sorted(files.items()):
+        with file.open("rb") as stream:
+            start = stream.read(4096)
+        if _is_pickle(file, start):
+            found.append(f"{path}: a pickle, which can execute code: save it as safetensors")
+        elif b"\0" not in start and file.name not in _VOCABULARIES:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            found += [f"{path}, {reason}" for reason in _search(text, patterns)]
+    return found
+
+
+def _is_pickle(file: Path, start: bytes) -> bool:
+    """By name, first bytes, or content of an archive."""
+    if start.startswith(b"PK") and zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            return any(name.endswith((".pkl", ".pickle")) for name in archive.namelist())
+    return file.suffix in _PICKLES or _PICKLE_START.match(start) is not None
+
+
+def _search(text: str, patterns: Mapping[str, str]) -> list[str]:
+    reasons = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        for what, pattern in patterns.items():
+            if match := re.search(pattern, line):
+                shown = match[0] if "path" in what else f"{match[0][:4]}…"
+                reasons.append(f"line {number}: {what} ({shown})")
+                break
+    return reasons

@@ -1,0 +1,131 @@
+"""Store evaluation results beside a model's weights.
+
+evaluation_results.json                     all results, with the figures in full
+evaluation/<collection>-<split>.trec.gz     the runs that were measured
+
+The card and `evaluate_retrieval.py` read the first of these.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from modeling_condenser.runs.whole_files import whole_file
+
+RESULTS_FILE = "evaluation_results.json"
+RUNS_FOLDER = "evaluation"
+DIGITS = 4  # of figures that are shown
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """A measure compared with another system's on the same queries.
+
+    `value` is the baseline's, `difference` this model's value minus it, and `p_value` that of a
+    two-sided paired randomisation test over queries, with Holm's correction over the result.
+    """
+
+    baseline: str
+    measure: str
+    value: float
+    difference: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Measures of a model on one split of one collection.
+
+    Attributes:
+        depth: passages retrieved for a query.
+        values: measure -> mean over the queries, in full.
+        source: the collection's name on the Hub, `owner/name`; None if it is local.
+        search: settings of an approximate search; empty for exact search.
+        intervals: measure -> 95 % confidence interval of the mean.
+        run: `file` (within the repository) and `sha256` (of the uncompressed run).
+        qrels_sha256: of the judgements as sorted lines in TREC format.
+        command: that reproduces the result; it calls the model `OWNER/NAME`.
+        date: in UTC, as in 2026-01-31.
+    """
+
+    collection: str
+    split: str
+    depth: int
+    n_queries: int
+    values: Mapping[str, float]
+    source: str | None = None
+    revision: str | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    comparisons: Sequence[BaselineComparison] = ()
+    run: Mapping[str, str] | None = None
+    qrels_sha256: str | None = None
+    fingerprint_passages: str | None = None
+    command: str | None = None
+    date: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """A later result with the same key replaces this one."""
+        search = json.dumps(dict(self.search), sort_keys=True)
+        return (self.collection, self.source, self.split, self.depth, search)
+
+
+def read_results(folder: Path) -> list[EvaluationResult]:
+    """A repository's results; none if it was not evaluated.
+
+    Raises:
+        ValueError: the file is not a list of results.
+    """
+    file = folder / RESULTS_FILE
+    if not file.is_file():
+        return []
+    try:
+        results: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
+        for result in results:
+            compared = [BaselineComparison(**c) for c in result.get("comparisons", ())]
+            result["comparisons"] = tuple(compared)
+        return [EvaluationResult(**result) for result in results]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{file} is not a list of results ({error}): remove it and evaluate the model again."
+        ) from error
+
+
+def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
+    """Add a result to a repository, or replace an earlier one with the same key.
+
+    Args:
+        folder: of the repository.
+        result: its `run` is filled in here.
+        run_file: the TREC run that was measured; a compressed copy is stored.
+    """
+    results = {earlier.key: earlier for earlier in read_results(folder)}
+    replaced = results.get(result.key)
+    if replaced and replaced.run:
+        (folder / replaced.run["file"]).unlink(missing_ok=True)
+    if run_file is not None:
+        content = run_file.read_bytes()
+        words = [re.sub(r"[^\w.=-]+", "_", word) for word in (result.collection, result.split)]
+        name = f"{RUNS_FOLDER}/{'-'.join(words).lstrip('.')}.trec.gz"
+        if (folder / name).exists():  # another depth or search of the same split
+            digest = hashlib.sha256(repr(result.key).encode()).hexdigest()[:8]
+            name = name.replace(".trec.gz", f"-{digest}.trec.gz")
+        (folder / RUNS_FOLDER).mkdir(exist_ok=True)
+        with whole_file(folder / name) as file:
+            file.write(gzip.compress(content, mtime=0))
+        result = replace(result, run={"file": name, "sha256": hashlib.sha256(content).hexdigest()})
+    results[result.key] = result
+    empty: tuple[Any, ...] = (None, {}, (), [])
+    contents = [
+        {k: v for k, v in asdict(each).items() if k == "source" or v not in empty}
+        for each in results.values()
+    ]
+    with whole_file(folder / RESULTS_FILE) as file:
+        file.write(f"{json.dumps(contents, indent=2)}\n".encode())

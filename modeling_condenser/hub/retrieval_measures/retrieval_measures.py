@@ -1,0 +1,182 @@
+"""Retrieval measures as a module of the `evaluate` library: evaluate.load("<this folder>").
+
+Stand-alone, since it travels to the Hub: it needs evaluate, datasets, ir-measures, scipy and regex.
+`evaluate` reads the imports below with a regex that sees one module a line.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import datasets
+import evaluate
+import ir_measures
+import regex  # type: ignore[import-untyped]
+from scipy import stats
+
+_DESCRIPTION = """\
+Measures of ranked passages and of text similarity, as papers on dense retrieval report them:
+"retrieval" (the default), "answers", "graded_pairs" and "triplets". See README.md.
+"""
+
+_INPUTS = """
+Args:
+    predictions, references: rows as README.md describes them, matched by query_id.
+    measures: names, such as ["MRR@10", "R@100"]; of "retrieval" and "answers" only.
+    per_query: of these two, whether to return the value of each query too, below "per_query".
+"""
+
+_STRING = datasets.Value("string")
+_FLOAT = datasets.Value("float64")
+_RUN = {"query_id": _STRING, "passage_ids": [_STRING], "scores": [_FLOAT]}
+_QRELS = {"query_id": _STRING, "passage_ids": [_STRING], "grades": [datasets.Value("int64")]}
+_FEATURES = {
+    "retrieval": {"predictions": _RUN, "references": _QRELS},
+    "answers": {
+        "predictions": {**_RUN, "texts": [_STRING]},
+        "references": {"query_id": _STRING, "answers": [_STRING]},
+    },
+    "graded_pairs": {"predictions": _FLOAT, "references": _FLOAT},
+    "triplets": {"predictions": {"to_positive": _FLOAT, "to_negative": _FLOAT}},
+}
+_LEVEL, _CUTOFF = r"(\(rel=[1-9]\d*\))?", r"@[1-9]\d*"
+_MEASURE = re.compile(  # the library's parser accepts more, such as R@0, which ends the process
+    rf"(MRR|MAP){_LEVEL}({_CUTOFF})?|(nDCG)({_CUTOFF})?|(R|P|Success){_LEVEL}{_CUTOFF}|R-Prec{_LEVEL}"
+)
+_IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir-measures has another name
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
+
+Rows = Sequence[Mapping[str, Any]]
+Values = dict[str, dict[str, float]]  # measure -> query id -> value
+
+
+@evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _INPUTS)
+class RetrievalMeasures(evaluate.Metric):
+    """The module that `evaluate.load` gives."""
+
+    @property
+    def _task(self) -> str:
+        return "retrieval" if self.config_name == "default" else self.config_name
+
+    def _info(self) -> evaluate.MetricInfo:
+        if self._task not in _FEATURES:
+            raise ValueError(
+                f"the configuration is {self._task!r}, expected one of {', '.join(_FEATURES)}"
+            )
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="MacAvaney et al. (2022): Streamlining Evaluation with ir-measures.",
+            inputs_description=_INPUTS,
+            features=datasets.Features(_FEATURES[self._task]),
+            reference_urls=["https://ir-measur.es", "https://github.com/usnistgov/trec_eval"],
+        )
+
+    def _compute(
+        self, *, predictions: Sequence[Any], references: Sequence[Any] = (), **settings: Any
+    ) -> dict[str, Any]:
+        match self._task:
+            case "graded_pairs":
+                return {
+                    "spearman": float(stats.spearmanr(predictions, references).statistic),
+                    "pearson": float(stats.pearsonr(predictions, references).statistic),
+                }
+            case "triplets":
+                right = [row["to_positive"] > row["to_negative"] for row in predictions]
+                return {"accuracy": sum(right) / len(right)}
+            case "answers":
+                return _report(hits, predictions, references, ("Hit@20", "Hit@100"), **settings)
+        return _report(
+            retrieval, predictions, references, ("MRR@10", "nDCG@10", "R@100"), **settings
+        )
+
+
+def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
+    """Measures of a run by judgements."""
+    parsed = {name: _parse_measure(name) for name in measures}
+    judged = {
+        row["query_id"]: dict(zip(row["passage_ids"], row["grades"], strict=True))
+        for row in references
+    }
+    qrels = {query: grades for query, grades in judged.items() if max(grades.values()) > 0}
+    # ir-measures breaks ties in other ways, so it sees ranks.
+    run = {
+        query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
+        for query, ranking in _rankings(predictions).items()
+        if query in qrels and ranking
+    }
+    values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
+    for name, measure in parsed.items():
+        for metric in ir_measures.iter_calc([measure], qrels, run):
+            values[name][metric.query_id] = float(metric.value)
+    return values
+
+
+def hits(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
+    """Whether one of the first k texts holds an answer string (Karpukhin et al. 2020)."""
+    if wrong := [name for name in measures if not re.fullmatch(r"Hit@[1-9]\d*", name)]:
+        raise ValueError(f"unknown measure {wrong[0]!r}: expected Hit with a cut-off, as in Hit@20")
+    answers = {
+        row["query_id"]: [_tokens(answer) for answer in row["answers"]]
+        for row in references
+        if row["answers"]
+    }
+    rankings, found = _rankings(predictions), dict.fromkeys(answers, math.inf)
+    for row in predictions:
+        query, texts = row["query_id"], dict(zip(row["passage_ids"], row["texts"], strict=True))
+        for rank, passage in enumerate(rankings[query], start=1):
+            words = f" {_tokens(texts[passage])} "
+            if any(f" {answer} " in words for answer in answers.get(query, ())):
+                found[query] = rank
+                break
+    cutoffs = {name: int(name.removeprefix("Hit@")) for name in measures}
+    return {n: {q: float(rank <= k) for q, rank in found.items()} for n, k in cutoffs.items()}
+
+
+def _report(
+    task: Any,
+    predictions: Rows,
+    references: Rows,
+    default: Sequence[str],
+    *,
+    measures: Sequence[str] | None = None,
+    per_query: bool = False,
+) -> dict[str, Any]:
+    """Means over the queries that have something to find, and the value of each."""
+    measures = default if measures is None else measures
+    for name, rows in (("predictions", predictions), ("references", references)):
+        if len({row["query_id"] for row in rows}) < len(rows):
+            raise ValueError(f"{name} has two rows of one query: merge them")
+    values = task(predictions, references, measures)
+    if not all(values.values()):
+        raise ValueError("no query of references has a relevant passage or an answer")
+    means = {name: sum(by_query.values()) / len(by_query) for name, by_query in values.items()}
+    return {**means, "per_query": values} if per_query else means
+
+
+def _rankings(predictions: Rows) -> dict[str, list[str]]:
+    """The passages of each query: best first, ties by id ascending."""
+    rankings = {}
+    for row in predictions:
+        scored = dict(zip(row["passage_ids"], row["scores"], strict=True))
+        if any(math.isnan(score) for score in scored.values()):
+            raise ValueError(f"query {row['query_id']!r} has a score that is NaN")
+        ordered = sorted((-score, passage) for passage, score in scored.items())
+        rankings[row["query_id"]] = [passage for _, passage in ordered]
+    return rankings
+
+
+def _parse_measure(name: str) -> ir_measures.Measure:
+    if not _MEASURE.fullmatch(name):
+        raise ValueError(
+            f"unknown measure {name!r}: expected MRR, MRR@10, nDCG, nDCG@10, R@100, MAP, MAP@100, "
+            "R-Prec, P@5 or Success@5, or one of them (but nDCG) with a threshold, as R(rel=2)@100"
+        )
+    family = re.split(r"[(@]", name)[0]
+    return ir_measures.parse_measure(_IR_NAMES.get(family, family) + name.removeprefix(family))
+
+
+def _tokens(text: str) -> str:
+    """Lower-case tokens with blanks between them."""
+    return " ".join(_TOKEN.findall(unicodedata.normalize("NFD", text))).lower()

@@ -1,1 +1,0 @@
-"""Export encoders, check repositories, and push them to the Hub."""

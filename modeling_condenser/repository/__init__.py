@@ -1,1 +1,0 @@
-"""What a published repository states about its model: contract, provenance, results, card."""

@@ -1,0 +1,115 @@
+"""Small things that many tests need: a pre-training run, a collection, an isolated process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from modeling_condenser import condenser_from_encoder
+from modeling_condenser.hub.provenance import read_pretraining
+from modeling_condenser.pretraining.pretrain import save_model
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, record_run
+
+# In a process that begins with this, no import of this project can succeed.
+BLOCKER = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("modeling_condenser", "hub_scripts", "configuration"):
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocker())
+"""
+N_PASSAGES, N_TRAIN = 60, 40
+
+
+def make_run(encoder: Path, folder: Path) -> Path:
+    """A pre-training run folder, as `pretrain` leaves it, of a Condenser with noisy weights.
+
+    The noise makes norms of vectors differ, which a new encoder's final normalisation does not;
+    dropout is off, with which so small an encoder learns nothing in a test's time.
+    """
+    claim_run_folder(
+        folder,
+        {"encoder": str(encoder), "corpus": "owner/corpus", "max_length": 64, "output_dir": "x"},
+    )
+    torch.manual_seed(0)
+    model = condenser_from_encoder(
+        str(encoder),
+        n_head_layers=1,
+        config_changes={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "pooler" not in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    record_run(folder, {"objective": "condenser", "seed": 7, "steps": 11})
+    stages = read_pretraining(folder)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    save_model(model, tokenizer, folder / MODEL_FOLDER, stages=stages)
+    return folder
+
+
+def make_collection(folder: Path, texts: list[str]) -> Path:
+    """A BEIR folder: a query is the first words of its passage; every third passage has a title."""
+    (folder / "qrels").mkdir(parents=True)
+    passages = [
+        {"_id": f"p{i:02d}", "title": f"Title {i}" if i % 3 == 0 else "", "text": text}
+        for i, text in enumerate(texts[:N_PASSAGES])
+    ]
+    queries = [
+        {"_id": f"q{i}", "text": " ".join(passage["text"].split()[:8])}
+        for i, passage in enumerate(passages)
+    ]
+    for name, rows in (("corpus", passages), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, numbers in (
+        ("train", range(N_TRAIN)),
+        ("test", range(N_TRAIN, N_PASSAGES)),
+    ):
+        lines = ["query-id\tcorpus-id\tscore"]
+        for i in numbers:
+            lines += [f"q{i}\tp{i:02d}\t1", f"q{i}\tp{(i + 1) % N_PASSAGES:02d}\t0"]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def run_isolated(script: str, *words: object, scratch: Path, **environment: str) -> str:
+    """Run a script in a new process without this project and with an empty cache: its output."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    (scratch / "script.py").write_text(BLOCKER + script)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    isolated = {
+        "HF_HOME": str(scratch / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.run(
+        [sys.executable, "-I", "script.py", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=scratch,
+        env={**kept, **isolated, **environment},
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
+
+
+def plain_vectors(
+    folder: Path, texts: list[str], max_length: int = 64, pooling: str = "cls"
+) -> torch.Tensor:
+    """Vectors by transformers alone, one text at a time and so without padding: (N, H)."""
+    from transformers import AutoModel
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    rows = []
+    with torch.no_grad():
+        for text in texts:
+            batch = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
+            hidden = model(**batch).last_hidden_state[0]  # (T, H)
+            rows.append({"cls": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0)}[pooling])
+    return torch.stack(rows)

@@ -1,0 +1,200 @@
+"""Model cards: what they say, and whose words they keep."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from modeling_condenser.hub.card import PLACEHOLDER, write_card
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.provenance import Stage, write_provenance
+from modeling_condenser.hub.results import (
+    BaselineComparison,
+    EvaluationResult,
+    add_result,
+)
+
+LOG = [
+    {"step": i, "late_loss": 5 - i / 10, "head_loss": 6 - i / 10, "num_input_tokens_seen": i * 100}
+    for i in range(1, 5)
+]
+
+
+def make_folder(folder: Path, *stages: Stage, **contract: Any) -> Path:
+    folder.mkdir(parents=True)
+    EncodingContract(32, 128, **contract).save(folder)
+    write_provenance(folder, stages)
+    return folder
+
+
+def pretraining(encoder: str = "owner/name", objective: str = "condenser", **more: Any) -> Stage:
+    run = {"objective": objective, "seed": 4, **more}
+    return Stage("Pre-training", {"encoder": encoder, "corpus": "owner/texts"}, run, LOG)
+
+
+def finetuning(objective: str = "contrastive", **recipe: Any) -> Stage:
+    return Stage("Fine-tuning", {"encoder": "local: x", **recipe}, {"objective": objective})
+
+
+def result(**fields: Any) -> EvaluationResult:
+    values = {"MRR@10": 0.51239, "R@100": 0.25}
+    compared = (
+        BaselineComparison("bm25", "MRR@10", 0.40111, 0.11128, 0.0319),
+        BaselineComparison("dpr", "MRR@10", 0.6, -0.08761, 0.00009),
+        BaselineComparison("bm25", "R@100", 0.5, -0.25, 1.0),
+    )
+    known = {"collection": "nfcorpus", "split": "test", "depth": 100, "n_queries": 323}
+    return EvaluationResult(**{**known, "values": values, "comparisons": compared, **fields})
+
+
+def read(folder: Path) -> ModelCard:
+    return ModelCard.load(folder / "README.md")
+
+
+def test_a_result_is_in_a_table_with_its_baselines_and_in_the_metadata(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "my-encoder", pretraining(), finetuning())
+    (tmp_path / "run.trec").write_text("q Q0 d 1 1 x\n")
+    more = {"intervals": {"MRR@10": (0.48, 0.55)}, "qrels_sha256": "ab" * 32}
+    command = f"condenser evaluate {PLACEHOLDER} BeIR/nfcorpus"
+    evaluated = result(source="BeIR/nfcorpus", command=command, **more)
+    add_result(folder, evaluated, run_file=tmp_path / "run.trec")
+    write_card(folder, name="me/my-encoder")
+    card = read(folder)
+    assert card.data.model_name == "my-encoder"
+    found = [(r.dataset_type, r.metric_type, r.metric_value) for r in card.data.eval_results]
+    assert found == [("BeIR/nfcorpus", "MRR@10", 0.5124), ("BeIR/nfcorpus", "R@100", 0.25)]
+    for line in (
+        "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |",
+        "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |",
+        "| R@100 | 0.2500 |  | bm25 | 0.5000 | -0.2500 | 1.000 |",
+        "323 queries, 100 passages retrieved for each, exact search.",
+        "[evaluation/nfcorpus-test.trec.gz](evaluation/nfcorpus-test.trec.gz)",
+        "**0.5124**; bm25 0.4011 (p = 0.032), dpr 0.6000 (p < 0.001).",
+        "```bash\ncondenser evaluate me/my-encoder BeIR/nfcorpus\n```",
+    ):
+        assert line in card.text, line
+
+
+def test_metadata_follow_from_the_stages(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "x", pretraining(), finetuning(collection="owner/pairs"))
+    write_card(folder, metadata={"license": "mit"})
+    data = read(folder).data
+    assert (data.base_model, data.datasets) == ("owner/name", ["owner/texts", "owner/pairs"])
+    assert (data.library_name, data.pipeline_tag) == (
+        "sentence-transformers",
+        "sentence-similarity",
+    )
+    assert data.license == "mit"
+
+
+def test_text_and_metadata_of_a_person_are_kept(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "x", pretraining())
+    write_card(folder)
+    file = folder / "README.md"
+    edited = file.read_text().replace("tags:\n", "language: en\ntags:\n- mine\n")
+    file.write_text(edited + "\n## Notes\n\nMy own words.\n")
+    add_result(folder, result())
+    write_card(folder)
+    card = read(folder)
+    assert card.text.endswith("<!-- /condenser:card -->\n\n## Notes\n\nMy own words.\n")
+    assert "0.5124" in card.text and card.text.count("# x\n") == 1
+    assert card.data.language == "en" and "mine" in card.data.tags
+    before = file.read_bytes()
+    write_card(folder)
+    assert file.read_bytes() == before
+
+
+def test_a_card_of_an_earlier_version_is_replaced_and_its_own_text_kept(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "x", pretraining())
+    section = "<!-- condenser:about -->\n\n# Old\n\n<!-- /condenser:about -->"
+    (folder / "README.md").write_text(f"---\nlicense: mit\n---\n\n{section}\n\nMine.\n")
+    write_card(folder)
+    card = read(folder)
+    assert "# Old" not in card.text and card.text.endswith("Mine.\n")
+    assert card.data.license == "mit"
+
+
+def test_pictures_are_drawn_with_the_same_bytes_each_time(tmp_path: Path) -> None:
+    entries = [
+        {"step": step, "readiness/swap_cost": step / 40, "readiness/entropy_layer_1": 2.0}
+        for step in (0, 10, 20)
+    ]
+    measured = dataclasses.replace(pretraining(), readiness=entries)
+    once = dataclasses.replace(measured, readiness=entries[:1])
+    folders = [make_folder(tmp_path / name / "x", measured, once) for name in "ab"]
+    for folder in folders:
+        write_card(folder)
+    text = (folders[0] / "README.md").read_text()
+    for name in ("training_curves.png", "readiness.png", "attention_entropy.png"):
+        first, second = ((folder / name).read_bytes() for folder in folders)
+        assert first == second and first.startswith(b"\x89PNG") and f"]({name})" in text
+    assert "### Pre-training: measured 3 times" in text
+    assert "| rise when the late CLS is another text's | 0.0000 | 0.5000 | +0.5000 |" in text
+    assert "### Pre-training 2: measured 1 time\n" in text
+    bare = make_folder(tmp_path / "c", finetuning())
+    write_card(bare)
+    assert not list(bare.glob("*.png"))
+
+
+def test_foreign_names_cannot_break_a_table(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "x", pretraining(encoder="local: a|b`c"))
+    add_result(folder, result(collection="evil | `name`\n## Heading", comparisons=()))
+    write_card(folder)
+    text = read(folder).text
+    assert "\n## Heading" not in text
+    assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`` a\\|b`c ``" in text
+
+
+def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bert_run / "model", tmp_path / "my-checkpoint"))
+    write_card(folder)
+    text = read(folder).text
+    assert "[configuration\\_condenser.py](configuration_condenser.py)" in text
+    assert "the head reads the tokens after layer" in text
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["CondenserForMaskedLM"]
+    (folder / "config.json").write_text(json.dumps(config))
+    write_card(folder)
+    text = read(folder).text
+    assert "without a Condenser head" in text and "AutoModelForPreTraining" not in text
+
+
+def test_a_folder_without_a_model_of_ours_and_an_invalid_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has neither encoding_contract.json nor"):
+        write_card(tmp_path)
+    folder = make_folder(tmp_path / "x", pretraining())
+    with pytest.raises(ValueError, match="a/b/c"):
+        write_card(folder, name="a/b/c")
+
+
+@pytest.mark.parametrize(
+    ("stages", "cited"),
+    [
+        ((), ["gao-callan-2021-condenser"]),
+        (
+            (pretraining(objective="cocondenser"),),
+            ["gao-callan-2021-condenser", "gao-callan-2022-cocondenser"],
+        ),
+        (
+            (pretraining(objective="ict"), finetuning("margin_mse", mini_batch_size=8)),
+            [
+                "lee-etal-2019-latent",
+                "hofstatter-etal-2020-improving",
+                "gao-etal-2021-scaling",
+                "reimers-gurevych-2019-sentence-bert",
+            ],
+        ),
+    ],
+)
+def test_the_papers_of_all_methods_are_cited(
+    stages: tuple[Stage, ...], cited: list[str], tmp_path: Path
+) -> None:
+    folder = make_folder(tmp_path / "x", *stages)
+    write_card(folder)
+    text = read(folder).text
+    assert re.findall(r"@\w+\{([\w-]+)", text) == cited

@@ -1,0 +1,358 @@
+"""The script that is published with a model, where nothing else of this project is."""
+
+import gzip
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import HfApi
+
+from modeling_condenser.collection.load import load_collection
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.evaluation.measures import evaluate_run
+from modeling_condenser.evaluation.system_results import evaluate_system
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.retrieval.runs import read_run
+from tests.hub.making import run_isolated
+
+RUN_EACH = """
+import runpy
+
+collection, *folders = sys.argv[1:]
+for folder in folders:
+    sys.argv = ["evaluate_retrieval.py", collection, "--json", f"{folder}/figures.json"]
+    try:
+        runpy.run_path(f"{folder}/evaluate_retrieval.py", run_name="__main__")
+    except SystemExit as end:
+        assert end.code == 0
+assert "modeling_condenser" not in sys.modules
+"""
+
+CONTRACTS: tuple[dict[str, Any], ...] = (
+    {"similarity": "dot"},
+    {"similarity": "cosine"},
+    {"similarity": "cosine", "pooling": "mean"},
+    {"similarity": "dot", "pooling": "mean", "token_type_ids": True},
+    {"similarity": "cosine", "pooling": "max"},
+    {"similarity": "dot", "pooling": "max", "query_prompt": "the ", "passage_prompt": "a "},
+)
+MEASURES = (
+    "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
+)
+ALLOWED = set(
+    "datasets faiss huggingface_hub ir_measures numpy sentence_transformers torch".split()
+)
+
+Run = Callable[..., int]
+
+
+def open_script(folder: Path) -> ModuleType:
+    """The script of an exported folder as a module."""
+    name = "evaluate_retrieval"
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec and spec.loader
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a folder's script in this process, and gives its status."""
+
+    def run(folder: Path, *words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["evaluate_retrieval.py", *map(str, words)])
+        status: int = open_script(folder).main()
+        return status
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export with the contract of the papers, which no test changes."""
+    return export_encoder(bert_run, tmp_path_factory.mktemp("exports") / "encoder", contract=SHORT)
+
+
+SHORT = EncodingContract(8, 24, title_separator=" : ")
+
+
+def write_jsonl(file: Path, rows: list[dict[str, Any]]) -> None:
+    data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+
+
+def write_collection(
+    folder: Path,
+    passages: list[dict[str, Any]],
+    queries: list[dict[str, Any]],
+    qrels: list[tuple[str, str, int]],
+    *,
+    ending: str = "",
+) -> Path:
+    write_jsonl(folder / f"corpus.jsonl{ending}", passages)
+    write_jsonl(folder / f"queries.jsonl{ending}", queries)
+    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in qrels)]
+    (folder / "qrels").mkdir()
+    data = ("\n".join(lines) + "\n").encode()
+    (folder / "qrels" / f"test.tsv{ending}").write_bytes(gzip.compress(data) if ending else data)
+    return folder
+
+
+def write_results(folder: Path, *results: dict[str, Any]) -> None:
+    (folder / "evaluation_results.json").write_text(json.dumps(results))
+
+
+def figures(file: Path) -> dict[str, float]:
+    [found] = json.loads(file.read_text())
+    return found["values"]
+
+
+def rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
+    """Thirty copies of one passage among others; only copies in the middle are relevant."""
+    numbers = np.random.default_rng(0).permutation(60)
+    passages = [{"_id": f"{n:03d}", "text": texts[0 if n < 30 else n]} for n in numbers.tolist()]
+    queries = [{"_id": f"0{i}", "text": texts[0][: 10 + 5 * i]} for i in range(8)]
+    qrels = [(f"0{i}", f"{n:03d}", 1 + i % 3) for i in range(8) for n in (2 * i, 29, 30 + i)]
+    return write_collection(folder, passages, queries, qrels, ending=ending)
+
+
+@pytest.mark.slow
+def test_the_published_script_reproduces_the_evaluation(
+    bert_run: Path, collection: Path, tmp_path: Path
+) -> None:
+    folders, expected = [], []
+    for number, changes in enumerate(CONTRACTS):
+        contract = EncodingContract(8, 24, title_separator=" : ", **changes)
+        folder = export_encoder(bert_run, tmp_path / f"encoder-{number}", contract=contract)
+        result = evaluate_system(folder, collection, tmp_path / f"runs-{number}", progress=False)
+        expected.append(result.evaluation.means)
+        folders.append(folder)
+    run_isolated(RUN_EACH, collection, *folders, scratch=tmp_path / "elsewhere")
+    found = [figures(folder / "figures.json") for folder in folders]
+    assert [rounded(values) for values in found] == [rounded(values) for values in expected]
+    # So similarity, pooling and prompts were read from the contract.
+    assert len({json.dumps(values) for values in found}) == len(CONTRACTS)
+
+
+def test_run_and_measures_are_those_of_the_package(
+    exported: Path, collection: Path, tmp_path: Path, start: Run
+) -> None:
+    result = evaluate_system(
+        exported, collection, tmp_path / "run", depth=20, measures=MEASURES, progress=False
+    )
+    words = ("--depth", 20, "--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json")
+    assert start(exported, collection, *words, "--measures", *MEASURES) == 0
+    assert figures(tmp_path / "figures.json") == result.evaluation.means
+    assert result.run_file
+    ours, theirs = read_run(tmp_path / "run.trec"), read_run(result.run_file)
+    assert ours.keys() == theirs.keys()
+    for query, ranking in ours.items():
+        assert list(ranking) == list(theirs[query])
+        assert ranking == pytest.approx(theirs[query], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_thirty_copies_across_the_last_place_are_ranked_by_id(
+    exported: Path, texts: list[str], tmp_path: Path, start: Run, ending: str
+) -> None:
+    folder = tied(texts, tmp_path / "tied", ending=ending)
+    copies = [f"{n:03d}" for n in range(30)]
+    measures = ["MRR@10", "nDCG@10", "R@10", "MAP"]
+    words = ("--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json", "--depth")
+    assert start(exported, folder, *words, 60) == 0
+    [first, *_] = [list(ranking) for ranking in read_run(tmp_path / "run.trec").values()]
+    depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
+    result = evaluate_system(
+        exported, folder, tmp_path / "run", depth=depth, measures=measures, progress=False
+    )
+    assert start(exported, folder, *words, depth, "--measures", *measures) == 0
+    assert rounded(figures(tmp_path / "figures.json")) == rounded(result.evaluation.means)
+    rankings = [list(ranking) for ranking in read_run(tmp_path / "run.trec").values()]
+    for ranking in rankings:
+        found = [passage for passage in ranking if passage in copies]
+        assert found == copies[: len(found)]
+    assert any(ranking[-1] in copies for ranking in rankings)  # the last place is among them
+
+
+def test_a_euclidean_contract_ranks_by_distance(
+    bert_run: Path, collection: Path, tmp_path: Path, start: Run
+) -> None:
+    contract = EncodingContract(8, 24, similarity="euclidean", pooling="mean")
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
+    assert start(folder, collection, "--json", tmp_path / "figures.json") == 0
+    retriever, read = Retriever(folder), load_collection(collection)
+    queries = retriever.encode_queries(list(read.queries.values())).astype(np.float64)
+    passages = retriever.encode_passages(read.passages).astype(np.float64)
+
+    def expected(scores: np.ndarray) -> dict[str, float]:
+        ids = list(read.passages["_id"])
+        rows = (dict(zip(ids, row, strict=True)) for row in scores.tolist())
+        run = dict(zip(read.queries, rows, strict=True))
+        return rounded(evaluate_run(read.qrels, run).means)
+
+    distances = np.linalg.norm(queries[:, None] - passages, axis=2)  # (Q, P)
+    found = rounded(figures(tmp_path / "figures.json"))
+    assert found == expected(-distances) != expected(queries @ passages.T)
+
+
+@pytest.mark.slow
+def test_figures_are_compared_with_the_cards(
+    bert_run: Path,
+    collection: Path,
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+    means = evaluate_system(
+        folder, collection, tmp_path / "run", measures=["MRR@10", "R@5"], progress=False
+    ).evaluation.means
+    result = {"collection": collection.name, "source": None, "split": "test", "depth": 100}
+    other = {**result, "split": "train", "values": {"MRR@10": 0.9}}
+    write_results(folder, {**result, "values": {**means, "R@5": 0.1, "Hit@20": 0.5}}, other)
+    assert start(folder, collection) == 1
+    found = capsys.readouterr()
+    mrr = means["MRR@10"]
+    assert f"{'MRR@10':16}{mrr:8.4f}{mrr:8.4f}\n" in found.out
+    assert f"{'R@5':16}  0.1000{means['R@5']:8.4f}  differs\n" in found.out
+    assert f"{'Hit@20':16}  0.5000       -\n" in found.out
+    assert f"These figures are not the card's: {collection.name}: R@5\n" in found.err
+    assert start(folder, collection, "--depth", 50) == 0  # of which the card says nothing
+    assert f"{'MRR@10':16}       -" in capsys.readouterr().out
+    with pytest.raises(SystemExit):  # without a collection there is nothing public to look at
+        start(folder)
+    assert "no result in" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("loopback_hub")
+def test_the_cards_public_results_are_reproduced_from_the_hub(
+    bert_run: Path,
+    texts: list[str],
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = HfApi()
+    ours, beside = tied(texts, tmp_path / "tied"), tmp_path / "beside"
+    (ours / "qrels").rename(beside)
+    (ours / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
+    for name, source in (("owner/tied", ours), ("owner/tied-qrels", beside)):
+        api.create_repo(name, repo_type="dataset")
+        api.upload_folder(repo_id=name, folder_path=source, repo_type="dataset")
+    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+    result = evaluate_system(folder, "owner/tied", tmp_path / "runs", progress=False)
+    facts = {"collection": "tied", "source": "owner/tied", "split": "test", "depth": 100}
+    public = {**facts, "values": result.evaluation.means}
+    write_results(folder, public)
+    # The model itself is fetched, too, at a revision; later commits do not matter.
+    api.create_repo("owner/encoder")
+    revision = api.upload_folder(repo_id="owner/encoder", folder_path=folder).oid
+    write_results(folder, public, {**public, "collection": "gone", "source": "owner/gone"})
+    api.upload_folder(repo_id="owner/encoder", folder_path=folder)
+    assert start(folder, "--model", "owner/encoder", "--revision", revision) == 0
+    assert "owner/tied (test): 8 queries, 60 passages, depth 100\n" in capsys.readouterr().out
+    assert start(folder, "--model", "owner/encoder") == 2
+    assert "error: owner/gone (test): " in capsys.readouterr().err
+
+
+def write_configured(folder: Path, texts: list[str], *, numbers: bool = False) -> Path:
+    """A data set with configurations, as MTEB has them; ids can be numbers."""
+    key, name = ("id", int) if numbers else ("_id", str)
+    rows = {
+        "corpus/corpus": [{key: name(f"{100 + i}"), "text": texts[i]} for i in range(40)],
+        "queries/queries": [{key: name(f"{i}"), "text": texts[i][:30]} for i in range(10)],
+        "qrels/test": [
+            {"query-id": name(f"{i}"), "corpus-id": name(f"{100 + j}"), "score": grade}
+            for i in range(10)
+            for j, grade in ((i, 2), (i + 1, 1), (i + 2, 0))
+        ],
+    }
+    rows["qrels/validation"] = rows["qrels/test"][:9]
+    for path, records in rows.items():
+        write_jsonl(folder / f"{path}.jsonl", records)
+    configs = [
+        {"config_name": "corpus", "data_files": [{"split": "corpus", "path": "corpus/*"}]},
+        {"config_name": "queries", "data_files": [{"split": "queries", "path": "queries/*"}]},
+        {
+            "config_name": "default",
+            "data_files": [
+                {"split": split, "path": f"qrels/{split}.jsonl"} for split in ("test", "validation")
+            ],
+        },
+    ]
+    (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("numbers", "split"), [(False, "test"), (True, "dev")])
+def test_configurations_of_a_data_set_are_read(
+    exported: Path, texts: list[str], tmp_path: Path, start: Run, numbers: bool, split: str
+) -> None:
+    folder = write_configured(tmp_path / "set", texts, numbers=numbers)
+    expected = evaluate_system(exported, folder, tmp_path / "run", split=split, progress=False)
+    words = ("--split", split, "--json", tmp_path / "figures.json")
+    assert start(exported, folder, *words) == 0
+    assert figures(tmp_path / "figures.json") == expected.evaluation.means
+
+
+def test_ids_stay_as_they_are_and_titles_may_be_missing(
+    exported: Path, texts: list[str], tmp_path: Path
+) -> None:
+    ids = ["007", "7", "2020-01-01", "1.0", " x", "ü"]
+    folder = write_collection(
+        tmp_path / "ids",
+        [{"_id": name, "text": texts[i], "metadata": {"n": i}} for i, name in enumerate(ids)],
+        [{"_id": "007", "text": "why?"}, {"_id": 7, "text": "a"}, {"_id": "8", "text": "b"}],
+        [("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
+    )
+    passages, queries, qrels = open_script(exported).read_collection(str(folder), "test")
+    assert list(passages["_id"]) == ids
+    assert set(passages["title"]) == {""}
+    assert queries == {"007": "why?", "7": "a"}
+    assert qrels == {"007": {"007": 1}, "7": {"2020-01-01": 2, "7": 0}}
+    # A file that has changed is read anew.
+    write_jsonl(folder / "corpus.jsonl", [{"_id": name, "text": "new"} for name in ids])
+    passages, _, _ = open_script(exported).read_collection(str(folder), "test")
+    assert set(passages["text"]) == {"new"}
+
+
+def test_the_script_imports_nothing_of_this_package(exported: Path) -> None:
+    code = (exported / "evaluate_retrieval.py").read_text()
+    imported = set(re.findall(r"^(?:from|import) (\w+)", code, flags=re.MULTILINE))
+    assert imported - sys.stdlib_module_names == ALLOWED
+    assert "trust_remote_code=True" not in code
+
+
+def test_what_cannot_be_evaluated_is_an_error(
+    exported: Path,
+    collection: Path,
+    tmp_path: Path,
+    start: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert start(exported, collection, "--split", "dev") == 2
+    assert "has no judgements of the split 'dev', but test.tsv" in capsys.readouterr().err
+    assert start(exported, collection, "--measures", "Hit@20") == 2
+    assert "measure not found: Hit" in capsys.readouterr().err
+    queries = [{"_id": "p", "text": "why?"}]
+    passages = [{"_id": "a", "text": "x"}]
+    folder = write_collection(tmp_path / "broken", passages, queries, [("q", "a", 1)])
+    assert start(exported, folder) == 2
+    assert "not all have a text" in capsys.readouterr().err

@@ -1,0 +1,178 @@
+"""The contract and the provenance of a model: what is recorded, and what stays on this machine."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.hub import model_folder
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.provenance import (
+    Stage,
+    hub_name,
+    publishable,
+    read_pretraining,
+    read_provenance,
+    read_stage,
+    write_provenance,
+)
+from modeling_condenser.hub.training_log import thin_log
+from modeling_condenser.runs.run_folder import claim_run_folder
+
+
+def test_a_saved_contract_comes_back(tmp_path: Path) -> None:
+    fields = {
+        "query_max_length": 32,
+        "passage_max_length": 128,
+        "pooling": "mean",
+        "similarity": "cosine",
+        "title_separator": " [SEP] ",
+        "query_prompt": "query: ",
+        "passage_prompt": "passage: ",
+        "token_type_ids": True,
+    }
+    contract = EncodingContract(**fields)
+    contract.save(tmp_path)
+    file = tmp_path / "encoding_contract.json"
+    assert json.loads(file.read_text()) == fields
+    assert EncodingContract.load(tmp_path) == contract
+    file.write_text('{"query_max_length": 8, "passage_max_length": 8, "similarty": "dot"}')
+    with pytest.raises(ValueError, match="'similarty'.*'similarity'"):
+        EncodingContract.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no encoding_contract.json.*condenser export"):
+        EncodingContract.load(tmp_path / "empty")
+
+
+def test_prompts_stand_before_queries_and_passages_and_before_the_title() -> None:
+    contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
+    assert contract.query("what?") == "q: what?"
+    assert contract.passage("A title", "a text") == "p: A title a text"
+    assert contract.passage("", "a text") == "p: a text"
+
+
+def test_written_stages_come_back_in_order(tmp_path: Path) -> None:
+    log = ({"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25})
+    stages = [
+        Stage("Pre-training", {"encoder": "owner/name", "max_steps": 5}, {"seed": 1}),
+        Stage("Fine-tuning", {"temperature": 0.05}, {"versions": {"torch": "2.13.0"}}, log),
+    ]
+    write_provenance(tmp_path, stages)
+    assert read_provenance(tmp_path) == stages
+
+
+def test_a_provenance_of_before_there_were_logs_is_read(tmp_path: Path) -> None:
+    old = [{"name": "Pre-training", "recipe": {"max_steps": 5}, "run": {"seed": 1}}]
+    (tmp_path / "provenance.json").write_text(json.dumps(old))
+    assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1}, ())]
+
+
+def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "mine"
+    recipe = {"encoder": "./start", "hub_token": "not-a-real-one", "corpus": "/home/me/notes.txt"}
+    claim_run_folder(run, recipe)
+    (run / "run.json").write_text(json.dumps({"data": "/home/me/data.json", "steps": 3}))
+    log = [
+        {"loss": 9.0, "late_loss": 4.0, "head_loss": 5.0, "step": 1, "grad_norm": 3.0},
+        {"eval_runtime": 3.0, "step": 1},
+        {"loss": float("nan"), "late_loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
+        {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
+    ]
+    (run / "log.json").write_text(json.dumps(log))
+    stage = read_stage(run, "Pre-training")
+    assert stage is not None
+    assert stage.recipe == {"encoder": "local: start", "corpus": "local: notes.txt"}
+    assert stage.run == {"data": "local: data.json", "steps": 3}
+    assert stage.log == (
+        {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
+        {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
+    )
+
+
+def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
+    thinned = thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
+    steps = [entry["step"] for entry in thinned]
+    assert len(steps) == 200 and steps[0] == 1 and steps[-1] == 5000
+    gaps = {after - before for before, after in pairwise(steps)}
+    assert gaps == {25, 26}  # 4999 / 199 is 25.1
+
+
+def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, encoder in ((first, "owner/base"), (second, str(first / "model"))):
+        (folder / "model").mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(f"encoder: {encoder}\nseed: {len(folder.name)}\n")
+        (folder / "run.json").write_text('{"steps": 3}')
+    stages = read_pretraining(second)
+    assert [stage.recipe for stage in stages] == [
+        {"encoder": "owner/base", "seed": 5},
+        {"encoder": "local: model", "seed": 6},
+    ]
+    assert read_pretraining(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "published"),
+    [
+        ("owner/name@refs/pr/1", "owner/name@refs/pr/1"),
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("hf://datasets/owner/name", "hf://datasets/owner/name"),
+        (0.5, 0.5),
+        (True, True),
+        (None, None),
+        ("/home/me/secret/encoder", "local: encoder"),
+        ("data/here", "local: here"),  # exists
+        ("data/gone.txt", "local: gone.txt"),
+        ("~/secret/corpus.txt", "local: corpus.txt"),
+        ("secret/plans/corpus", "local: corpus"),
+        ("secret/*.txt", "local: *.txt"),
+        ("runs/mine", "local: mine"),
+        (Path("/home/me/x"), "local: x"),
+        (r"C:\Users\me\encoder", "local: encoder"),
+        ("file:///home/me/x.txt", "local: x.txt"),
+        ("https://me:pass@example.org/a.txt?sig=1", "https://example.org/a.txt"),
+        ("run --key hf_" + "A" * 34, "run --key …"),
+    ],
+)
+def test_a_setting_says_nothing_of_this_machine(
+    given: object, published: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    recipe = {"encoder": given, "corpus": [{"path": given, "split": "train"}], "data": (given,)}
+    assert publishable(recipe) == {
+        "encoder": published,
+        "corpus": [{"path": published, "split": "train"}],
+        "data": [published],
+    }
+
+
+def test_the_bundled_encoder_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_folder.importlib.metadata, "version", {"condenser": "1.2"}.get)
+    for given in ("starter", str(model_folder.STARTER_FOLDER)):
+        assert publishable({"encoder": given}) == {"encoder": "starter of condenser 1.2"}
+    assert publishable({"encoder": "./starter"}) == {"encoder": "local: starter"}
+
+
+def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
+    names = ["hub_token", "push_to_hub_token", "token", "WANDB_API_KEY", "password"]
+    secrets = dict.fromkeys(names, "not-a-real-one")
+    prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
+    settings = {**secrets, "inner": {**secrets, "kept": 1}, **prompts}
+    assert publishable(settings) == {"inner": {"kept": 1}, **prompts}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("owner/name_1.2@v1", "owner/name_1.2"),
+        ("name", None),
+        ("local: name", None),
+        ("data/train.jsonl", None),
+        ("a/b/c", None),
+        ("a/..", None),
+        ({"a": 1}, None),
+    ],
+)
+def test_a_hub_name_has_an_owner_and_is_no_file(text: object, name: str | None) -> None:
+    assert hub_name(text) == name
