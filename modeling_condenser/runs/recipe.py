@@ -15,9 +15,16 @@ from typing import Any
 
 import yaml
 
+_BOOL = "tag:yaml.org,2002:bool"
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but 1e-4 is a number too."""
+    """YAML 1.1, but 1e-4 is a number, and yes, no, on and off are words (`save_strategy: no`)."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in resolvers if first in "tTfF" or tag != _BOOL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 _Loader.add_implicit_resolver(
@@ -84,6 +91,9 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
 def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     """Create an instance of each dataclass; a field of several classes goes to all of these.
 
+    With `bf16` on a machine without an accelerator, `use_cpu` is set, because transformers refuses
+    bfloat16 on a CPU that was not asked for.
+
     Raises:
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
             the wrong type.
@@ -94,7 +104,15 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
             nearest = get_close_matches(name, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"A recipe has no field {name!r}.{hint}")
+    if settings.get("bf16") and _has_cpu_only():
+        settings = {"use_cpu": True, **settings}
     return tuple(_fill(cls, settings) for cls in classes)
+
+
+def _has_cpu_only() -> bool:
+    import torch  # takes seconds, which commands without a model should not wait for
+
+    return not torch.accelerator.is_available()
 
 
 def _fill(cls: type, settings: Mapping[str, Any]) -> Any:

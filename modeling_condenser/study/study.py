@@ -9,13 +9,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 
@@ -41,7 +40,7 @@ from modeling_condenser.pretraining.arguments import (
     PretrainingRecipe,
 )
 from modeling_condenser.pretraining.pretrain import READINESS
-from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER
+from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
@@ -98,6 +97,7 @@ class StudyRecipe:
         measures: the verdict is about the first; by default MRR@10, nDCG@10 and R@100.
         fusion: fields of `Fusion`, to measure each arm fused with BM25 as well.
         readiness: fields of `Measuring`, such as {texts: 1000}.
+        search: fields of `SearchSettings`, such as {dtype: bfloat16}, for encoding and search.
     """
 
     arms: dict[str, Any]
@@ -114,6 +114,7 @@ class StudyRecipe:
     measures: list[str] | None = None
     fusion: dict[str, Any] | None = None
     readiness: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
 
 
 def run_study(settings: Mapping[str, Any]) -> StudyResults:
@@ -129,9 +130,6 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         ValueError: a setting does not fit; nothing was written.
     """
     (recipe,) = fill(settings, StudyRecipe)
-    if recipe.pretraining.get("bf16") and not torch.cuda.is_available():
-        # The Trainer refuses bfloat16 on a CPU unless the CPU is asked for.
-        recipe = replace(recipe, pretraining={"use_cpu": True, **recipe.pretraining})
     _check(recipe)
     out = Path(recipe.output_dir)
     if out.exists() and any(out.iterdir()) and not (out / RECIPE_FILE).is_file():
@@ -166,6 +164,7 @@ def _check(recipe: StudyRecipe) -> None:
     settings = {**given, "collection": "", **recipe.finetuning}
     fill(settings, FinetuningRecipe, SentenceTransformerTrainingArguments)
     fill(recipe.readiness, Measuring)
+    fill(recipe.search, SearchSettings)
     fill(recipe.fusion or {"method": "rrf"}, Fusion)
     check_measures(recipe.measures or DEFAULT_MEASURES)
     missing = {"vocab_size", "max_position_embeddings"} - recipe.encoder_config.keys()
@@ -188,12 +187,14 @@ class _Study:
         self.labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
         self.fusion = None if recipe.fusion is None else fill(recipe.fusion, Fusion)[0]
         self.failures: dict[str, str] = {}
+        (self.search,) = fill(recipe.search, SearchSettings)
         self.evaluate = partial(
             evaluate_system,
             collection=self.collection,
             split=recipe.split,
             depth=DEPTH,
             measures=recipe.measures,
+            search=self.search,
         )
 
     def run(self, settings: Mapping[str, Any]) -> StudyResults:
@@ -362,14 +363,14 @@ class _Study:
             collection=self.collection,
             source=self.folder,
             depth=DEPTH,
-            command=f"{command} --split {result.split}",
+            command=f"{command} --split {result.split} --dtype {self.search.dtype}",
         )
 
     def write_search_file(self, arm: str) -> None:
         """Write what `condenser search` needs to search with an arm."""
         folder = self.first(arm).relative_to(self.out)
         content = {
-            "model": str(folder / MODEL_FOLDER),
+            "model": f"{folder / MODEL_FOLDER},dtype={self.search.dtype}",
             "embeddings": str(folder / "evaluation" / EMBEDDINGS_FOLDER),
             "collection": os.path.relpath(self.folder, self.out),
         }

@@ -52,6 +52,8 @@ def read_text(text: str, tmp_path: Path) -> dict[str, Any]:
         ("7", 7),
         ("true", True),
         ("null", None),
+        ("no", "no"),
+        ("On", "On"),
         ("[1, a]", [1, "a"]),
         ("{a: 1e2}", {"a": 100.0}),
         ("bert-base-uncased", "bert-base-uncased"),
@@ -70,6 +72,14 @@ def test_fields_go_to_every_class_that_has_them():
     assert zoo == again == Zoo(name="Oslo", cages=["a"])
     assert tickets == Tickets(price=12.0) and type(tickets.price) is float
     assert fill({"name": "Oslo", "season": None, "share": 1}, Zoo) == (Zoo("Oslo", share=1.0),)
+
+
+def test_bfloat16_on_a_machine_without_accelerator_asks_for_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    settings = {"output_dir": str(tmp_path), "bf16": True}
+    assert fill(settings, TrainingArguments)[0].use_cpu
+    assert fill({**settings, "use_cpu": True, "bf16": False}, TrainingArguments)[0].use_cpu
+    assert not fill({**settings, "bf16": False}, TrainingArguments)[0].use_cpu
 
 
 def test_unknown_and_missing_fields_are_refused_and_the_nearest_named():

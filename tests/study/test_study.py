@@ -58,6 +58,7 @@ def make_settings(collection: Path, out: Path) -> dict[str, Any]:
         },
         "finetuning_seeds": [0, 1],
         "measures": MEASURES,
+        "search": {"dtype": "bfloat16"},
         "fusion": {"method": "rrf"},
         "readiness": {"texts": 9},
     }
@@ -163,10 +164,16 @@ def test_cards_and_the_search_file_are_written(finished: Recorded, collection: P
     card = ModelCard.load(folder / "model" / "README.md")
     found = {r.metric_type: r.metric_value for r in card.data.eval_results}
     assert found == {measure: round(value, 4) for measure, value in means.items()}
-    assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card.text
+    assert (
+        "condenser evaluate OWNER/NAME small --baseline bm25 --split test --dtype bfloat16"
+        in card.text
+    )
     named = json.loads((finished.folder / "search.json").read_text())
     first = {arm: result.means["MRR@10"] for arm, result in finished.results.arms.items()}
-    assert named["model"] == f"{max(first, key=lambda arm: first[arm])}/finetuned-0/model"
+    assert (
+        named["model"]
+        == f"{max(first, key=lambda arm: first[arm])}/finetuned-0/model,dtype=bfloat16"
+    )
     assert (finished.folder / named["embeddings"]).is_dir()
     assert (finished.folder / named["collection"]).resolve() == collection
 
