@@ -78,14 +78,14 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
 
 
 def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Read settings from `--field=value` words, whose values are YAML.
+    """Read settings from `--field=value` words; values are YAML, `-` in a field stands for `_`.
 
     Example:
         >>> parse_changes(["--learning_rate=1e-4", "--bf16=true"])
         {'learning_rate': 0.0001, 'bf16': True}
     """
     pairs = (word.removeprefix("--").partition("=") for word in words)
-    return {field: yaml.load(value, Loader=_Loader) for field, _, value in pairs}
+    return {field.replace("-", "_"): yaml.load(value, Loader=_Loader) for field, _, value in pairs}
 
 
 def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
