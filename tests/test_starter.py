@@ -54,6 +54,7 @@ def test_the_stored_card_is_complete_and_names_no_machine() -> None:
     assert "license: cc-by-sa-3.0" in card
     tokens = sum(stage.run["tokens_seen"] for stage in read_provenance(folder))
     assert f"saw {tokens / 1e6:,.1f} million tokens" in card
+    assert tokens >= 60_000_000
 
 
 def test_models_retrievers_and_systems_accept_its_name(
