@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, PreTrainedConfig
 
-# The encoders that tests/backbones covers. To add another, add its model type here and a row in
-# tests/backbones/encoders.py. It must meet these conditions:
+# The encoders that tests/backbones covers. docs/pretraining.md says how to add another, which must
+# meet these conditions:
 # - AutoModel and AutoModelForMaskedLM know it, and its tokens attend to both sides.
 # - Its hidden states are the embeddings and the output of each layer, all of one width; the last is
 #   its output, after its `final_norm` if it has one.

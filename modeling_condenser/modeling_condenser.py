@@ -162,6 +162,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     # A function of labels and `cu_seq_lens_q` that selects the rows of a packed batch that a loss
     # reads; the last layers then compute only these. `packing.use_packing` sets it.
     choose_rows: Any = None
+    # How the model was trained, for the card of `save_encoder`; `CondenserTrainer` sets it.
+    training_stages: Any = ()
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -203,6 +205,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         with TemporaryDirectory() as checkpoint:
             self.save_pretrained(checkpoint)
             tokenizer.save_pretrained(checkpoint)
+            _package("hub.provenance").write_provenance(Path(checkpoint), self.training_stages)
             return _package("hub.export").export_encoder(checkpoint, folder)
 
     def get_output_embeddings(self) -> nn.Module:

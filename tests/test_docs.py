@@ -8,6 +8,8 @@ import pytest
 from transformers import BertConfig, BertForMaskedLM
 
 from hub_scripts.main import COMMANDS, main
+from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.provenance import read_provenance
 from tests.hub.making import make_collection
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +60,11 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
     exec(compile(shortened, "README.md", "exec"), names)
     assert type(names["encoder"]).__name__ == "BertModel"
     assert (workplace / "my-encoder" / "encoding_contract.json").is_file()
+    exported = export_encoder("runs/mine", "exported")  # from the last checkpoint of the run
+    for folder in (workplace / "my-encoder", exported):
+        (stage,) = read_provenance(folder)
+        assert stage.run["steps"] == stage.recipe["max_steps"] == 3
+        assert "bow_weight: 1.0" in (folder / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def encode_collection(
     missing = manifest.missing_shards(folder)
     if (folder / RECORD_FILE).is_file() and not missing:
         return Embeddings.open(folder)
-    logger.info("%d of %d shards are missing.", len(missing), manifest.n_shards)
+    logger.info("Encoding %d of %d shards", len(missing), manifest.n_shards)
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
     started = time.perf_counter()
     own = [shard for shard in missing if shard % n_ranks == rank]

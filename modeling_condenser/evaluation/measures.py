@@ -30,7 +30,7 @@ DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
 _NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on very great numbers
-_NAME = re.compile(rf"([A-Za-z-]+)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
+_NAME = re.compile(rf"([A-Za-z][A-Za-z0-9-]*)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
 _GREATEST_GRADE = 1_000_000  # trec_eval's code allocates a table of this size
 _QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
 

@@ -202,7 +202,11 @@ def measure_run(
     depth = max((len(found) for found in run.values()), default=0)
     deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
     if deeper:
-        logger.warning("%s: no query has more than %d passages", ", ".join(deeper), depth)
+        logger.warning(
+            "%s look no deeper than %d, the most passages of the run for a query",
+            ", ".join(deeper),
+            depth,
+        )
     if not by_answer:
         return evaluate_run(collection.qrels, run, measures=judged)
 

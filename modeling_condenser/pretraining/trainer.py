@@ -19,6 +19,7 @@ from modeling_condenser.hub.provenance import (
     Stage,
     publishable,
     read_pretraining,
+    read_provenance,
     write_provenance,
 )
 from modeling_condenser.hub.trainer import WholeTrainer
@@ -32,6 +33,9 @@ from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
 from .examples import as_documents, find_tokenizer, make_examples, prepare_model
 from .masking import IGNORE_INDEX
 from .probe import probe
+
+# Arguments that transformers computes where none are given.
+_DERIVED = ("accelerator_config", "debug", "hub_token", "report_to")
 
 
 class CondenserTrainer(WholeTrainer):
@@ -126,7 +130,17 @@ class CondenserTrainer(WholeTrainer):
         """
         self._since = None
         resume = self.find_resume(resume_from_checkpoint)
-        return super().train(resume_from_checkpoint=resume, **kwargs)
+        output = super().train(resume_from_checkpoint=resume, **kwargs)
+        model: Any = self.accelerator.unwrap_model(self.model)
+        model.training_stages = _describe_training(self)
+        return output
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, with its provenance beside it."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            folder = Path(output_dir or str(self.args.output_dir))
+            write_provenance(folder, _describe_training(self))
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""
@@ -326,7 +340,7 @@ def _link_model(checkpoint: Path, folder: Path) -> None:
 
 def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
     """The stages of a model so far, with the running one."""
-    stages = read_pretraining(Path(str(trainer.args.output_dir))) or [_stage_of_script(trainer)]
+    stages = read_pretraining(Path(str(trainer.args.output_dir))) or _stages_of_script(trainer)
     log, run = trainer.state.log_history, {**describe_machine(), **trainer.run_facts()}
     running = dataclasses.replace(
         stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
@@ -334,14 +348,23 @@ def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
     return [*stages[:-1], running]
 
 
-def _stage_of_script(trainer: CondenserTrainer) -> Stage:
-    """A run without a recipe: its arguments, except those that are the library's defaults."""
-    settings = trainer.args.to_dict()
-    usual = type(trainer.args)(output_dir="unused").to_dict()
-    changed = {name: value for name, value in settings.items() if value != usual.get(name)}
+def _stages_of_script(trainer: CondenserTrainer) -> list[Stage]:
+    """The stages of the encoder that a run without a recipe started from, and the run itself.
+
+    Its settings are its arguments, except those that are the library's defaults.
+    """
+    # Not the values of a second instance, which would reset the state of accelerate.
+    usual = {field.name: field.default for field in dataclasses.fields(trainer.args)}
+    changed = {
+        name: value
+        for name, value in trainer.args.to_dict().items()
+        if name not in _DERIVED and value != usual.get(name) and (value or usual.get(name))
+    }
     config: Any = trainer.accelerator.unwrap_model(trainer.model).config
     start = str(getattr(config, "encoder_config", config).name_or_path)
-    return Stage(PRETRAINING, publishable({"encoder": start, **changed} if start else changed), {})
+    settings = publishable({"encoder": start, **changed} if start else changed)
+    earlier = read_provenance(Path(start)) if start and Path(start).is_dir() else []
+    return [*earlier, Stage(PRETRAINING, settings, {})]
 
 
 def train_seconds(log: list[dict[str, float]]) -> float:

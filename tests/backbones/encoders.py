@@ -1,7 +1,6 @@
 """One tiny, random encoder of each supported architecture, and a tokenizer of the kind it has.
 
-A new architecture is added here and to `LM_HEADS` in `two_encoders.py`, and by its model type to
-`SUPPORTED_ENCODERS`; the tests of this folder then prove it.
+docs/pretraining.md lists the steps to add an architecture.
 """
 
 from collections.abc import Callable, Sequence

@@ -71,6 +71,7 @@ def test_fields_go_to_every_class_that_has_them():
     zoo, tickets, again = fill({"name": "Oslo", "price": 12, "cages": ["a"]}, Zoo, Tickets, Zoo)
     assert zoo == again == Zoo(name="Oslo", cages=["a"])
     assert tickets == Tickets(price=12.0) and type(tickets.price) is float
+    assert fill({"name": "Oslo", "cages": "a"}, Zoo)[0].cages == ["a"]
     assert fill({"name": "Oslo", "season": None, "share": 1}, Zoo) == (Zoo("Oslo", share=1.0),)
 
 
