@@ -27,7 +27,7 @@ class PushFields:
         private: create the repository as a private one.
         revision: branch, which is created if needed.
         create_pr: open a pull request instead of committing to the branch.
-        license: of the model, such as apache-2.0; by default as on its card, or on the Hub.
+        license: license of the model, such as apache-2.0; by default as on its card, or on the Hub.
         message: of the commit.
         dry_run: check and compare, but send nothing.
     """

@@ -48,7 +48,7 @@ def report_on_card(
         depth: passages retrieved for a query.
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
         search: exact search by default.
-        seed: of tests and intervals.
+        seed: of the resampling in tests and intervals.
     """
     per_query = result.evaluation.per_query
     intervals = {measure: mean_interval(values, seed=seed) for measure, values in per_query.items()}

@@ -52,7 +52,7 @@ class EvaluationRecipe:
         depth: passages to retrieve for each query.
         columns: of a file of pairs or triplets: our name -> the file's.
         cost: whether to measure time and memory of an encoding step too.
-        seed: of tests and intervals.
+        seed: of the resampling in tests and intervals.
     """
 
     systems: list[str]

@@ -53,15 +53,15 @@ class PretrainingSettings:
             none.
         bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
             The paper's are 1.0 and 0.1.
-        blocks_seed: decides which blocks are short; runs of other seeds read the same blocks.
+        blocks_seed: seed of the choice of short blocks; `seed` does not change it.
         preprocessing_workers: processes that build blocks.
         packed: whether batches are without padding (`modeling_condenser.packing`); losses and
             gradients are the same. By default, wherever the encoder supports it and no
             `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
             library's choice by default.
-        tokens_per_batch: most tokens in a batch of one device, with special tokens; batches then
-            hold as many blocks as fit, and `per_device_train_batch_size` is unused.
+        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens; batches
+            then hold as many blocks as fit, and `per_device_train_batch_size` is unused.
         similarity: "dot" as published, or "cosine".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); by default
@@ -71,7 +71,7 @@ class PretrainingSettings:
         span_length: longest span in tokens, with special tokens; `max_length` by default.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
         removal_probability: share of contexts that their pseudo-query is removed from.
-        deletion_probability: of each word in the copies that TSDAE's encoder reads.
+        deletion_probability: how likely each word is deleted in the copies that TSDAE encodes.
     """
 
     objective: Objective = "condenser"
@@ -168,17 +168,17 @@ class PretrainingRecipe(PretrainingSettings):
 
     Attributes:
         encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue, whose head and split are then kept; "starter" for the encoder that comes with
+            continue, whose head and `skip_from` are kept; "starter" for the encoder that comes with
             this package.
-        corpus: what to train on: Hub data set name or local path, or a mapping of `Source`'s
-            fields, or a list of these.
+        corpus: what to train on: Hub data set name or local path, or a mapping such as {path:
+            NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.
         n_head_layers: layers of the Condenser head; 2 by default.
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
         late_mlm: whether the late output is trained with MLM too; true by default.
         head_mlm_probability: makes the head a decoder in the style of RetroMAE, which reads the
             block masked a second time at this rate instead of the early layer (`CondenserConfig`).
-        new_head: accept a Condenser checkpoint without a head, and start a new one.
+        new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
 
     Raises:

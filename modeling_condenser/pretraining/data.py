@@ -189,7 +189,7 @@ class BlockBuilder:
         tokenizer: a fast tokenizer.
         max_length: longest sequence in tokens, with the special tokens that the collator adds.
         short_block_probability: share of blocks whose length is drawn between 1 and the longest.
-        seed: decides which blocks are short.
+        seed: of the choice of short blocks.
 
     Raises:
         ValueError: `max_length` leaves no room for text.

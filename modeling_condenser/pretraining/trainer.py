@@ -368,8 +368,12 @@ def _stages_of_script(trainer: CondenserTrainer) -> list[Stage]:
 
 
 def train_seconds(log: list[dict[str, float]]) -> float:
-    """Time between the entries of a log, over all sessions of a run."""
-    return sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
+    """Time between the entries of a log, over all sessions of a run.
+
+    A run shorter than its logging interval has only the library's own entry at its end.
+    """
+    logged = sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
+    return logged or sum(float(entry.get("train_runtime", 0.0)) for entry in log[-1:])
 
 
 class _SetEpoch(TrainerCallback):
