@@ -52,6 +52,7 @@ AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_condenser.CondenserForMaskedLM",
     "AutoModelForPreTraining": "modeling_condenser.CondenserForPreTraining",
 }
+_HEAD = ("head.", "head_norm.")  # beginnings of the names of the Condenser head's weights
 
 
 @dataclass
@@ -162,8 +163,7 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     # A function of labels and `cu_seq_lens_q` that selects the rows of a packed batch that a loss
     # reads; the last layers then compute only these. `packing.use_packing` sets it.
     choose_rows: Any = None
-    # How the model was trained, for the card of `save_encoder`; `CondenserTrainer` sets it.
-    training_stages: Any = ()
+    training_stages: Any = ()  # `CondenserTrainer` sets it, for the card of `save_encoder`
 
     def __init__(self, config: CondenserConfig):
         super().__init__(config)
@@ -322,7 +322,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         wants_info = kwargs.pop("output_loading_info", False)
         name = pretrained_model_name_or_path
         model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        missing = {key for key in info["missing_keys"] if not (new_head and _is_of_head(key))}
+        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
         refuse_incomplete(name, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
 
@@ -468,13 +468,9 @@ def _package(module: str) -> Any:
         ) from error
 
 
-def _is_of_head(key: str) -> bool:
-    return key.startswith(("head.", "head_norm."))
-
-
 def refuse_incomplete(name_or_path: Any, missing: set[str], unexpected: set[str]) -> None:
     """Raise if a checkpoint has missing or unexpected weights."""
-    if missing and all(map(_is_of_head, missing)):
+    if missing and all(key.startswith(_HEAD) for key in missing):
         raise ValueError(
             f"{name_or_path} has no Condenser head, and a random head can corrupt the backbone: "
             "continue from a checkpoint with its head, or pass new_head=True to start a new one."
