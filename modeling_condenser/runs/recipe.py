@@ -135,7 +135,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     ]
     if literals and value not in literals and not (value is None and type(None) in options):
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, literals))}.")
-    if isinstance(value, str) and str not in options and list in map(typing.get_origin, options):
+    takes_list = any(typing.get_origin(option) is list for option in options)
+    if isinstance(value, str) and takes_list and str not in options:
         return [value]  # one value in place of a list
     if not set(options) <= {bool, int, float, str, type(None)}:
         return value
