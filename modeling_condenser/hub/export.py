@@ -13,12 +13,11 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_condenser.modeling_condenser import CondenserModel
 from modeling_condenser.positions import n_positions
-from modeling_condenser.runs.checkpoints import last_whole_checkpoint
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
+from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
-from .model_folder import CONFIG_FILE, find_model_folder, resolve_encoder_name
+from .model_folder import find_model_folder, find_weights, resolve_encoder_name
 from .provenance import (
     Stage,
     read_pretraining,
@@ -81,11 +80,7 @@ def resolve_checkpoint(checkpoint: str | Path) -> str:
     For a run it is its model, or its last complete checkpoint.
     """
     name = resolve_encoder_name(checkpoint)
-    folder = Path(name)
-    if (folder / MODEL_FOLDER).is_dir():
-        return str(folder / MODEL_FOLDER)
-    is_run = folder.is_dir() and not (folder / CONFIG_FILE).is_file()
-    return str((is_run and last_whole_checkpoint(folder)) or name)
+    return str(find_weights(Path(name)) or name)
 
 
 def write_repository(

@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from modeling_condenser.runs.checkpoints import last_whole_checkpoint
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
+
 from .fetching import fetch
 
 CONFIG_FILE = "config.json"
@@ -85,6 +88,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     """A model's config.json; empty if there is none."""
     file = folder / CONFIG_FILE
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def find_weights(folder: Path) -> Path | None:
+    """Find the folder with the weights: itself, a run's model, or a run's last checkpoint."""
+    for found in (folder, folder / MODEL_FOLDER):
+        if (found / CONFIG_FILE).is_file():
+            return found
+    return last_whole_checkpoint(folder) if folder.is_dir() else None
 
 
 def is_checkpoint(folder: Path) -> bool:

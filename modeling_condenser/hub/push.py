@@ -21,12 +21,12 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state, last_whole_checkpoint
+from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .card import CARD_FILE, read_card, write_card
 from .contract import CONTRACT_FILE
-from .model_folder import CONFIG_FILE, is_checkpoint
+from .model_folder import CONFIG_FILE, find_weights, is_checkpoint
 from .provenance import (
     PROVENANCE_FILE,
     read_pretraining,
@@ -94,7 +94,12 @@ def push(
         ValueError: something must be corrected before publishing; all reasons are listed.
         OSError: the Hub failed or refused; the repository is unchanged.
     """
-    source = _find_model(Path(folder))
+    source = find_weights(Path(folder))
+    if source is None:
+        raise FileNotFoundError(
+            f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
+            f"{MODEL_FOLDER}/ or checkpoint-N/."
+        )
     kind: Kind = "encoder" if (source / CONTRACT_FILE).is_file() else "checkpoint"
     if kind == "checkpoint" and not is_checkpoint(source):
         raise ValueError(
@@ -172,20 +177,6 @@ def commit_folder(
         )
     except _HTTP_ERROR as error:
         raise OSError(f"Cannot push to {name}: {error}") from error
-
-
-def _find_model(folder: Path) -> Path:
-    """The folder with the weights: itself, or a run's model, or its last checkpoint."""
-    for found in (folder, folder / MODEL_FOLDER):
-        if (found / CONFIG_FILE).is_file():
-            return found
-    checkpoint = last_whole_checkpoint(folder) if folder.is_dir() else None
-    if checkpoint is None:
-        raise FileNotFoundError(
-            f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
-            f"{MODEL_FOLDER}/ or checkpoint-N/."
-        )
-    return checkpoint
 
 
 def _link_files(source: Path, staging: Path) -> list[str]:
