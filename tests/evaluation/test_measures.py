@@ -2,10 +2,12 @@
 
 import math
 
+import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
 
+from modeling_condenser.evaluation import measures
 from modeling_condenser.evaluation.measures import evaluate_answers, evaluate_run
 
 LOG2_3 = math.log2(3)
@@ -186,3 +188,13 @@ def test_what_cannot_be_measured_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             evaluate_run(qrels, run)
+
+
+def test_an_added_measure_may_have_digits_in_its_name(monkeypatch) -> None:
+    def at_most(qrels, run):
+        return 0.25
+
+    added = ir_measures.define_byquery(at_most, name="F1")
+    monkeypatch.setitem(measures._FAMILIES, "F1", added)
+    found = evaluate_run({"q": {"a": 1}}, {"q": {"a": 1.0}}, measures=["F1@3"])
+    assert found.means == {"F1@3": 0.25}
