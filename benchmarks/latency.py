@@ -21,6 +21,7 @@ from hub_scripts.search import find
 from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.dense import DenseSearcher
+from modeling_condenser.retrieval.exact import search_exact
 from modeling_condenser.runs.run_folder import describe_machine
 
 DEPTH = 10
@@ -40,7 +41,7 @@ def main() -> None:
             whole.append(time.perf_counter() - started)
             vectors = searcher.retriever.encode_queries([query])
             started = time.perf_counter()
-            searcher.search_vectors(vectors, ["query"], depth=DEPTH)
+            search_exact(searcher.embeddings, vectors, ["query"], depth=DEPTH)
             alone.append(time.perf_counter() - started)
     print(f"{arguments.passages:,} passages, {arguments.layers} layers of {arguments.hidden}")
     print(json.dumps(describe_machine()))

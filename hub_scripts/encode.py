@@ -9,7 +9,6 @@ On several machines, OUT must be on a shared file system.
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from .command_line import fill_settings
@@ -49,14 +48,14 @@ def run(words: list[str]) -> None:
     from modeling_condenser.encoding.encode import encode_collection, local_device
     from modeling_condenser.retrieval.systems import parse_system
 
-    pooling = [f"pooling={fields.pooling}"] if fields.pooling else []
-    system = parse_system(",".join([fields.model, *pooling])).in_dtype(fields.dtype)
+    pooling = f",pooling={fields.pooling}" if fields.pooling else ""
+    system = parse_system(fields.model + pooling).in_dtype(fields.dtype)
     devices = fields.devices.split(",") if fields.devices else None
     passages = load_passages(fields.collection)
     embeddings = encode_collection(
         system.open(device=local_device(devices)),
         passages,
-        Path(fields.out),
+        fields.out,
         shard_size=fields.shard_size,
         devices=devices,
     )
@@ -64,13 +63,10 @@ def run(words: list[str]) -> None:
         return
     record = embeddings.record
     print(f"embeddings: {embeddings.folder}")
-    line = f"  {embeddings.n_passages:,} passages of {embeddings.dimension} numbers"
-    if speed := record.get("passages_per_second"):
-        line += f", {record['seconds']:.1f} s, {speed:,.0f} passages a second"
-        line += f"\n  {record['peak_memory_bytes'] / 1e9:.2f} GB of memory"
-    if gpu := record.get("peak_accelerator_bytes"):
-        line += f", {gpu / 1e9:.2f} GB on the GPU"
-    print(line)
+    print(f"  {embeddings.n_passages:,} passages of {embeddings.dimension} numbers")
+    if speed := record["passages_per_second"]:  # nothing was left to encode otherwise
+        memory = record["peak_accelerator_bytes"] or record["peak_memory_bytes"]
+        print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second, {memory / 1e9:.2f} GB")
     if fields.table:
-        files = write_table(embeddings, Path(fields.table), passages=passages, progress=True)
+        files = write_table(embeddings, fields.table, passages=passages, progress=True)
         print(f"table: {fields.table} ({len(files)} parquet files)")

@@ -24,11 +24,9 @@ from .command_line import read_settings, register_model
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.retrieval.systems import Searcher
 
 STUDY_FILE = "search.json"
-_SHOWN_LETTERS = 160
 
 
 @dataclass(frozen=True)
@@ -51,21 +49,44 @@ class SearchFields:
 
 
 def run(words: list[str]) -> None:
+    from modeling_condenser.collection.load import load_passages
     from modeling_condenser.retrieval.dense import SearchSettings
+    from modeling_condenser.retrieval.systems import open_searcher, parse_system
     from modeling_condenser.runs.recipe import fill
 
-    plain = ("model", "collection", "query")
-    both = (SearchFields, SearchSettings)
+    both, plain = (SearchFields, SearchSettings), ("model", "collection", "query")
     fields, how = fill(read_settings("search", words, *both, plain=plain, about=__doc__), *both)
-    fields = _resolve_study(fields)
+    if (Path(fields.model) / STUDY_FILE).is_file():
+        fields = _read_study(fields)
+    if fields.collection is None:
+        raise ValueError(
+            f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}): name a"
+            ' collection too, as in condenser search MODEL COLLECTION "query".'
+        )
     register_model(fields.model)
-    searcher, passages = _open(fields, how)
+    system = parse_system(fields.model).in_dtype(how.dtype)
+    if system.is_stored:
+        raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
+    if system.is_lexical and (fields.embeddings or not how.is_exact):
+        raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
+    # Embeddings or index are stored beside the model.
+    model = Path(system.model).resolve()
+    name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]
+    folder = model.parent if model.is_dir() else Path("runs")
+    passages = load_passages(fields.collection)
+    searcher = open_searcher(
+        system,
+        passages,
+        folder / re.sub(r"[^\w.-]+", "_", "-".join(map(str, name))),
+        embeddings=Path(fields.embeddings) if fields.embeddings else None,
+        settings=how,
+    )
     for query in [fields.query] if fields.query is not None else _ask():
         found = find(searcher, passages, query, depth=fields.k)
         for rank, (score, passage) in enumerate(found, start=1):
             title, text = (" ".join(passage[name].split()) for name in ("title", "text"))
             print(f"{rank}. {passage['_id']}  ({score:.4g}){'  ' if title else ''}{title}")
-            print(f"   {text[:_SHOWN_LETTERS]}")
+            print(f"   {text[:160]}")
         if not found:
             print("nothing found")
 
@@ -81,61 +102,19 @@ def find(
     return [(score, passages[rows[passage_id]]) for passage_id, score in scores.items()]
 
 
-def _resolve_study(fields: SearchFields) -> SearchFields:
+def _read_study(fields: SearchFields) -> SearchFields:
     """Replace a study's folder by its model, collection and embeddings."""
-    folder, collection = Path(fields.model), fields.collection
-    if not (folder / STUDY_FILE).is_file():
-        may_be_collection = collection and ("/" in collection or Path(collection).exists())
-        if fields.query is None and not may_be_collection:
-            raise ValueError(
-                f"{folder} is not the folder of a finished study (it has no {STUDY_FILE}):"
-                ' name a collection too, as in condenser search MODEL COLLECTION "query".'
-            )
-        return fields
+    folder, query = Path(fields.model), fields.collection
     if fields.query is not None:
-        raise ValueError(
-            f"{folder} is a study, which names its own collection: leave out {collection!r}."
-        )
+        raise ValueError(f"{folder} is a study, which names its own collection: leave out {query}.")
     named = json.loads((folder / STUDY_FILE).read_text())
     return dataclasses.replace(
         fields,
-        query=collection,
+        query=query,
         model=str(folder / named["model"]),
         collection=str(folder / named["collection"]),
         embeddings=fields.embeddings or str(folder / named["embeddings"]),
     )
-
-
-def _open(fields: SearchFields, how: "SearchSettings") -> "tuple[Searcher, Dataset]":
-    from modeling_condenser.collection.load import load_passages
-    from modeling_condenser.retrieval.bm25 import Bm25
-    from modeling_condenser.retrieval.dense import DenseSearcher
-    from modeling_condenser.retrieval.systems import open_searcher, parse_system
-
-    system = parse_system(fields.model).in_dtype(how.dtype)
-    if system.is_stored:
-        raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    if system.is_lexical and (fields.embeddings or not how.is_exact):
-        raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
-    assert fields.collection is not None
-    # Embeddings or index are stored beside the model.
-    model = Path(system.model).resolve()
-    name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]
-    folder = model.parent if model.is_dir() else Path("runs")
-    passages = load_passages(fields.collection)
-    searcher = open_searcher(
-        system,
-        passages,
-        folder / re.sub(r"[^\w.-]+", "_", "-".join(map(str, name))),
-        embeddings=Path(fields.embeddings) if fields.embeddings else None,
-        settings=how,
-    )
-    # No progress bar for each query.
-    if isinstance(searcher, DenseSearcher):
-        searcher = dataclasses.replace(searcher, progress=False)
-    if isinstance(searcher, Bm25):
-        searcher.show_progress = False
-    return searcher, passages
 
 
 def _ask() -> Iterator[str]:

@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.encoding.token_batches import padded_batches, tokenize_texts
+from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.export import resolve_checkpoint
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
@@ -85,13 +85,9 @@ class Subject:
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
         """Batches of texts of similar length on the model's device, each with its texts' rows."""
-        padded = padded_batches(
-            tokenize_texts(self.tokenizer, texts, max_length=self.max_length),
-            tokenizer=self.tokenizer,
-            token_budget=_TOKENS_PER_BATCH,
-            max_length=self.max_length,
-        )
-        for rows, batch in padded:
+        tokens = tokenize_texts(self.tokenizer, texts, max_length=self.max_length)
+        batches = make_batches(tokens, tokenizer=self.tokenizer, token_budget=_TOKENS_PER_BATCH)
+        for rows, batch in batches:
             yield rows, {name: part.to(self.encoder.device) for name, part in batch.items()}
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:

@@ -23,17 +23,7 @@ from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import is_partial, write_json
 
-from .embeddings import (
-    IDS_FILE,
-    MANIFEST_FILE,
-    RECORD_FILE,
-    Embeddings,
-    Manifest,
-    default_shard_size,
-    id_column,
-    write_ids,
-    write_shard,
-)
+from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, default_shard_size, id_column
 from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
@@ -50,47 +40,49 @@ def encode_collection(
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
-    Under torchrun every rank calls this with the same arguments and a shared folder. With several
-    devices, a script must guard its entry point with `if __name__ == "__main__":`.
+    Under torchrun every rank calls this. With several devices, a script must guard its entry point
+    with `if __name__ == "__main__":`.
 
     Args:
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
-        folder: new, empty, or of an earlier call.
+        folder: new, empty, or of an earlier call; shared by all ranks.
         shard_size: passages in a shard; by default the folder's, or chosen by their number.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs for a
             retriever on a GPU, and the retriever's device otherwise.
         progress: show a bar for this process's shards.
 
     Raises:
-        ValueError: the folder holds something else, or the passages do not fit.
+        ValueError: the folder holds other embeddings, or the passages do not fit.
+        FileExistsError: the folder holds something else.
     """
-    folder = Path(folder)
     rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    manifest = _describe(retriever, passages, shard_size)
-    if rank == 0 and not (folder / MANIFEST_FILE).is_file():
-        _begin(folder, manifest, passages)
-    _wait_until((folder / MANIFEST_FILE).is_file)
-    there = Manifest.load(folder)
+    embeddings = _plan(retriever, passages, Path(folder), shard_size)
+    manifest = embeddings.folder / MANIFEST_FILE
+    if rank == 0 and not manifest.is_file():
+        embeddings.create(id_column(passages))
+    _wait_until(manifest.is_file)
+    there = Embeddings.open(folder, complete=False)
     if shard_size is None:
-        manifest = replace(manifest, shard_size=there.shard_size)
-    _check_same(folder, there, manifest)
-    missing = manifest.missing_shards(folder)
-    if (folder / RECORD_FILE).is_file() and not missing:
-        return Embeddings.open(folder)
-    logger.info("Encoding %d of %d shards", len(missing), manifest.n_shards)
+        embeddings = replace(embeddings, shard_size=there.shard_size)
+    _check_same(there, embeddings)
+    missing = embeddings.missing_shards()
+    if embeddings.record and not missing:
+        return embeddings
+    logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
     started = time.perf_counter()
     own = [shard for shard in missing if shard % n_ranks == rank]
-    _encode(retriever, passages, folder, manifest, own, used, progress=progress and rank == 0)
-    _wait_until(lambda: not manifest.missing_shards(folder))  # of the other ranks
+    _encode(retriever, passages, embeddings, own, used, progress=progress and rank == 0)
+    _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
     if rank == 0:
-        for left in filter(is_partial, folder.iterdir()):  # by killed processes
+        for left in filter(is_partial, embeddings.folder.iterdir()):  # by killed processes
             left.unlink(missing_ok=True)
-        n_encoded = sum(len(manifest.rows(shard)) for shard in missing)
+        n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
         seconds = time.perf_counter() - started
-        write_json(folder / RECORD_FILE, _record(manifest, n_encoded, seconds, used * n_ranks))
-    return Embeddings.open(folder)
+        record = _record(embeddings, n_encoded, seconds, used * n_ranks)
+        write_json(embeddings.folder / RECORD_FILE, record)
+    return embeddings
 
 
 def local_device(devices: Sequence[str] | None) -> str | None:
@@ -106,20 +98,18 @@ def local_device(devices: Sequence[str] | None) -> str | None:
 def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list[str]:
     """The device of each worker, this process's first."""
     own = retriever.model.device
-    others = list(devices[1:]) if devices else []
+    others = list(devices or [])[1:]
     if devices is None and own.type == "cuda":
         gpus = range(torch.cuda.device_count())
         others = [f"cuda:{gpu}" for gpu in gpus if gpu != (own.index or 0)]
     return [str(own), *others]
 
 
-def _describe(retriever: Retriever, passages: Dataset, shard_size: int | None) -> Manifest:
-    if not {"_id", "title", "text"} <= set(passages.column_names) or not len(passages):
-        raise ValueError(
-            f"Got {len(passages)} passages with the columns {', '.join(passages.column_names)}; "
-            "expected at least one, with _id, title and text."
-        )
-    return Manifest(
+def _plan(
+    retriever: Retriever, passages: Dataset, folder: Path, shard_size: int | None
+) -> Embeddings:
+    return Embeddings(
+        folder,
         retriever=retriever.fingerprint,
         contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
@@ -134,36 +124,19 @@ def _describe(retriever: Retriever, passages: Dataset, shard_size: int | None) -
     )
 
 
-def _begin(folder: Path, manifest: Manifest, passages: Dataset) -> None:
-    """Write ids and manifest into a new folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(not is_partial(entry) and entry.name != IDS_FILE for entry in folder.iterdir()):
-        raise ValueError(
-            f"{folder} is not empty and holds no embeddings ({MANIFEST_FILE} is missing): choose "
-            "another folder."
-        )
-    write_ids(folder, id_column(passages))
-    write_json(folder / MANIFEST_FILE, asdict(manifest))
-
-
-def _check_same(folder: Path, there: Manifest, now: Manifest) -> None:
+def _check_same(there: Embeddings, now: Embeddings) -> None:
     """Raise a ValueError unless a folder's vectors are those that would be made now."""
-    before, after = ({**asdict(m), **m.contract, **m.computation} for m in (there, now))
+    before, after = ({**vars(e), **e.contract, **e.computation} for e in (there, now))
     changed = [
-        f"{name} is {_short(before[name])} there and {_short(after[name])} now"
+        f"{name} is {before[name]!r:.14} there and {after[name]!r:.14} now"
         for name in (*now.contract, "dtype", "shard_size", "passages", "retriever")
         if before.get(name, after[name]) != after[name]
     ]
     if changed:
         raise ValueError(
-            f"{folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, or "
+            f"{now.folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, or "
             "remove this one to encode again."
         )
-
-
-def _short(value: Any) -> str:
-    """A value for errors; of a fingerprint the beginning."""
-    return repr(value[:12] if isinstance(value, str) else value)
 
 
 def _wait_until(is_true: Callable[[], bool]) -> None:
@@ -175,22 +148,21 @@ def _wait_until(is_true: Callable[[], bool]) -> None:
 def _encode(
     retriever: Retriever,
     passages: Dataset,
-    folder: Path,
-    manifest: Manifest,
+    embeddings: Embeddings,
     shards: list[int],
     devices: list[str],
     *,
     progress: bool = False,
 ) -> None:
     """Encode shards, with a further process for each device but the first."""
-    shares = [shards[worker :: len(devices)] for worker in range(len(devices))]
-    job = (passages, folder, manifest)
-    arguments = (retriever.folder, retriever.settings, devices[1:], shares[1:], job)
-    workers: Any = multiprocessing.spawn(_work, arguments, len(devices) - 1, join=False)
+    n = len(devices)
+    jobs = [(device, shards[worker::n]) for worker, device in enumerate(devices)]
+    shared = (jobs[1:], retriever.folder, retriever.settings, passages, embeddings)
+    workers: Any = multiprocessing.spawn(_work, shared, n - 1, join=False)
     try:
-        for shard in tqdm(shares[0], desc="encode", unit="shard", disable=not progress):
-            rows = manifest.rows(shard)
-            write_shard(folder, shard, retriever.encode_passages(passages.select(rows)))
+        for shard in tqdm(shards[::n], desc="encode", unit="shard", disable=not progress):
+            some = passages.select(embeddings.shards[shard])
+            embeddings.write_shard(shard, retriever.encode_passages(some))
         while not workers.join():
             pass
     finally:
@@ -200,25 +172,25 @@ def _encode(
 
 def _work(
     worker: int,
+    jobs: list[tuple[str, list[int]]],
     model: Path,
     settings: dict[str, Any],
-    devices: list[str],
-    shares: list[list[int]],
-    job: tuple[Dataset, Path, Manifest],
+    passages: Dataset,
+    embeddings: Embeddings,
 ) -> None:
-    retriever = Retriever(model, device=devices[worker], **settings)
-    _encode(retriever, *job, shares[worker], devices[worker : worker + 1])
+    device, shards = jobs[worker]
+    _encode(Retriever(model, device=device, **settings), passages, embeddings, shards, [device])
 
 
 def _record(
-    manifest: Manifest, n_encoded: int, seconds: float, devices: list[str]
+    embeddings: Embeddings, n_encoded: int, seconds: float, devices: list[str]
 ) -> dict[str, Any]:
     """What the last call took; memory is that of this process, mapped files included."""
     is_gpu = devices[0].startswith("cuda")
     unit = 1 if sys.platform == "darwin" else 1024
     return {
-        "n_passages": manifest.n_passages,
-        "n_shards": manifest.n_shards,
+        "n_passages": embeddings.n_passages,
+        "n_shards": len(embeddings.shards),
         "n_encoded": n_encoded,
         "seconds": seconds,
         "passages_per_second": n_encoded / seconds if n_encoded else None,
@@ -226,6 +198,6 @@ def _record(
         "devices": sorted(set(devices)),
         "peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
-        "computation": dict(manifest.computation),
+        "computation": dict(embeddings.computation),
         "machine": describe_machine(),
     }

@@ -6,8 +6,9 @@ config.json alone        a plain encoder: the caller must state the pooling, bec
                          gives vectors that look right
 """
 
-import dataclasses
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,12 +18,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers import AutoModel
 
-from modeling_condenser.hub.contract import (
-    CONTRACT_FILE,
-    EncodingContract,
-    Pooling,
-    Similarity,
-)
+from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract, Pooling, Similarity
 from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
     MODULES_FILE,
@@ -33,7 +29,7 @@ from modeling_condenser.hub.model_folder import (
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.positions import n_positions
 
-from .fingerprints import Dtype, read_modules_config
+from .fingerprints import MODULES_CONFIG_FILE, Dtype
 
 _CHOICES = {"pooling": Pooling, "similarity": Similarity, "dtype": Dtype}
 _UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
@@ -42,7 +38,7 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers
 _LOAD_FLOAT32 = {"dtype": torch.float32}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OpenedEncoder:
     """An encoder in evaluation mode, its folder, and how it encodes.
 
@@ -79,43 +75,49 @@ def open_encoder(
     for field, value in {**stated, "dtype": dtype}.items():
         if field in _CHOICES and value not in get_args(_CHOICES[field]):
             raise ValueError(f"{field} is {value!r}, expected one of {_names(field)}.")
-    folder = find_model_folder(name)
-    model, contract = _open(folder, stated, None if device is None else str(device))
-    lengths = ("query_max_length", "passage_max_length")
-    check_length(folder, model, **{name: getattr(contract, name) for name in lengths})
+    folder, place = find_model_folder(name), None if device is None else str(device)
+    if (folder / CONTRACT_FILE).is_file():
+        contract = replace(EncodingContract.load(folder), **stated)
+        model = _add_pooling(_open_transformer(folder), contract, place)
+    elif (folder / MODULES_FILE).is_file() and not is_checkpoint(folder):
+        model, contract = _open_modules(folder, stated, place)
+    else:
+        _check_plain(folder, stated)
+        transformer = _open_transformer(folder)
+        contract = _make_contract(folder, transformer, stated)
+        model = _add_pooling(transformer, contract, place)
+    for field in ("query_max_length", "passage_max_length"):
+        check_length(folder, model, field, getattr(contract, field))
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
     return OpenedEncoder(folder, model.eval(), contract)
 
 
-def _open(
-    folder: Path, stated: Mapping[str, Any], device: str | None
-) -> tuple[SentenceTransformer, EncodingContract]:
-    if (folder / CONTRACT_FILE).is_file():
-        contract = dataclasses.replace(EncodingContract.load(folder), **stated)
-        return _with_pooling(_open_transformer(folder), contract, device), contract
-    if (folder / MODULES_FILE).is_file() and not is_checkpoint(folder):
-        kind = read_modules_config(folder).get("model_type", SentenceTransformer.__name__)
-        if kind != SentenceTransformer.__name__:
-            raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
-        model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
-        return model, _contract_of_modules(folder, model, stated)
-    if (folder / CONFIG_FILE).is_file():
-        if "pooling" not in stated:
-            raise ValueError(
-                f"{folder} is a plain encoder and does not say how it pools token vectors: state "
-                f"pooling, one of {_names('pooling')}, e.g. {folder},pooling=cls in a command."
-            )
-        transformer = _open_transformer(folder)
-        contract = _make_contract(folder, transformer, stated)
-        return _with_pooling(transformer, contract, device), contract
-    inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-    hint = f" Did you mean {inner[0]}?" if inner else ""
-    raise FileNotFoundError(
-        f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} in "
-        f"it.{hint}"
-    )
+def check_length(folder: Path, model: Any, name: str, length: int) -> None:
+    """Raise a ValueError unless an encoder has positions for `length` tokens."""
+    longest = n_positions(model[0].model)
+    if longest is not None and length > longest:
+        raise ValueError(
+            f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
+            f"{name}={longest} or less."
+        )
+
+
+def _check_plain(folder: Path, stated: Mapping[str, Any]) -> None:
+    """Check that a folder holds an encoder, whose pooling is stated."""
+    if not (folder / CONFIG_FILE).is_file():
+        inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+        hint = f" Did you mean {inner[0]}?" if inner else ""
+        raise FileNotFoundError(
+            f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
+            f"in it.{hint}"
+        )
+    if "pooling" not in stated:
+        raise ValueError(
+            f"{folder} is a plain encoder and does not say how it pools token vectors: state "
+            f"pooling, one of {_names('pooling')}, e.g. {folder},pooling=cls in a command."
+        )
 
 
 def _open_transformer(folder: Path) -> Transformer:
@@ -132,7 +134,7 @@ def _open_transformer(folder: Path) -> Transformer:
     return transformer
 
 
-def _with_pooling(
+def _add_pooling(
     transformer: Transformer, contract: EncodingContract, device: str | None
 ) -> SentenceTransformer:
     dimension = transformer.get_embedding_dimension()
@@ -144,21 +146,38 @@ def _with_pooling(
     )
 
 
-def _contract_of_modules(
-    folder: Path, model: SentenceTransformer, stated: Mapping[str, Any]
-) -> EncodingContract:
-    """Read a sentence-transformers model's contract; replace its pooling if another is stated."""
+def _open_modules(
+    folder: Path, stated: Mapping[str, Any], device: str | None
+) -> tuple[SentenceTransformer, EncodingContract]:
+    """Open a sentence-transformers model; replace its pooling if another is stated."""
+    file = folder / MODULES_CONFIG_FILE  # models saved by old versions have none
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    kind = config.get("model_type", SentenceTransformer.__name__)
+    if kind != SentenceTransformer.__name__:
+        raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
+    model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
     _check_transformer(folder / next(iter(module_paths(folder))), model[0])
-    if stated.get("pooling") not in (None, _pooling_of_modules(model)):
-        _replace_pooling(folder, model, stated["pooling"])
-    prompts = model.prompts
+    pooling = stated.get("pooling")
+    if pooling and pooling != _read_pooling(model):
+        old: Any = model[1]
+        width, include_prompt = old.embedding_dimension, old.include_prompt
+        model[1] = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
+    similarity = config.get("similarity_fn_name")  # the model's own defaults to cosine
+    if similarity is None and isinstance(model[-1], Normalize):
+        similarity = "cosine"
     found = {
-        "query_prompt": prompts.get("query") or "",
-        "passage_prompt": next(filter(None, map(prompts.get, _PASSAGE_PROMPTS)), ""),
-        "similarity": stated.get("similarity") or _similarity_of_modules(folder, model),
-        "pooling": _pooling_of_modules(model),
+        "query_prompt": model.prompts.get("query") or "",
+        "passage_prompt": next(filter(None, map(model.prompts.get, _PASSAGE_PROMPTS)), ""),
+        "similarity": similarity,
+        "pooling": _read_pooling(model),
+        **stated,
     }
-    return _make_contract(folder, model[0], {**found, **stated})
+    if found["similarity"] not in get_args(Similarity):
+        raise ValueError(
+            f"{folder} has the similarity {similarity!r}: state one of {_names('similarity')}, "
+            "e.g. similarity=dot. Its model card says which one it was trained for."
+        )
+    return model, _make_contract(folder, model[0], found)
 
 
 def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> EncodingContract:
@@ -208,56 +227,13 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
         )
 
 
-def _pooling_of_modules(model: SentenceTransformer) -> str:
+def _read_pooling(model: SentenceTransformer) -> str:
     poolings = [module for module in model if isinstance(module, PoolingModule)]
     if not poolings:
         return "none"
     modes = poolings[-1].pooling_mode
     name = modes if isinstance(modes, str) else "+".join(modes)
     return name if poolings[-1].include_prompt else f"{name} without prompt"
-
-
-def _replace_pooling(folder: Path, model: SentenceTransformer, pooling: str) -> None:
-    places = [name for name, module in model.named_children() if isinstance(module, PoolingModule)]
-    old: Any = getattr(model, places[0]) if len(places) == 1 else None
-    if old is None or old.pooling_output_dimension != old.embedding_dimension:
-        raise ValueError(
-            f"pooling={pooling} cannot replace the pooling of {folder}, which is not one vector of "
-            "the encoder's width: leave the pooling out."
-        )
-    new = PoolingModule(
-        old.embedding_dimension, pooling_mode=pooling, include_prompt=old.include_prompt
-    )
-    setattr(model, places[0], new)
-
-
-def _similarity_of_modules(folder: Path, model: SentenceTransformer) -> str:
-    """The similarity in the files; sentence-transformers itself would default to cosine."""
-    name = read_modules_config(folder).get("similarity_fn_name")
-    if name is None and isinstance(model[-1], Normalize):
-        return "cosine"
-    if name not in get_args(Similarity):
-        found = f"uses the similarity {name!r}" if name else "does not state its similarity"
-        raise ValueError(
-            f"{folder} {found}: state one of {_names('similarity')}, e.g. similarity=dot. Its "
-            "model card says which one it was trained for."
-        )
-    return str(name)
-
-
-def check_length(folder: Path, model: SentenceTransformer, **lengths: int) -> None:
-    """Raise a ValueError unless an encoder can read texts of these lengths in tokens."""
-    transformer: Any = model[0]
-    longest = n_positions(transformer.model)
-    shortest = model.tokenizer.num_special_tokens_to_add() + 1
-    for name, length in lengths.items():
-        if longest is not None and length > longest:
-            raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
-                f"{name}={longest} or less."
-            )
-        if length < shortest:
-            raise ValueError(f"{name} is {length}, expected at least {shortest} tokens.")
 
 
 def _names(field: str) -> str:

@@ -4,12 +4,11 @@ Attention stays within each text (`packing.py`). If only CLS is pooled, the last
 queries, output projection and feed-forward for CLS alone. Vectors equal those of padded batches.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import nn
 
 from modeling_condenser.packing import (
@@ -25,15 +24,16 @@ _MODEL_TYPES = "albert bert camembert distilbert electra modernbert roberta xlm-
 
 
 def use_packing(model: SentenceTransformer) -> bool:
-    """Make a model accept `packed_batches`; return False, without a change, if it cannot."""
-    transformer: Any = model[0]
-    encoder: Any = transformer.model
-    if not _encoder_can_pack(transformer) or not _modules_can_read(model):
+    """Make a model accept packed batches; return False, without a change, if it cannot."""
+    modules: list[Any] = list(model)
+    if not _can_pack(*modules):
         return False
+    transformer, pooling = modules[:2]
+    encoder = transformer.model
     encoder.set_attn_implementation(PACKED)
+    positions = OffsetPositions(encoder)
     # On the module, because it calls the encoder's `forward` directly, which skips hooks.
-    transformer.register_forward_pre_hook(partial(_offset_positions, OffsetPositions(encoder)))
-    pooling: Any = model[1]
+    transformer.register_forward_pre_hook(lambda _, args: (positions.of(args[0]), *args[1:]))
     # Without the prompt, sentence-transformers pools the first token after the prompt.
     is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
     if is_cls and (layer := _last_layer(encoder)) is not None:
@@ -42,8 +42,8 @@ def use_packing(model: SentenceTransformer) -> bool:
     return True
 
 
-def _encoder_can_pack(transformer: Any) -> bool:
-    """Whether this is a known bidirectional encoder that uses torch's own attention."""
+def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
+    """Whether a known bidirectional encoder is pooled, and later modules read only the vector."""
     encoder = transformer.model
     return (
         encoder.config.model_type in _MODEL_TYPES
@@ -51,23 +51,12 @@ def _encoder_can_pack(transformer: Any) -> bool:
         and encoder.config._attn_implementation == "sdpa"
         and transformer.tokenizer.padding_side == "right"  # left padding shifts positions
         and not any(getattr(module, "is_causal", False) for module in encoder.modules())
-    )
-
-
-def _modules_can_read(model: SentenceTransformer) -> bool:
-    """Whether a pooling follows the encoder, and after it only modules that read its vector."""
-    transformer: Any = model[0]
-    pooling, following = (model[1] if len(model) > 1 else None), list(model)[2:]
-    source = transformer.modality_config["text"]
-    return (
-        isinstance(pooling, Pooling)
+        and isinstance(pooling, Pooling)
         and all(
             isinstance(module, Normalize)
-            or (isinstance(module, Dense) and module.module_input_name == "sentence_embedding")
+            or getattr(module, "module_input_name", None) == "sentence_embedding"
             for module in following
         )
-        and (source["method"], source["method_output_name"]) == ("forward", "last_hidden_state")
-        and not transformer.model.config.output_hidden_states
     )
 
 
@@ -82,11 +71,6 @@ def _last_layer(encoder: nn.Module) -> nn.Module | None:
     layer = lists[0][-1]
     found = [module for module in layer.modules() if keys_and_values(module) is not None]
     return layer if len(found) == 1 else None
-
-
-def _offset_positions(own: OffsetPositions, _: nn.Module, args: tuple) -> tuple:
-    features, *others = args
-    return own.of(features), *others
 
 
 def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

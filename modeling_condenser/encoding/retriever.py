@@ -4,9 +4,10 @@ A window of texts at a time is tokenized, sorted by length, and run in batches o
 tokens: padded, or without padding in bfloat16. The next window is tokenized meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,15 @@ from tqdm.auto import tqdm
 
 from modeling_condenser.hub.contract import Pooling, Similarity
 
-from .embeddings import Embeddings, find_best
+from .embeddings import Embeddings, check_vectors, find_best
 from .fingerprints import Dtype, fingerprint_retriever
 from .opening import check_length, open_encoder
 from .packed_encoder import use_packing
-from .token_batches import TokenizedTexts, packed_batches, padded_batches, tokenize_texts
+from .token_batches import Tokens, make_batches, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
 _LENGTH_MULTIPLE = 8  # with bfloat16 on a CPU, where every new batch shape costs time and memory
-
-_Read = Callable[[slice], list[str]]  # reads the texts of some rows
 
 
 class Retriever:
@@ -100,13 +99,19 @@ class Retriever:
         stated |= {"token_budget": token_budget, "dtype": dtype if dtype != "float32" else None}
         self.settings = {name: value for name, value in stated.items() if value is not None}
         self.dtype = dtype
-        # Float32 is padded, so that it has the bits of an export's evaluation script.
-        self._is_packed = dtype != "float32" and use_packing(self.model)
         dimension: Any = self.model.get_embedding_dimension()
         self.dimension: int = dimension
+        self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
-        default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
-        self.token_budget = default if token_budget is None else token_budget
+        self.token_budget = token_budget or (
+            CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
+        )
+        # Float32 is padded, so that it has the bits of an export's evaluation script.
+        self._is_packed = dtype != "float32" and use_packing(self.model)
+        # Normalize is exact in float32 only, and not after truncation.
+        is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
+        is_normal &= dtype == "float32"
+        self._normalizes = self.contract.similarity == "cosine" and not is_normal
 
     @cached_property
     def fingerprint(self) -> str:
@@ -116,9 +121,8 @@ class Retriever:
     def encode_queries(self, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
         """Encode N queries with the query prompt: (N, D) float32."""
         contract = self.contract
-        queries = [contract.query(text) for text in _checked(texts)]
         length, prompt = contract.query_max_length, contract.query_prompt
-        return self._encode(queries.__getitem__, len(queries), length, prompt, progress)
+        return self._encode(texts, lambda _, text: contract.query(text), length, prompt, progress)
 
     def encode_passages(
         self, passages: Dataset | Sequence[str], *, progress: bool = False
@@ -131,25 +135,14 @@ class Retriever:
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        if not isinstance(passages, Dataset):
-            texts = [contract.passage("", text) for text in _checked(passages)]
-            return self._encode(texts.__getitem__, len(texts), length, prompt, progress)
-        columns = passages.select_columns(["title", "text"])
-
-        def read(rows: slice) -> list[str]:
-            found = columns[rows]
-            pairs = zip(found["title"], _checked(found["text"], rows.start), strict=True)
-            return [contract.passage(title, text) for title, text in pairs]
-
-        return self._encode(read, len(passages), length, prompt, progress)
+        return self._encode(passages, contract.passage, length, prompt, progress)
 
     def encode_texts(
         self, texts: Sequence[str], max_length: int, *, progress: bool = False
     ) -> np.ndarray:
         """Encode N texts of up to `max_length` tokens without prompts: (N, D) float32."""
-        check_length(self.folder, self.model, max_length=max_length)
-        listed = _checked(texts)
-        return self._encode(listed.__getitem__, len(listed), max_length, "", progress)
+        check_length(self.folder, self.model, "max_length", max_length)
+        return self._encode(texts, lambda _, text: text, max_length, "", progress)
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
@@ -168,13 +161,13 @@ class Retriever:
         self.check_inner_product()
         vectors = self.encode_queries(queries)
         if isinstance(passages, Embeddings):
-            scores, rows = passages.search(vectors, depth=depth)
+            k = min(depth, passages.n_passages)
+            scores, rows = find_best(vectors, passages.blocks(), depth=k)
             found = [passages.ids(own) for own in rows]
         else:
-            texts = _checked(passages)
-            blocks = [(0, self.encode_passages(texts))]
-            scores, rows = find_best(vectors, blocks, depth=min(depth, len(texts)))
-            found = [[texts[row] for row in own] for own in rows.tolist()]
+            k = min(depth, len(passages))
+            scores, rows = find_best(vectors, [(0, self.encode_passages(passages))], depth=k)
+            found = [[passages[row] for row in own] for own in rows.tolist()]
         return [list(zip(*pair, strict=True)) for pair in zip(found, scores.tolist(), strict=True)]
 
     def check_inner_product(self) -> None:
@@ -185,69 +178,66 @@ class Retriever:
                 "state similarity=dot or similarity=cosine."
             )
 
+    @torch.inference_mode()
     def _encode(
-        self, read: _Read, n_texts: int, max_length: int, prompt: str, progress: bool
+        self,
+        texts: Dataset | Sequence[str],
+        write: Callable[[str, str], str],
+        max_length: int,
+        prompt: str,
+        progress: bool,
     ) -> np.ndarray:
-        self.model.eval()
+        """Encode `write(title, text)` of each row, window by window."""
+        if isinstance(texts, str):
+            raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
+        n_texts = len(texts)
         vectors = np.empty((n_texts, self.dimension), dtype=np.float32)
+        self.model.eval()
         features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
         # A pooling that excludes the prompt needs its length.
         extra = {name: features[name] for name in ("prompt_length",) if name in features}
 
-        def tokenize(first: int) -> TokenizedTexts:
-            window = tokenize_texts(
+        def tokenize(first: int) -> Tokens:
+            return tokenize_texts(
                 self.model.tokenizer,
-                read(slice(first, first + WINDOW)),
+                [write(title, text) for title, text in _read_window(texts, first)],
                 max_length=max_length,
                 token_type_ids=self.contract.token_type_ids,
             )
-            if (window.lengths == 0).any():
-                raise ValueError(f"Row {first + int(window.lengths.argmin())} has no tokens.")
-            return window
 
         bar = tqdm(total=n_texts, desc="encode", unit="text", disable=not progress)
         with bar, ThreadPoolExecutor(max_workers=1) as reader:
             coming = reader.submit(tokenize, 0)
             for first in range(0, n_texts, WINDOW):
-                window = coming.result()
+                tokens = coming.result()
                 coming = reader.submit(tokenize, first + WINDOW)
-                found = vectors[first : first + len(window)]
-                for rows, part in self._encode_window(window, max_length, extra):
+                found = vectors[first : first + WINDOW]
+                for rows, part in self._encode_window(tokens, extra):
                     found[rows] = part.numpy()
-                bar.update(len(window))
-                is_finite = np.isfinite(found).all(axis=1)
-                if not is_finite.all():
-                    raise ValueError(
-                        f"The vector of row {first + int(is_finite.argmin())} holds NaN or "
-                        f"infinity. Check the weights in {self.folder}: training may have diverged."
-                    )
+                check_vectors(found, len(found), first=first)
+                bar.update(len(found))
         return vectors
 
-    @torch.inference_mode()
     def _encode_window(
-        self, window: TokenizedTexts, max_length: int, extra: Mapping[str, int]
+        self, tokens: Tokens, extra: Mapping[str, int]
     ) -> list[tuple[np.ndarray, torch.Tensor]]:
         """The rows of each batch of a window, and their vectors, (B, D) float32 on the CPU."""
-        is_cuda = self.model.device.type == "cuda"
-        shared: Any = {"tokenizer": self.model.tokenizer, "token_budget": self.token_budget}
-        batches: Iterable[tuple[np.ndarray, Mapping[str, Any]]]
-        if self._is_packed:
-            batches = packed_batches(window, **shared)
-        else:
-            multiple = _LENGTH_MULTIPLE if self.dtype == "bfloat16" and not is_cuda else 1
-            batches = padded_batches(window, max_length=max_length, multiple=multiple, **shared)
-        # Normalize is exact in float32 only, and not after truncation.
-        is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
-        is_normal &= self.dtype == "float32"
+        batches = make_batches(
+            tokens,
+            tokenizer=self.model.tokenizer,
+            token_budget=self.token_budget,
+            multiple=1 if self._is_cuda or self.dtype == "float32" else _LENGTH_MULTIPLE,
+            packed=self._is_packed,
+        )
         parts = []
         for rows, batch in batches:
             features = {name: self._move(column) for name, column in batch.items()}
             part = self.model({**extra, **features})["sentence_embedding"].float()
             part = part[: len(rows), : self.dimension]  # without the filler
-            if self.contract.similarity == "cosine" and not is_normal:
+            if self._normalizes:
                 part = F.normalize(part, dim=1)
-            parts.append((rows, part.to("cpu", non_blocking=is_cuda)))
-        if is_cuda:
+            parts.append((rows, part.to("cpu", non_blocking=self._is_cuda)))
+        if self._is_cuda:
             torch.cuda.synchronize(self.model.device)
         return parts
 
@@ -255,17 +245,19 @@ class Retriever:
         """Copy a column to the model's device without blocking: the next batch is prepared."""
         if not isinstance(column, torch.Tensor):
             return column
-        is_cuda = self.model.device.type == "cuda"
-        column = column.pin_memory() if is_cuda else column
-        return column.to(self.model.device, non_blocking=is_cuda)
+        column = column.pin_memory() if self._is_cuda else column
+        return column.to(self.model.device, non_blocking=self._is_cuda)
 
 
-def _checked(texts: Sequence[str], first: int = 0) -> list[str]:
-    """The texts of rows `first` and following as a list."""
-    if isinstance(texts, str):
-        raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
-    listed = list(texts)
-    for row, text in enumerate(listed, start=first):
+def _read_window(texts: Dataset | Sequence[str], first: int) -> Iterator[tuple[str, str]]:
+    """Titles and texts of the window that begins with row `first`."""
+    rows = slice(first, first + WINDOW)
+    if isinstance(texts, Dataset):
+        columns = texts.select_columns(["title", "text"])[rows]
+        pairs = zip(columns["title"], columns["text"], strict=True)
+    else:
+        pairs = zip(repeat(""), texts[rows], strict=False)
+    for row, (title, text) in enumerate(pairs, start=first):
         if not isinstance(text, str):
             raise ValueError(f"Row {row} is {text!r}, expected a text: use an empty one for none.")
-    return listed
+        yield title, text

@@ -4,9 +4,7 @@ Texts of one collection differ in length by a factor of a hundred, so batches of
 texts would be mostly padding. Batches depend on the texts alone, so vectors are reproducible.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,33 +15,8 @@ from modeling_condenser.pretraining.collator import PACK_MULTIPLE, lay_end_to_en
 
 _TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens in memory
 
-
-@dataclass(frozen=True)
-class TokenizedTexts:
-    """The tokens of N texts, concatenated."""
-
-    ids: np.ndarray  # (tokens,) int32
-    starts: np.ndarray  # (N + 1,) int64, the offset of each text, then the number of tokens
-    type_ids: np.ndarray | None = None  # (tokens,) int32 segment ids
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.starts)
-
-    def columns(
-        self, rows: np.ndarray, tokenizer: PreTrainedTokenizerBase
-    ) -> dict[str, tuple[np.ndarray, int]]:
-        """The model's inputs: name -> (tokens,) of some texts, text after text, and padding."""
-        lengths = self.lengths[rows]
-        place_in_text = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        tokens = np.repeat(self.starts[rows], lengths) + place_in_text
-        columns = {"input_ids": (self.ids[tokens], tokenizer.pad_token_id)}
-        if self.type_ids is not None:
-            columns["token_type_ids"] = (self.type_ids[tokens], tokenizer.pad_token_type_id)
-        return columns
+Tokens = Mapping[str, Sequence[np.ndarray]]
+"""`input_ids` and possibly `token_type_ids` -> (tokens,) int32 of each text."""
 
 
 def tokenize_texts(
@@ -52,11 +25,11 @@ def tokenize_texts(
     *,
     max_length: int,
     token_type_ids: bool = False,
-) -> TokenizedTexts:
-    """Tokenize N texts without padding; `max_length` includes the special tokens."""
-    names = ["input_ids", "token_type_ids"] if token_type_ids else ["input_ids"]
-    parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int32)] for name in names}
-    lengths = [0]
+) -> Tokens:
+    """Tokenize texts without padding; `max_length` includes the special tokens."""
+    tokens: dict[str, list[np.ndarray]] = {"input_ids": []}
+    if token_type_ids:
+        tokens["token_type_ids"] = []
     for first in range(0, len(texts), _TEXTS_A_CALL):
         encoded = tokenizer(
             list(texts[first : first + _TEXTS_A_CALL]),
@@ -66,57 +39,48 @@ def tokenize_texts(
             return_attention_mask=False,
             return_token_type_ids=token_type_ids,
         )
-        lengths.extend(map(len, encoded["input_ids"]))
-        for name in names:
-            parts[name].append(np.fromiter(chain.from_iterable(encoded[name]), np.int32))
-    columns = {name: np.concatenate(part) for name, part in parts.items()}
-    starts = np.cumsum(lengths, dtype=np.int64)
-    return TokenizedTexts(columns["input_ids"], starts, columns.get("token_type_ids"))
+        for name, column in tokens.items():
+            column += [np.array(ids, dtype=np.int32) for ids in encoded[name]]
+    return tokens
 
 
-def padded_batches(
-    texts: TokenizedTexts,
+def make_batches(
+    texts: Tokens,
     *,
     tokenizer: PreTrainedTokenizerBase,
     token_budget: int,
-    max_length: int,
     multiple: int = 1,
-) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Make padded batches; their length is a multiple of `multiple`, but at most `max_length`.
+    packed: bool = False,
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """Make the batches of `plan_batches`.
 
     Yields:
-        The rows of a batch, (B,) int64, and its `input_ids`, `attention_mask` and, if the texts
-        have them, `token_type_ids`, each (B, T) int64 on the CPU.
+        The rows of a batch, (B,) int64, and the model's inputs on the CPU. Padded, these are
+        `attention_mask` and the columns of the texts, (B, T) int64. Packed, they are those of
+        `lay_end_to_end`, where a filler up to `PACK_MULTIPLE` tokens counts as one more text.
     """
-    for rows in plan_batches(texts.lengths, token_budget=token_budget, multiple=multiple):
-        lengths = texts.lengths[rows]
-        longest = min(_round_up(int(lengths.max()), multiple), max_length)
-        places = np.arange(longest)
-        mask = places < lengths[:, None]  # (B, T)
+    lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
+    multiple = PACK_MULTIPLE if packed else multiple
+    padding = {
+        "input_ids": tokenizer.pad_token_id,
+        "token_type_ids": tokenizer.pad_token_type_id,
+    }
+    for rows in plan_batches(lengths, token_budget=token_budget, multiple=multiple, packed=packed):
+        columns = {name: np.concatenate([ids[row] for row in rows]) for name, ids in texts.items()}
+        if packed:
+            with_padding = {name: (column, padding[name]) for name, column in columns.items()}
+            yield rows, lay_end_to_end(lengths[rows], with_padding)
+            continue
+        longest = _round_up(int(lengths[rows].max()), multiple)
+        mask = np.arange(longest) < lengths[rows][:, None]  # (B, T)
         if tokenizer.padding_side == "left":
             mask = mask[:, ::-1]
         batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
-        for name, (tokens, padding) in texts.columns(rows, tokenizer).items():
-            filled = np.full(mask.shape, padding, dtype=np.int64)  # (B, T)
-            filled[mask] = tokens
+        for name, column in columns.items():
+            filled = np.full(mask.shape, padding[name], dtype=np.int64)  # (B, T)
+            filled[mask] = column
             batch[name] = torch.from_numpy(filled)
         yield rows, batch
-
-
-def packed_batches(
-    texts: TokenizedTexts, *, tokenizer: PreTrainedTokenizerBase, token_budget: int
-) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-    """Make batches without padding: the texts of a batch are concatenated in one row.
-
-    Yields:
-        The rows of a batch, (B,) int64, and the model's inputs from `lay_end_to_end`. A filler,
-        which rounds the row up to `PACK_MULTIPLE` tokens, counts as one more text.
-    """
-    plan = plan_batches(
-        texts.lengths, token_budget=token_budget, multiple=PACK_MULTIPLE, packed=True
-    )
-    for rows in plan:
-        yield rows, lay_end_to_end(texts.lengths[rows], texts.columns(rows, tokenizer))
 
 
 def plan_batches(

@@ -111,7 +111,7 @@ def evaluate_system(
         raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
     out, search = Path(out), search or SearchSettings()
     system = (system if isinstance(system, System) else parse_system(system)).in_dtype(search.dtype)
-    system = dataclasses.replace(system, name=name or system.name)
+    system = dataclasses.replace(system, stated_name=name or system.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     run_file = out / f"{_run_name(system, depth, search)}.trec"

@@ -47,29 +47,23 @@ def build_approximate(
     """Build and save an index, or open it if the folder already holds it.
 
     The seed selects the vectors that the index is trained on.
-
-    Raises:
-        ValueError: faiss cannot make the index, or the folder holds another one.
     """
-    folder, manifest = Path(folder), embeddings.manifest
-    identity = {
-        "factory": factory,
-        "seed": seed,
-        "retriever": manifest.retriever,
-        "passages": manifest.passages,
-    }
+    folder = Path(folder)
+    made_from = {"factory": factory, "seed": seed}
     if not folder.exists() or not any(folder.iterdir()):
         index = _build(embeddings, factory, seed, progress=progress)
         with whole_folder(folder) as partial:
             faiss.write_index(index, str(partial / INDEX_FILE))
+            identity = {**made_from, **_identity(embeddings)}
             write_json(partial / IDENTITY_FILE, identity)
     opened = ApproximateIndex(folder, embeddings, parameters=parameters)
-    changed = {name for name, value in identity.items() if opened.identity.get(name) != value}
-    if changed:
-        raise ValueError(
-            f"{folder} holds an index with another {', '.join(sorted(changed))}: remove the folder."
-        )
+    if not made_from.items() <= opened.identity.items():
+        raise ValueError(f"{folder} was not made from {made_from}: remove the folder.")
     return opened
+
+
+def _identity(embeddings: Embeddings) -> dict[str, str]:
+    return {"retriever": embeddings.retriever, "passages": embeddings.passages}
 
 
 def _build(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -> faiss.Index:
@@ -83,8 +77,7 @@ def _build(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -
             logger.info("Training %s on %d vectors", factory, size)
             rows = np.random.default_rng(seed).choice(n_passages, size, replace=False)
             index.train(embeddings.vectors(np.sort(rows)))
-        n_shards = embeddings.manifest.n_shards
-        for _, block in tqdm(embeddings.blocks(), "index", n_shards, disable=not progress):
+        for _, block in embeddings.blocks(progress="index" if progress else ""):
             index.add(np.ascontiguousarray(block))
     return index
 
@@ -100,7 +93,7 @@ class ApproximateIndex:
 
     Raises:
         FileNotFoundError: the folder holds no index.
-        ValueError: it was made from other embeddings, is damaged, or lacks a parameter.
+        ValueError: it was made from other embeddings, or lacks a parameter.
     """
 
     def __init__(
@@ -108,11 +101,9 @@ class ApproximateIndex:
     ) -> None:
         self.folder, self.embeddings = Path(folder), embeddings
         self.identity = json.loads((self.folder / IDENTITY_FILE).read_text())
-        with _faiss_errors(f"{self.folder / INDEX_FILE} cannot be read"):
-            self.index = faiss.read_index(str(self.folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
-        manifest = embeddings.manifest
-        made_from = (self.identity["retriever"], self.identity["passages"], self.index.ntotal)
-        if made_from != (manifest.retriever, manifest.passages, manifest.n_passages):
+        self.index = faiss.read_index(str(self.folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
+        is_same = _identity(embeddings).items() <= self.identity.items()
+        if not is_same or self.index.ntotal != embeddings.n_passages:
             raise ValueError(f"{folder} holds an index of other embeddings: remove this folder.")
         if parameters:
             factory = self.identity["factory"]
@@ -131,13 +122,11 @@ class ApproximateIndex:
     ) -> Run:
         """Rank up to `depth` passages for each of Q queries, (Q, D) float32, approximately.
 
-        With `rescore`, so many candidates are scored with the exact vectors; otherwise scores are
-        those of the index, which are estimates for compressed vectors.
+        With `rescore`, so many candidates (at least `depth`) are scored with the exact vectors;
+        otherwise scores are those of the index, which are estimates for compressed vectors.
         """
         check_queries(queries, query_ids, dimension=self.embeddings.dimension, depth=depth)
-        if rescore and rescore < depth:
-            raise ValueError(f"rescore is {rescore}, expected at least the depth, {depth}.")
-        k = min(rescore or depth, self.embeddings.n_passages)
+        k = min(max(rescore, depth), self.embeddings.n_passages)
         run: Run = {}
         starts = range(0, len(queries), _QUERY_BATCH)
         for start in tqdm(starts, desc="search", unit="batch", disable=not progress):
@@ -152,15 +141,7 @@ class ApproximateIndex:
 
 
 def recall_against_exact(run: Run, exact_run: Run, *, depth: int) -> float:
-    """The share of exact search's best `depth` passages that another run found.
-
-    Returns:
-        The mean over the queries of |found by both| / |found by exact search|, from 0 to 1.
-    """
-    if run.keys() != exact_run.keys() or not run:
-        raise ValueError(
-            f"Got runs of {len(run)} and {len(exact_run)} queries, expected the same queries."
-        )
+    """The share of exact search's best `depth` passages that another run found, 0 to 1."""
     shares = []
     for query, exact in exact_run.items():
         best = {passage for passage, _ in rank_passages(exact)[:depth]}

@@ -41,7 +41,7 @@ PRESETS: Mapping[str, tuple[float, float]] = {
 """Name -> k1 and b."""
 
 INDEX_FOLDER, IDENTITY_FILE = "index", "bm25.json"
-_BATCH_PASSAGES = 10_000
+_BATCH_PASSAGES = 10_000  # read at once
 
 
 class Bm25:
@@ -84,7 +84,8 @@ class Bm25:
         """Find up to `depth` passages that share words with each query, query id -> text."""
         if depth < 1:
             raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100.")
-        bar = tqdm(queries.items(), desc="BM25", unit="query", disable=not self.show_progress)
+        is_quiet = not self.show_progress or len(queries) == 1
+        bar = tqdm(queries.items(), desc="BM25", unit="query", disable=is_quiet)
         return {query_id: self._search_one(text, depth) for query_id, text in bar}
 
     def _search_one(self, text: str, depth: int) -> dict[str, float]:
@@ -98,25 +99,22 @@ class Bm25:
         return dict(rank_passages(dict(zip(ids, scores[rows].tolist(), strict=True)))[:depth])
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
-        vocabulary: dict[str, int] = {}
-        words: list[list[int]] = []
-        texts = passages.select_columns(["title", "text"])
-        with tqdm(total=len(texts), desc="tokenize", disable=not self.show_progress) as bar:
-            for batch in texts.iter(batch_size=_BATCH_PASSAGES):
-                pairs = zip(batch["title"], batch["text"], strict=True)
-                some = [f"{title} {text}" for title, text in pairs]
-                tokens = bm25s.tokenize(some, stopwords="en", show_progress=False)
-                ids = [vocabulary.setdefault(word, len(vocabulary)) for word in tokens.vocab]
-                words += [[ids[i] for i in of_passage] for of_passage in tokens.ids]
-                bar.update(len(some))
-        if not vocabulary:
+        batches = passages.select_columns(["title", "text"]).iter(batch_size=_BATCH_PASSAGES)
+        pairs = (pair for some in batches for pair in zip(some["title"], some["text"], strict=True))
+        tokens = bm25s.tokenization.Tokenizer(stopwords="en").tokenize(
+            map(" ".join, pairs),
+            length=len(passages),
+            return_as="tuple",
+            allow_empty=False,
+            show_progress=self.show_progress,
+        )
+        if not tokens.vocab:
             raise ValueError(
                 f"None of the {len(passages)} passages has a word beside stopwords: expected text "
                 "in the columns title and text."
             )
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each of its steps
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
-        tokens = bm25s.tokenization.Tokenized(ids=words, vocab=vocabulary)
         index.index(tokens, show_progress=self.show_progress)
         return index
 

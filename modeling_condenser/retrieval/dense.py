@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.fingerprints import Dtype
 
@@ -70,15 +68,13 @@ class DenseSearcher:
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages for each query."""
-        vectors = self.retriever.encode_queries(list(queries.values()), progress=self.progress)
-        return self.search_vectors(vectors, list(queries), depth=depth)
-
-    def search_vectors(self, vectors: np.ndarray, query_ids: list[str], *, depth: int) -> Run:
-        """The best `depth` passages for each of Q query vectors, (Q, D) float32."""
-        shared: Any = {"depth": depth, "progress": self.progress}
+        progress = self.progress and len(queries) > 1
+        vectors = self.retriever.encode_queries(list(queries.values()), progress=progress)
+        shared: Any = {"depth": depth, "progress": progress}
         if self.index is None:
-            return search_exact(self.embeddings, vectors, query_ids, **shared)
-        return self.index.search(vectors, query_ids, rescore=self.settings.rescore, **shared)
+            return search_exact(self.embeddings, vectors, list(queries), **shared)
+        rescore = self.settings.rescore
+        return self.index.search(vectors, list(queries), rescore=rescore, **shared)
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
         """Recall of a run against exact search on the first queries; empty for exact search."""

@@ -25,7 +25,8 @@ def search_exact(
 ) -> Run:
     """Rank a collection's passages by inner product with queries, (Q, D) float32."""
     check_queries(queries, query_ids, dimension=embeddings.dimension, depth=depth)
-    scores, rows = embeddings.search(queries, depth=depth + _SPARE, progress=progress)
+    blocks = embeddings.blocks(progress="search" if progress else "")
+    scores, rows = find_best(queries, blocks, depth=depth + _SPARE)
     return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
 
 
@@ -41,8 +42,7 @@ def search_exact_arrays(
     check_vectors(passage_embeddings, len(set(passage_ids)))
     dimension = passage_embeddings.shape[1]
     check_queries(query_embeddings, query_ids, dimension=dimension, depth=depth)
-    blocks, k = [(0, passage_embeddings)], min(depth + _SPARE, len(passage_ids))
-    scores, rows = find_best(query_embeddings, blocks, depth=k)
+    scores, rows = find_best(query_embeddings, [(0, passage_embeddings)], depth=depth + _SPARE)
     return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
 
 

@@ -5,7 +5,7 @@ run lists its passages.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
@@ -16,19 +16,15 @@ from .runs import Run, cut_run, rank_passages
 RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
 DEPTH = 100
 
+_Points = tuple[dict[str, float], float]  # of a run's passages, and of all others
+
 
 @dataclass(frozen=True)
 class Fusion:
-    """How to fuse a BM25 run with a dense run.
-
-    Attributes:
-        method: "rrf" for `reciprocal_rank_fusion`, "weighted" for `weighted_sum`.
-        weight: of the dense run in the weighted sum, from 0 to 1; BM25 has the rest. "rrf" does not
-            use it.
-    """
+    """How to fuse a BM25 run with a dense run: `reciprocal_rank_fusion` or `weighted_sum`."""
 
     method: Literal["rrf", "weighted"]
-    weight: float = 0.5
+    weight: float = 0.5  # of the dense run in the weighted sum, from 0 to 1; BM25 has the rest
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
@@ -54,20 +50,13 @@ def reciprocal_rank_fusion(runs: Sequence[Run], k: float = RRF_K, *, depth: int 
 
     Cormack, Clarke & Büttcher (2009), Reciprocal Rank Fusion Outperforms Condorcet and Individual
     Rank Learning Methods. Ranks start at 1 and follow `rank_passages`.
-
-    Args:
-        runs: of the same queries.
-        k: lowers the influence of the first ranks.
-        depth: the most passages per query.
     """
-    fused = {}
-    for query_id, found in _by_query(runs):
-        ranks = [{p: rank for rank, (p, _) in enumerate(rank_passages(s), 1)} for s in found]
-        fused[query_id] = {
-            passage: math.fsum(1 / (k + rank[passage]) for rank in ranks if passage in rank)
-            for passage in dict.fromkeys(chain(*found))
-        }
-    return cut_run(fused, depth)
+
+    def reciprocal_ranks(scores: dict[str, float]) -> _Points:
+        ranked = enumerate(rank_passages(scores), start=1)
+        return {passage: 1 / (k + rank) for rank, (passage, _) in ranked}, 0.0
+
+    return _sum_points(runs, [1.0] * len(runs), reciprocal_ranks, depth)
 
 
 def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = DEPTH) -> Run:
@@ -77,29 +66,32 @@ def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = 
     deviation (of the population). A passage that a run does not hold gets the run's lowest
     standardised score for the query. A run whose scores for a query are all equal contributes 0.
     """
-    fused = {}
-    for query_id, found in _by_query(runs):
-        standardised = [_standardise(scores) for scores in found]
-        lowest = [min(scores.values(), default=0.0) for scores in standardised]
-        parts = list(zip(weights, standardised, lowest, strict=True))
-        fused[query_id] = {
-            passage: math.fsum(w * scores.get(passage, low) for w, scores, low in parts)
-            for passage in dict.fromkeys(chain(*found))
-        }
-    return cut_run(fused, depth)
+    return _sum_points(runs, weights, _standardise, depth)
 
 
-def _standardise(scores: Mapping[str, float]) -> dict[str, float]:
+def _standardise(scores: dict[str, float]) -> _Points:
     values = list(scores.values())
     # Rounding gives equal scores a tiny deviation, so they are compared with each other.
     if not values or min(values) == max(values):
-        return dict.fromkeys(scores, 0.0)
+        return {}, 0.0
     mean = fmean(values)
     deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
-    return {passage: (score - mean) / deviation for passage, score in scores.items()}
+    points = {passage: (score - mean) / deviation for passage, score in scores.items()}
+    return points, min(points.values())
 
 
-def _by_query(runs: Sequence[Run]) -> Iterator[tuple[str, list[dict[str, float]]]]:
-    """Each query with what each run found for it, in the order of the first run that has it."""
+def _sum_points(
+    runs: Sequence[Run],
+    weights: Sequence[float],
+    points_of: Callable[[dict[str, float]], _Points],
+    depth: int,
+) -> Run:
+    fused: Run = {}
     for query_id in dict.fromkeys(chain(*runs)):
-        yield query_id, [run.get(query_id, {}) for run in runs]
+        found = [run.get(query_id, {}) for run in runs]
+        parts = list(zip(weights, map(points_of, found), strict=True))
+        fused[query_id] = {
+            passage: math.fsum(w * points.get(passage, rest) for w, (points, rest) in parts)
+            for passage in chain(*found)
+        }
+    return cut_run(fused, depth)

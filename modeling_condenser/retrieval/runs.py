@@ -5,7 +5,7 @@ point, so that a run does not depend on the order of the corpus.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,6 @@ from modeling_condenser.runs.whole_files import whole_file
 
 Run = dict[str, dict[str, float]]
 """Query id -> passage id -> score; a query without passages has an empty dict or no entry."""
-
-RUN_COLUMNS = ("query", "Q0", "passage", "rank", "score", "tag")
 
 
 def rank_passages(scores: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -37,51 +35,45 @@ def make_run(
     *,
     depth: int,
 ) -> Run:
-    """Make a run of the rows of passages that were found.
+    """Make a run of the `depth` best passages of Q queries.
 
     Args:
         query_ids: Q ids.
         scores: (Q, k) floats.
-        rows: (Q, k) int64; -1 for none.
+        rows: of the passages, (Q, k) int64; -1 for none.
         ids: returns the passage ids of rows.
         depth: the most passages per query.
     """
-    found = np.unique(rows[rows >= 0])
-    id_of = dict(zip(found.tolist(), ids(found), strict=True))  # one string for all queries
-    per_query = zip(query_ids, rows.tolist(), scores.tolist(), strict=True)
-    run = {
-        query_id: {id_of[row]: score for row, score in zip(*pair, strict=True) if row >= 0}
-        for query_id, *pair in per_query
-    }
+    unique = np.unique(rows[rows >= 0])
+    id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # one string for all queries
+    run: Run = {}
+    for query_id, own_rows, own in zip(query_ids, rows.tolist(), scores.tolist(), strict=True):
+        found = zip(own_rows, own, strict=True)
+        run[query_id] = {id_of[row]: score for row, score in found if row >= 0}
     return cut_run(run, depth)
 
 
 def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
-    """Write a run as a TREC file, atomically.
+    """Write a run as a TREC file, atomically; the tag names the system in one word.
 
     Scores are written so that reading them gives the same float64. A query without passages gets no
-    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie. The
-    tag names the system in one word.
+    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie.
 
     Raises:
         ValueError: an id or the tag is not one word, or a score is not finite.
     """
     path = Path(path)
     with whole_file(path) as file:
-        file.writelines(line.encode() for line in _run_lines(run, tag))
+        for query_id, scores in run.items():
+            for rank, (passage_id, score) in enumerate(rank_passages(scores), start=1):
+                line = f"{query_id} Q0 {passage_id} {rank} {float(score)!r} {tag}"
+                if len(line.split()) != 6 or not math.isfinite(score):
+                    raise ValueError(
+                        f"Cannot write the line {line!r}: a TREC run file needs a finite score, "
+                        "and ids and a tag without white space; replace it, e.g. by '_'."
+                    )
+                file.write(f"{line}\n".encode())
     return path
-
-
-def _run_lines(run: Run, tag: str) -> Iterator[str]:
-    for query_id, scores in run.items():
-        for rank, (passage_id, score) in enumerate(rank_passages(scores), start=1):
-            line = f"{query_id} Q0 {passage_id} {rank} {float(score)!r} {tag}"
-            if len(line.split()) != len(RUN_COLUMNS) or not math.isfinite(score):
-                raise ValueError(
-                    f"Cannot write the line {line!r}: a TREC run file needs a finite score, and "
-                    "ids and a tag without white space; replace it, e.g. by '_'."
-                )
-            yield f"{line}\n"
 
 
 def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
@@ -89,10 +81,6 @@ def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
 
     trec_eval also accepts words after the tag; by default they are an error, because a space in an
     id shifts the columns, too.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line is malformed.
     """
     path = Path(path)
     if not path.is_file():
@@ -100,16 +88,16 @@ def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
     run: Run = {}
     for number, line in read_lines(path):
         columns = line.split()
-        if not columns:
-            continue
-        try:
-            if len(columns) < 6 or (len(columns) > 6 and not words_behind_tag):
-                raise ValueError(f"{len(columns)} columns, expected 6 ({' '.join(RUN_COLUMNS)})")
-            query_id, _, passage_id, _, score = columns[:5]
-            scores = run.setdefault(query_id, {})
-            if passage_id in scores or not math.isfinite(float(score)):
-                raise ValueError(f"passage {passage_id!r} is there twice, or scores {score}")
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}.") from error
+        if len(columns) < 6 or (len(columns) > 6 and not words_behind_tag):
+            raise ValueError(
+                f"{path}:{number}: {len(columns)} columns, expected 6 "
+                "(query Q0 passage rank score tag)."
+            )
+        query_id, _, passage_id, _, score = columns[:5]
+        scores = run.setdefault(query_id, {})
+        if passage_id in scores or not math.isfinite(float(score)):
+            raise ValueError(
+                f"{path}:{number}: passage {passage_id!r} is there twice, or scores {score}."
+            )
         scores[passage_id] = float(score)
     return run

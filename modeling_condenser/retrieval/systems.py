@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from datasets import Dataset
 
-from modeling_condenser.encoding.fingerprints import Dtype, fingerprint_files
+from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.hub.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.whole_files import checksum_file
 
 from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
@@ -44,23 +45,28 @@ _ENCODER_SETTINGS: dict[str, Any] = {
 }
 
 
-class Searcher(Protocol):
-    """Ranks the passages of one collection."""
-
-    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The best `depth` passages for each query: query id -> passage id -> score."""
-
-
 @dataclass(frozen=True)
 class System:
-    """A system: what it is, its name in files and tables, and arguments of `Bm25` or `Retriever`.
+    """Anything that ranks passages."""
 
-    `model` is "bm25", a TREC run file, or folder or Hub name of an encoder.
-    """
+    model: str  # "bm25", a TREC run file, or folder or Hub name of an encoder
+    settings: Mapping[str, Any] = field(default_factory=dict)  # arguments of `Bm25` or `Retriever`
+    stated_name: str | None = None
 
-    model: str
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    @property
+    def name(self) -> str:
+        """Its name in files and tables; by default that of its model, with its settings."""
+        values = [str(value) for name, value in self.settings.items() if name != "token_budget"]
+        return self.stated_name or "-".join([_base_name(self.model), *values])
+
+    @property
+    def word(self) -> str:
+        """What names it in a published command line: local folders without their path."""
+        model = _base_name(self.model) if Path(self.model).exists() else self.model
+        name = {"name": self.stated_name} if self.stated_name else {}
+        return ",".join(
+            [model, *(f"{k}={value}" for k, value in {**self.settings, **name}.items())]
+        )
 
     @property
     def is_lexical(self) -> bool:
@@ -74,15 +80,6 @@ class System:
     def is_dense(self) -> bool:
         return not self.is_lexical and not self.is_stored
 
-    @property
-    def word(self) -> str:
-        """Its name for a published command line: local folders without their path."""
-        model = _base_name(self.model) if Path(self.model).exists() else self.model
-        settings = dict(self.settings)
-        if self.name != _default_name(self.model, self.settings):
-            settings["name"] = self.name
-        return ",".join([model, *(f"{name}={value}" for name, value in settings.items())])
-
     @cached_property
     def fingerprint(self) -> str:
         """Identifies what its answers depend on."""
@@ -90,17 +87,14 @@ class System:
             k1, b = read_settings(*(self.settings.get(name) for name in ("preset", "k1", "b")))
             return f"{BM25} k1={k1} b={b}"
         if self.is_stored:
-            return fingerprint_files([Path(self.model)])
+            return checksum_file(Path(self.model))
         return self.open(device="cpu").fingerprint
 
     def in_dtype(self, dtype: Dtype) -> "System":
         """The same system with this dtype, if it is an encoder without a stated dtype."""
         if not self.is_dense or dtype == "float32" or "dtype" in self.settings:
             return self
-        settings = {**self.settings, "dtype": dtype}
-        is_named = self.name != _default_name(self.model, self.settings)
-        name = self.name if is_named else _default_name(self.model, settings)
-        return replace(self, name=name, settings=settings)
+        return replace(self, settings={**self.settings, "dtype": dtype})
 
     def open(self, *, device: str | None = None) -> "Retriever":
         """Load the encoder of a dense system."""
@@ -115,8 +109,7 @@ def parse_system(text: str | Path) -> System:
     """Parse `MODEL[,setting=value]...`, as commands and recipes name a system.
 
     Settings of an encoder are those of `Retriever`; of bm25 `preset`, or `k1` and `b`. `name=...`
-    sets the name in tables; by default it consists of the folder's name (for a run folder's
-    `model`, the run's) and the settings' values.
+    states the name in tables.
 
     Raises:
         ValueError: a setting is unknown, or its value does not fit.
@@ -125,13 +118,8 @@ def parse_system(text: str | Path) -> System:
     if not model.strip():
         raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
     settings = dict(_read_setting(word, model) for word in words)
-    name = settings.pop("name", None) or _default_name(model, settings)
-    return System(model, str(name), settings)
-
-
-def _default_name(model: str, settings: Mapping[str, Any]) -> str:
-    values = [str(value) for name, value in settings.items() if name != "token_budget"]
-    return "-".join([_base_name(model), *values])
+    name = settings.pop("name", None)
+    return System(model, settings, name)
 
 
 def _read_setting(word: str, model: str) -> tuple[str, Any]:
@@ -173,6 +161,10 @@ class StoredRun:
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
+
+
+Searcher = Bm25 | StoredRun | DenseSearcher
+"""Ranks the passages of one collection: `search(queries, depth=...)` returns a run."""
 
 
 def open_searcher(

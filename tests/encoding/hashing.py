@@ -11,46 +11,35 @@ from datasets import Dataset
 
 from modeling_condenser.hub.contract import EncodingContract
 
-DIMENSION = 16
 
-
-def hash_vectors(titles: list[str], texts: list[str]) -> np.ndarray:
+def hash_vectors(passages: Dataset) -> np.ndarray:
     """(N, 16) float32, whole numbers."""
-    digests = [hashlib.sha512(f"{a}\n{b}".encode()) for a, b in zip(titles, texts, strict=True)]
-    numbers = np.frombuffer(b"".join(d.digest() for d in digests), dtype=np.uint32)
-    return numbers.reshape(-1, DIMENSION).astype(np.float32)
+    pairs = zip(passages["title"], passages["text"], strict=True)
+    digests = [hashlib.sha512(f"{title}\n{text}".encode()).digest() for title, text in pairs]
+    return np.frombuffer(b"".join(digests), dtype=np.uint32).reshape(-1, 16).astype(np.float32)
 
 
 class HashRetriever:
-    """What `encode_collection` uses of a `Retriever`; `fails_on` is the first text of a call."""
+    """What `encode_collection` uses of a `Retriever`.
 
-    dimension = DIMENSION
+    It writes the first text of each call to `log`, and fails on the one that is `fails_on`.
+    """
+
+    dimension, token_budget, dtype, fingerprint = 16, 2048, "float32", "stub"
     contract = EncodingContract(query_max_length=8, passage_max_length=8)
-    token_budget, dtype = 2048, "float32"
     folder, settings = Path("stub"), {}
+    model = SimpleNamespace(device=torch.device("cpu"))
 
-    def __init__(
-        self,
-        seconds: float = 0.0,
-        *,
-        log: Path | None = None,
-        fingerprint: str = "stub",
-        fails_on: str | None = None,
-        device: str = "cpu",
-    ) -> None:
-        self.model = SimpleNamespace(device=torch.device(device))
-        self.seconds, self.log = seconds, log
-        self.fingerprint, self.fails_on = fingerprint, fails_on
+    def __init__(self, log: Path, *, seconds: float = 0.0, fails_on: str | None = None) -> None:
+        self.log, self.seconds, self.fails_on = log, seconds, fails_on
 
     def encode_passages(self, passages: Dataset) -> np.ndarray:
-        rows = passages[:]
-        if self.log:
-            with self.log.open("a") as file:
-                file.write(f"{rows['text'][0]}\n")
+        with self.log.open("a") as file:
+            file.write(f"{passages['text'][0]}\n")
         time.sleep(self.seconds)
-        if rows["text"][0] == self.fails_on:
+        if passages["text"][0] == self.fails_on:
             raise OSError("No space left on device")
-        return hash_vectors(list(rows["title"]), list(rows["text"]))
+        return hash_vectors(passages)
 
 
 def make_passages(n: int) -> Dataset:

@@ -11,43 +11,35 @@ from safetensors.torch import load_file, save_file
 from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
+from tests.encoding.encoders import change_json
 
 CONTRACT = EncodingContract(16, 32)
 
 
-@pytest.fixture
-def export(bert_run: Path, tmp_path: Path) -> Path:
-    return export_encoder(bert_run, tmp_path / "encoder")
-
-
-def change_json(file: Path, **fields: object) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}, indent=7))
+@pytest.fixture(scope="module")
+def export(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_encoder(bert_run, tmp_path_factory.mktemp("export") / "encoder")
 
 
 def test_path_card_and_library_versions_do_not_count(export: Path, tmp_path: Path) -> None:
-    before = fingerprint_retriever(export, CONTRACT)
     copy = shutil.copytree(export, tmp_path / "elsewhere" / "copy")
     for name in ("README.md", "provenance.json", "trainer_state.json"):
         (copy / name).write_text("{}")
     change_json(copy / "config.json", transformers_version="0.0")
     change_json(copy / "config_sentence_transformers.json", __version__={"pytorch": "0.0"})
     change_json(copy / "tokenizer.json")
-    assert fingerprint_retriever(copy, CONTRACT) == before
+    assert fingerprint_retriever(copy, CONTRACT) == fingerprint_retriever(export, CONTRACT)
 
 
 def test_weights_tokenizer_config_contract_and_dtype_count(export: Path, tmp_path: Path) -> None:
-    def changed(name: str) -> Path:
-        return shutil.copytree(export, tmp_path / name)
-
+    names = ("same", "weights", "tokenizer", "config")
+    folders = {name: shutil.copytree(export, tmp_path / name) for name in names}
     weights = load_file(export / "model.safetensors")
     weights["encoder.layer.0.output.dense.bias"][3] += 1e-6
-    save_file(weights, changed("weights") / "model.safetensors")
-    tokenizer = json.loads((export / "tokenizer.json").read_text())
-    tokenizer["normalizer"]["lowercase"] = False
-    (changed("tokenizer") / "tokenizer.json").write_text(json.dumps(tokenizer))
-    change_json(changed("config") / "config.json", hidden_act="relu")
-    folders = [export, *(tmp_path / name for name in ("weights", "tokenizer", "config"))]
-    prints = [fingerprint_retriever(folder, CONTRACT) for folder in folders]
+    save_file(weights, folders["weights"] / "model.safetensors")
+    change_json(folders["tokenizer"] / "tokenizer.json", normalizer=None)
+    change_json(folders["config"] / "config.json", hidden_act="relu")
+    prints = [fingerprint_retriever(folder, CONTRACT) for folder in folders.values()]
     for field in dataclasses.fields(EncodingContract):
         contract = dataclasses.replace(CONTRACT, **{field.name: "another"})
         prints.append(fingerprint_retriever(export, contract))

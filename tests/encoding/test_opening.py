@@ -1,34 +1,18 @@
 """The contracts of the three kinds of models, what must be stated, and what is refused."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
-from transformers import (
-    AutoModel,
-    ElectraConfig,
-    MPNetConfig,
-    PreTrainedTokenizerBase,
-    RobertaConfig,
-    T5Config,
-    T5EncoderModel,
-)
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.pretraining.warm_start import n_positions
-from tests.encoding.encoders import save_modules, save_pooled
-
-
-def change_json(file: Path, **fields: object) -> None:
-    content = json.loads(file.read_text()) | fields
-    file.write_text(json.dumps({name: v for name, v in content.items() if v is not None}))
+from tests.encoding.encoders import change_json, save_modules, save_pooled
 
 
 @pytest.fixture
@@ -46,35 +30,32 @@ def test_an_exports_contract_is_read(bert_run: Path, tmp_path: Path) -> None:
     assert not any(module.training for module in retriever.model.modules())
 
 
-def test_a_plain_encoder_needs_a_stated_pooling(bert_folder: Path) -> None:
+def test_a_plain_encoder_needs_a_stated_pooling(bert_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="plain encoder.*state pooling, one of cls, mean, max.*"):
         Retriever(bert_folder)
     for name, value in {"pooling": "last", "similarity": "l2", "dtype": "float16"}.items():
         with pytest.raises(ValueError, match=f"{name} is '{value}', expected one of"):
             Retriever(bert_folder, **{"pooling": "cls", name: value})
+    shutil.copytree(bert_folder, tmp_path / "model")
+    with pytest.raises(FileNotFoundError, match=f"no encoder.* Did you mean {tmp_path}/model?"):
+        Retriever(tmp_path, pooling="cls")
 
 
-def test_prompts_are_read_from_a_sentence_transformers_model(pooled: Path) -> None:
-    for saved, read in (
-        ({"query": "Q: ", "document": "", "corpus": "C: "}, ("Q: ", "C: ")),
-        ({"other": "O: "}, ("", "")),
+def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled: Path) -> None:
+    for prompts, length, read in (
+        ({"query": "Q: ", "document": "", "corpus": "C: "}, 50, ("Q: ", "C: ", 50, 50)),
+        ({"other": "O: "}, 514, ("", "", 64, 64)),  # of the positions
+        ({}, None, ("", "", 64, 64)),
     ):
-        change_json(pooled / "config_sentence_transformers.json", prompts=saved)
+        change_json(pooled / "config_sentence_transformers.json", prompts=prompts)
+        change_json(pooled / "sentence_bert_config.json", max_seq_length=length)
+        change_json(pooled / "tokenizer_config.json", model_max_length=length)
         contract = Retriever(pooled).contract
-        assert (contract.query_prompt, contract.passage_prompt) == read
+        assert (contract.query_prompt, contract.passage_prompt) == read[:2]
+        assert (contract.query_max_length, contract.passage_max_length) == read[2:]
 
 
-def test_the_length_is_the_least_of_model_tokenizer_and_positions(pooled: Path) -> None:
-    for saved, read in ((50, 50), (514, 64), (None, 64)):
-        change_json(pooled / "sentence_bert_config.json", max_seq_length=saved)
-        change_json(pooled / "tokenizer_config.json", model_max_length=saved)
-        contract = Retriever(pooled).contract
-        assert (contract.query_max_length, contract.passage_max_length) == (read, read)
-
-
-def test_lengths_beyond_the_positions_or_without_room_for_text_are_refused(
-    bert_folder: Path, roberta_folder: Path
-) -> None:
+def test_lengths_beyond_the_positions_are_refused(bert_folder: Path, roberta_folder: Path) -> None:
     for folder, name in ((bert_folder, "query"), (roberta_folder, "passage")):
         name = f"{name}_max_length"  # the tables have 64 and 66 positions
         retriever = Retriever(folder, pooling="cls", **{name: 64})
@@ -83,27 +64,6 @@ def test_lengths_beyond_the_positions_or_without_room_for_text_are_refused(
             Retriever(folder, pooling="cls", **{name: 65})
     with pytest.raises(ValueError, match="max_length is 65, but .* positions for 64 tokens"):
         retriever.encode_texts(["Why?"], 65)
-    with pytest.raises(ValueError, match="max_length is 2, expected at least 3"):
-        retriever.encode_texts(["Why?"], 2)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        ElectraConfig(max_position_embeddings=40),
-        RobertaConfig(max_position_embeddings=42, pad_token_id=1),
-        MPNetConfig(max_position_embeddings=42),
-    ],
-    ids=lambda config: config.model_type,
-)
-def test_positions_are_those_that_the_encoder_can_use(config: Any) -> None:
-    config.hidden_size, config.intermediate_size, config.vocab_size = 16, 8, 50
-    config.num_hidden_layers, config.num_attention_heads = 1, 2
-    model, ids = AutoModel.from_config(config), torch.full((1, 41), 5)
-    assert n_positions(model) == 40
-    model(ids[:, :40])
-    with pytest.raises((IndexError, RuntimeError)):
-        model(ids)
 
 
 def test_a_missing_or_unsupported_similarity_must_be_stated(
@@ -113,31 +73,17 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(
     change_json(config, similarity_fn_name="manhattan")
     with pytest.raises(ValueError, match="the similarity 'manhattan': state one of dot, cosine"):
         Retriever(pooled)
-    config.unlink()  # as of a model of long ago
-    with pytest.raises(ValueError, match="does not state its similarity: state one"):
-        Retriever(pooled)
-    assert Retriever(pooled, similarity="dot").contract.similarity == "dot"
-    normal = save_modules(
-        tmp_path / "normal",
-        bert_folder,
-        lambda size: [Pooling(size, pooling_mode="cls"), Normalize()],
-    )
-    (normal / "config_sentence_transformers.json").unlink()
-    assert Retriever(normal).contract.similarity == "cosine"
-
-
-def test_unsuitable_modules_are_refused(bert_folder: Path, pooled: Path, tmp_path: Path) -> None:
-    change_json(pooled / "config_sentence_transformers.json", model_type="SparseEncoder")
+    change_json(config, model_type="SparseEncoder")
     with pytest.raises(ValueError, match="is a SparseEncoder: name"):
         Retriever(pooled)
-    wide = save_modules(
-        tmp_path / "wide",
-        bert_folder,
-        lambda size: [Pooling(size, pooling_mode=("cls", "mean")), Dense(2 * size, 8)],
-        similarity_fn_name="dot",
-    )
-    with pytest.raises(ValueError, match="pooling=cls cannot replace the pooling of"):
-        Retriever(wide, pooling="cls")
+    config.unlink()  # as of a model of long ago
+    with pytest.raises(ValueError, match="the similarity None: state one"):
+        Retriever(pooled)
+    assert Retriever(pooled, similarity="dot").contract.similarity == "dot"
+    modules = [Pooling(32, pooling_mode="cls"), Normalize()]
+    normal = save_modules(tmp_path / "normal", bert_folder, lambda _: modules)
+    (normal / "config_sentence_transformers.json").unlink()
+    assert Retriever(normal).contract.similarity == "cosine"
 
 
 def test_incomplete_tokenizers_and_missing_weights_are_refused(
@@ -175,11 +121,3 @@ def test_the_encoder_of_an_encoder_decoder_is_enough(
         vector = expected(ids).last_hidden_state[0].mean(0)
     found = retriever.encode_queries(["Why is the river old?", "Why?"])[0]
     torch.testing.assert_close(torch.from_numpy(found), vector, rtol=0, atol=1e-5)
-
-
-def test_a_folder_without_an_encoder_names_the_one_below_it(
-    bert_folder: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(bert_folder, tmp_path / "model")
-    with pytest.raises(FileNotFoundError, match=f"no encoder.* Did you mean {tmp_path}/model?"):
-        Retriever(tmp_path, pooling="cls")

@@ -1,7 +1,5 @@
 """Packed batches give the vectors of padded ones, with fewer rows wherever that is exact."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer
 
 from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
-from tests.encoding.encoders import MIXED, SEGMENTED, save_modules, save_pooled, with_template
+from tests.encoding.encoders import MIXED, save_modules, save_pooled, with_segments
 from tests.hub.making import plain_vectors
 
 PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
@@ -28,19 +26,18 @@ def packed(folder: Path, **settings: Any) -> Retriever:
     return retriever
 
 
-@contextmanager
-def shapes_of(retriever: Retriever) -> Iterator[list[tuple[int, int, int, int]]]:
-    """The rows and columns of each batch's token ids, and of its last hidden states."""
-    shapes: list[tuple[int, int, int, int]] = []
+def encode(retriever: Retriever) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Vectors, and each batch's rows and columns of token ids, and those of hidden states."""
+    shapes: list[tuple[int, ...]] = []
     transformer: Any = retriever.model[0]
 
     def note(_: Any, args: tuple, features: dict[str, Any]) -> None:
-        states = features["token_embeddings"]
-        shapes.append((*args[0]["input_ids"].shape, *states.shape[:2]))
+        shapes.append((*args[0]["input_ids"].shape, *features["token_embeddings"].shape[:2]))
 
     hook = transformer.register_forward_hook(note)
-    yield shapes
+    vectors = retriever.encode_queries(MIXED)
     hook.remove()
+    return vectors, shapes
 
 
 @pytest.mark.slow
@@ -51,33 +48,19 @@ def test_packed_vectors_are_those_of_transformers(
 ) -> None:
     folder = BACKBONES[name].save(tmp_path, texts)
     retriever = packed(folder, pooling=pooling, token_budget=64)
+    found, shapes = encode(retriever)
     expected = plain_vectors(folder, MIXED, pooling=pooling).numpy()
-    with shapes_of(retriever) as shapes:
-        found = retriever.encode_queries(MIXED)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    assert len(shapes) > 2
-    if name in PADDED_ONLY:
-        assert not retriever._is_packed
-        return
-    assert {shape[:2] for shape in shapes} == {(1, 64)}
-    reads_cls_only = pooling == "cls" and name in NARROW
-    assert all((rows < 10) == reads_cls_only for *_, rows in shapes)
+    assert retriever._is_packed != (name in PADDED_ONLY)
+    if retriever._is_packed:
+        assert len(shapes) > 2 and {shape[:2] for shape in shapes} == {(1, 64)}
+        reads_cls_only = pooling == "cls" and name in NARROW
+        assert all((rows < 10) == reads_cls_only for *_, rows in shapes)
 
 
-def test_the_model_takes_padded_batches_of_others_as_before(bert_folder: Path) -> None:
-    retriever = packed(bert_folder, pooling="cls")
-    vectors = retriever.encode_queries(MIXED)
-    with shapes_of(retriever) as shapes:
-        theirs = retriever.model.encode(MIXED, show_progress_bar=False)
-    (n_texts, length, *states), *_ = shapes
-    assert n_texts == len(MIXED)
-    assert states == [n_texts, length]
-    np.testing.assert_allclose(vectors, theirs, rtol=0, atol=2e-6)
-    untouched = Retriever(bert_folder, pooling="cls").model.encode(MIXED, show_progress_bar=False)
-    assert np.array_equal(theirs, untouched)
-
-
-def test_modules_after_the_pooling_read_the_same_vector(bert_folder: Path, tmp_path: Path) -> None:
+def test_modules_read_cls_alone_and_padded_batches_of_others_are_as_before(
+    bert_folder: Path, tmp_path: Path
+) -> None:
     torch.manual_seed(1)
     folder = save_modules(
         tmp_path / "dense",
@@ -86,32 +69,31 @@ def test_modules_after_the_pooling_read_the_same_vector(bert_folder: Path, tmp_p
         similarity_fn_name="cosine",
     )
     retriever = packed(folder)
-    with shapes_of(retriever) as shapes:
-        found = retriever.encode_queries(MIXED)
+    found, shapes = encode(retriever)
     assert [shape[3] for shape in shapes] == [len(MIXED) + 1]  # and the filler
-    expected = retriever.model.encode(MIXED, show_progress_bar=False)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    theirs = retriever.model.encode(MIXED, show_progress_bar=False)
+    np.testing.assert_allclose(found, theirs, rtol=0, atol=2e-6)
+    untouched = Retriever(folder, device="cpu").model.encode(MIXED, show_progress_bar=False)
+    assert np.array_equal(theirs, untouched)
 
 
 def test_prompts_are_excluded_and_segment_ids_are_packed_too(
-    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    bert_folder: Path, tmp_path: Path
 ) -> None:
-    encoder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
     folder = save_modules(
         tmp_path / "prompted",
-        encoder,
+        with_segments(bert_folder, tmp_path / "encoder"),
         lambda size: [Pooling(size, pooling_mode="mean", include_prompt=False)],
         prompts={"query": "In words: "},
         similarity_fn_name="dot",
     )
     retriever = packed(folder)
     expected = retriever.model.encode(MIXED, prompt_name="query", show_progress_bar=False)
-    with shapes_of(retriever) as shapes:
-        found = retriever.encode_queries(MIXED)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
-    assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
-    retriever.token_budget = 64
-    np.testing.assert_allclose(retriever.encode_queries(MIXED), expected, rtol=0, atol=2e-6)
+    for budget in (2048, 64):
+        retriever.token_budget = budget
+        found, shapes = encode(retriever)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
 
 
 def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
@@ -127,21 +109,17 @@ def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
         similarity_fn_name="dot",
     )
     for folder in (left, causal, dense):
-        half = Retriever(folder, device="cpu", dtype="bfloat16")
+        single = Retriever(folder, similarity="cosine", device="cpu")
+        half = Retriever(folder, similarity="cosine", device="cpu", dtype="bfloat16")
         assert not half._is_packed
-        found, expected = half.encode_queries(MIXED), Retriever(folder).encode_queries(MIXED)
-        norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-        assert ((found * expected).sum(axis=1) / norms).min() > 0.999
+        cosines = (half.encode_queries(MIXED) * single.encode_queries(MIXED)).sum(axis=1)
+        assert cosines.min() > 0.999
 
 
 def test_bfloat16_is_packed_and_float32_keeps_the_bits_of_the_evaluation_script(
     bert_folder: Path,
 ) -> None:
-    half = Retriever(bert_folder, pooling="cls", device="cpu", dtype="bfloat16")
-    with shapes_of(half) as shapes:
-        half.encode_queries(MIXED)
+    _, shapes = encode(Retriever(bert_folder, pooling="cls", device="cpu", dtype="bfloat16"))
     assert [shape[3] for shape in shapes] == [len(MIXED) + 1]
-    single = Retriever(bert_folder, pooling="cls", device="cpu")
-    with shapes_of(single) as shapes:
-        single.encode_queries(MIXED)
+    _, shapes = encode(Retriever(bert_folder, pooling="cls", device="cpu"))
     assert [shape[0] for shape in shapes] == [len(MIXED)]

@@ -9,9 +9,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
-from tokenizers import processors
 from torch.nn import functional as F
-from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.embeddings import write_embeddings
@@ -22,16 +20,14 @@ from modeling_condenser.hub.export import export_encoder
 from tests.encoding.encoders import (
     LONG,
     MIXED,
-    SEGMENTED,
     as_passages,
     save_modules,
     save_pooled,
-    with_template,
+    with_segments,
 )
 from tests.hub.making import plain_vectors
 
 TEXTS = ["Why?", LONG * 3]
-TITLES = ["", "Museums of Leeds"]
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +39,11 @@ def export(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dense_folder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers model with prompts, a dense layer and truncated vectors."""
-
-    def modules(size: int) -> list:
-        torch.manual_seed(1)
-        return [Pooling(size, pooling_mode="mean"), Dense(size, 12), Normalize()]
-
+    torch.manual_seed(1)
     return save_modules(
         tmp_path_factory.mktemp("models") / "dense",
         bert_folder,
-        modules,
+        lambda size: [Pooling(size, pooling_mode="mean"), Dense(size, 12), Normalize()],
         max_seq_length=40,
         prompts={"query": "In words: ", "document": "It says: "},
         similarity_fn_name="cosine",
@@ -68,34 +60,23 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return (unit(first) * unit(second)).sum(axis=1)
-
-
 def test_queries_and_passages_are_cut_at_their_own_lengths(export: Path) -> None:
     retriever = Retriever(export)
-    titled = [TEXTS[0], f"{TITLES[1]} | {TEXTS[1]}"]
+    passages = as_passages(TEXTS, ["", "Museums of Leeds"])
+    titled = [TEXTS[0], f"Museums of Leeds | {TEXTS[1]}"]
     for _ in range(2):  # the one must not leave its length to the other
-        queries = retriever.encode_queries(TEXTS)
-        documents = retriever.encode_passages(as_passages(TEXTS, TITLES))
-        assert queries.dtype == documents.dtype == np.float32
+        queries, documents = retriever.encode_queries(TEXTS), retriever.encode_passages(passages)
         np.testing.assert_allclose(queries, plain_vectors(export, TEXTS, 8), atol=2e-6)
         np.testing.assert_allclose(documents, plain_vectors(export, titled, 20), atol=2e-6)
-    for other in (7, 9, 20):
-        difference = queries[1] - plain_vectors(export, TEXTS[1:], other)[0].numpy()
-        assert np.abs(difference).max() > 1e-3
 
 
 def test_stated_settings_override_the_contract(export: Path) -> None:
-    plain = Retriever(export)
     stated = {"pooling": "mean", "similarity": "cosine", "query_max_length": 9}
-    changed = Retriever(export, **stated)
-    assert changed.contract == dataclasses.replace(plain.contract, **stated)
+    retriever = Retriever(export, **stated)
+    assert retriever.contract == dataclasses.replace(EncodingContract.load(export), **stated)
+    assert retriever.settings == stated
     expected = F.normalize(plain_vectors(export, TEXTS, 9, pooling="mean"))
-    np.testing.assert_allclose(changed.encode_queries(TEXTS), expected, rtol=0, atol=1e-6)
-    assert changed.settings == stated and changed.fingerprint != plain.fingerprint
-    again = Retriever(changed.folder, **changed.settings)
-    assert again.fingerprint == changed.fingerprint
+    np.testing.assert_allclose(retriever.encode_queries(TEXTS), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +87,11 @@ def test_a_plain_encoder_gives_what_transformers_gives_for_each_text_alone(
     encoder: str, pooling: str, request: pytest.FixtureRequest
 ) -> None:
     folder = request.getfixturevalue(encoder)
-    retriever = Retriever(folder, pooling=pooling, similarity="euclidean", token_budget=150)
+    retriever = Retriever(folder, pooling=pooling, token_budget=150)
     expected = plain_vectors(folder, MIXED, pooling=pooling).numpy()
     assert retriever.dimension == expected.shape[1] == 32
     assert retriever.contract == EncodingContract(
-        64, 64, pooling=pooling, similarity="euclidean", token_type_ids=encoder == "bert_folder"
+        64, 64, pooling=pooling, token_type_ids=encoder == "bert_folder"
     )
     for found in (
         retriever.encode_queries(MIXED),
@@ -121,7 +102,6 @@ def test_a_plain_encoder_gives_what_transformers_gives_for_each_text_alone(
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     shorter = plain_vectors(folder, MIXED, 9, pooling=pooling)
     np.testing.assert_allclose(retriever.encode_texts(MIXED, 9), shorter, rtol=0, atol=1e-5)
-    assert np.abs(expected - shorter.numpy()).max() > 1e-2
 
 
 def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
@@ -131,26 +111,19 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
     model = SentenceTransformer(str(dense_folder), device="cpu")
     assert retriever.dimension == 10  # of 12, which the model truncates
     assert retriever.contract == EncodingContract(
-        40,
-        40,
-        pooling="mean",
-        similarity="cosine",
+        *(40, 40, "mean", "cosine"),
         query_prompt="In words: ",
         passage_prompt="It says: ",
         token_type_ids=True,
     )
     titles = ["A title" if row % 2 else "" for row in range(len(MIXED))]
-    pairs = zip(titles, MIXED, strict=True)
-    titled = [f"{title} {text}" if title else text for title, text in pairs]
-    queries = retriever.encode_queries(MIXED)
-    passages = retriever.encode_passages(as_passages(MIXED, titles))
-    expected = unit(model.encode_query(MIXED))
-    np.testing.assert_allclose(queries, expected, rtol=0, atol=1e-5)
-    expected = unit(model.encode_document(titled))
-    np.testing.assert_allclose(passages, expected, rtol=0, atol=1e-5)
-    bare = retriever.encode_texts(MIXED, 40)
-    np.testing.assert_allclose(bare, unit(model.encode(MIXED)), rtol=0, atol=1e-5)
-    assert np.abs(bare - queries).max() > 1e-2
+    titled = [f"{title} {text}".lstrip() for title, text in zip(titles, MIXED, strict=True)]
+    for found, expected in (
+        (retriever.encode_queries(MIXED), model.encode_query(MIXED)),
+        (retriever.encode_passages(as_passages(MIXED, titles)), model.encode_document(titled)),
+        (retriever.encode_texts(MIXED, 40), model.encode(MIXED)),
+    ):
+        np.testing.assert_allclose(found, unit(expected), rtol=0, atol=1e-5)
 
 
 def test_a_pooling_outside_the_contract_works_and_is_named(
@@ -201,7 +174,7 @@ def test_bfloat16_vectors_are_close_to_those_of_float32(
     half = Retriever(bert_folder, pooling=pooling, similarity="cosine", dtype="bfloat16")
     assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
     found, expected = half.encode_queries(some), single.encode_queries(some)
-    assert cosines(found, expected).min() > 0.999
+    assert (found * expected).sum(axis=1).min() > 0.999
     assert np.abs(found - expected).max() > 1e-4  # else nothing was rounded
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=0, atol=1e-6)
     again = Retriever(half.folder, **half.settings)
@@ -215,17 +188,14 @@ def test_search_ranks_texts_and_embeddings(
     queries, passages = [texts[3], "Why?"], texts[:30]
     vectors = retriever.encode_passages(passages)
     scores = retriever.encode_queries(queries) @ vectors.T
-    expected = np.argsort(-scores, axis=1)[:, :4].tolist()
-    found = retriever.search(queries, passages, depth=4)
-    assert [[text for text, _ in own] for own in found] == [
-        [passages[row] for row in rows] for rows in expected
-    ]
-    assert [score for _, score in found[0]] == pytest.approx(sorted(scores[0])[:-5:-1])
+    expected = np.argsort(-scores, axis=1)[:, :4]
     embeddings = write_embeddings(tmp_path, vectors, [f"p{i}" for i in range(30)])
-    found = retriever.search(queries, embeddings, depth=4)
-    assert [[name for name, _ in own] for own in found] == [
-        [f"p{row}" for row in rows] for rows in expected
-    ]
+    by_text = retriever.search(queries, passages, depth=4)
+    by_id = retriever.search(queries, embeddings, depth=4)
+    for query, rows in enumerate(expected):
+        assert [text for text, _ in by_text[query]] == [passages[row] for row in rows]
+        assert [name for name, _ in by_id[query]] == [f"p{row}" for row in rows]
+        assert [score for _, score in by_id[query]] == pytest.approx(scores[query, rows])
     assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
     assert retriever.encode_passages(as_passages([])).shape == (0, 32)
 
@@ -239,25 +209,15 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(
         retriever.model[0].model.get_input_embeddings().weight[token] = float("nan")
     monkeypatch.setattr(encoding, "WINDOW", 4)
     some = ["Why?"] * 6 + ["A volcano.", "Why?", "volcano " * 20]
-    with pytest.raises(ValueError, match="vector of row 6 .*NaN.*weights"):
+    with pytest.raises(ValueError, match="1 of 4 vectors hold NaN .* row 6: training may have"):
         retriever.encode_passages(as_passages(some))
-    assert np.isfinite(retriever.encode_queries(["Why?"])).all()
 
 
-def test_wrong_texts_are_refused(
-    bert_folder: Path,
-    retriever: Retriever,
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
-) -> None:
+def test_wrong_texts_are_refused(bert_folder: Path, retriever: Retriever) -> None:
     with pytest.raises(ValueError, match=r"one string, 'Why\?'; expected a list"):
         retriever.encode_queries("Why?")
     with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
         retriever.encode_passages(as_passages(["a", None]))
-    nothing = processors.TemplateProcessing(single="$A", special_tokens=[])
-    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, nothing)
-    with pytest.raises(ValueError, match="Row 1 has no tokens"):
-        Retriever(folder, pooling="mean").encode_queries(["Why?", ""])
     euclidean = Retriever(bert_folder, pooling="cls", similarity="euclidean")
     with pytest.raises(ValueError, match="compares by Euclidean distance"):
         euclidean.search(["a"], ["b"])
@@ -278,14 +238,11 @@ def test_a_gpu_gives_the_vectors_of_the_cpu(
     assert np.array_equal(found, on_gpu.encode_passages(as_passages(some)))
 
 
-def test_segment_ids_are_passed_if_the_contract_says_so(
-    bert_folder: Path, wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
-    folder = with_template(bert_folder, tmp_path / "encoder", wordpiece_tokenizer, SEGMENTED)
-    with_ids = Retriever(folder, pooling="mean")
-    assert with_ids.contract.token_type_ids
+def test_segment_ids_are_passed_if_the_contract_says_so(bert_folder: Path, tmp_path: Path) -> None:
+    folder = with_segments(bert_folder, tmp_path / "encoder")
+    with_ids = Retriever(folder, pooling="mean").encode_queries(MIXED)
     expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
-    np.testing.assert_allclose(with_ids.encode_queries(MIXED), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(with_ids, expected, rtol=0, atol=1e-5)
     EncodingContract(64, 64, pooling="mean").save(folder)
     without = Retriever(folder).encode_queries(MIXED)
     bare = plain_vectors(bert_folder, MIXED, pooling="mean")  # whose segments are all 0

@@ -146,7 +146,7 @@ def test_what_cannot_be_searched_is_refused(
     (tmp_path / "run.trec").write_text("q Q0 p00 1 1.0 tag\n")
     for words, message in (
         (("encoder",), "is not the folder of a finished study"),
-        (("encoder", "how to sort a list"), "is not the folder of a finished study"),
+        (("bm25", "how to sort a list"), "no collection at how to sort a list"),
         (("bm25", collection, "x", "--index", "HNSW8"), "bm25 has no vectors"),
         ((tmp_path / "run.trec", collection, "x"), "is a run file, which cannot answer a new"),
         (("bm25", collection, "x", "-k", "0"), "is 0, expected at least 1"),
