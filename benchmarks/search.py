@@ -23,9 +23,9 @@ import psutil
 from benchmarks.harness import make_parser, measure_apart, medians, print_result, print_table
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
 from modeling_condenser.retrieval.approximate import (
-    ApproximateIndex,
     build_approximate,
     recall_against_exact,
+    search_approximate,
 )
 from modeling_condenser.retrieval.exact import search_exact
 from modeling_condenser.runs.run_folder import describe_machine
@@ -126,9 +126,10 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
             flat.add(np.ascontiguousarray(block))
 
         return lambda queries, names: flat.search(queries, depth)
-    parameters = side.partition(" ")[2] or None
-    index = ApproximateIndex(_folder_of(side, arguments), embeddings, parameters=parameters)
-    return lambda queries, names: index.search(queries, names, depth=depth)
+    factory, parameters = side.split()
+    folder = _folder_of(side, arguments)
+    index = build_approximate(embeddings, factory, folder, parameters=parameters)
+    return lambda queries, names: search_approximate(index, embeddings, queries, names, depth=depth)
 
 
 def _own_memory() -> float:

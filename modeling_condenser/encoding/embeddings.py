@@ -214,7 +214,7 @@ def write_table(
     passages: Dataset | None = None,
     progress: bool = False,
 ) -> list[Path]:
-    """Write embeddings as parquet files of up to 500 MB, for a vector database or the Hub.
+    """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
 
     Args:
         embeddings: of the passages.

@@ -157,8 +157,7 @@ def _open_modules(
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
     model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
     _check_transformer(folder / next(iter(module_paths(folder))), model[0])
-    pooling = stated.get("pooling")
-    if pooling and pooling != _read_pooling(model):
+    if pooling := stated.get("pooling"):
         old: Any = model[1]
         width, include_prompt = old.embedding_dimension, old.include_prompt
         model[1] = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
@@ -191,9 +190,7 @@ def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> 
         limits = (own, tokenizer.model_max_length, n_positions(transformer.model))
         known = [limit for limit in limits if limit and limit < _UNLIMITED]
         if name not in found and not known:
-            raise ValueError(
-                f"{folder} does not limit the length of texts: state {name}, e.g. 512."
-            )
+            raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
         fields.setdefault(name, min(known, default=None))
     return EncodingContract(**fields)
 

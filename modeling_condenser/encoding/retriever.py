@@ -46,13 +46,8 @@ class Retriever:
 
     Args:
         model: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
-        pooling: how token vectors become one vector: "cls", "mean" or "max".
-        similarity: "dot", "cosine" (vectors have length 1) or "euclidean".
-        query_max_length: longest query in tokens.
-        passage_max_length: longest passage in tokens.
-        title_separator: between title and text.
-        query_prompt: before every query.
-        passage_prompt: before every passage.
+        pooling, similarity, query_max_length, passage_max_length, title_separator, query_prompt,
+            passage_prompt: see `EncodingContract`.
         device: such as "cpu" or "cuda:1"; by default an accelerator if there is one.
         token_budget: tokens in a batch, with padding; the default depends on the device.
         dtype: of the weights. Vectors of "bfloat16" agree with those of "float32" to about three
@@ -61,7 +56,7 @@ class Retriever:
     Attributes:
         folder: the model's files.
         settings: `Retriever(folder, **settings)` opens the same retriever again.
-        contract: how it encodes; see `EncodingContract`.
+        contract: how it encodes.
         model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
 
@@ -103,9 +98,8 @@ class Retriever:
         self.dimension: int = dimension
         self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
-        self.token_budget = token_budget or (
-            CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
-        )
+        default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
+        self.token_budget = token_budget or default
         # Float32 is padded, so that it has the bits of an export's evaluation script.
         self._is_packed = dtype != "float32" and use_packing(self.model)
         # Normalize is exact in float32 only, and not after truncation.
@@ -190,6 +184,7 @@ class Retriever:
         """Encode `write(title, text)` of each row, window by window."""
         if isinstance(texts, str):
             raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
+        texts = texts if isinstance(texts, Dataset) else list(texts)
         n_texts = len(texts)
         vectors = np.empty((n_texts, self.dimension), dtype=np.float32)
         self.model.eval()

@@ -43,27 +43,44 @@ def build_approximate(
     parameters: str | None = None,
     seed: int = 0,
     progress: bool = False,
-) -> "ApproximateIndex":
+) -> faiss.Index:
     """Build and save an index, or open it if the folder already holds it.
 
-    The seed selects the vectors that the index is trained on.
+    Args:
+        embeddings: whose rows the index holds.
+        factory: a faiss factory string.
+        folder: new, empty, or of an earlier call.
+        parameters: of the search, `name=value[,name=value]...`, such as "nprobe=16" or
+            "efSearch=128"; by default faiss's own (nprobe=1, efSearch=16).
+        seed: selects the vectors that the index is trained on.
+        progress: show a bar.
+
+    Raises:
+        ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
     """
     folder = Path(folder)
-    made_from = {"factory": factory, "seed": seed}
+    identity = {
+        "factory": factory,
+        "seed": seed,
+        "retriever": embeddings.retriever,
+        "passages": embeddings.passages,
+    }
     if not folder.exists() or not any(folder.iterdir()):
         index = _build(embeddings, factory, seed, progress=progress)
         with whole_folder(folder) as partial:
             faiss.write_index(index, str(partial / INDEX_FILE))
-            identity = {**made_from, **_identity(embeddings)}
             write_json(partial / IDENTITY_FILE, identity)
-    opened = ApproximateIndex(folder, embeddings, parameters=parameters)
-    if not made_from.items() <= opened.identity.items():
-        raise ValueError(f"{folder} was not made from {made_from}: remove the folder.")
-    return opened
-
-
-def _identity(embeddings: Embeddings) -> dict[str, str]:
-    return {"retriever": embeddings.retriever, "passages": embeddings.passages}
+    stored = json.loads((folder / IDENTITY_FILE).read_text())
+    if changed := [name for name, value in identity.items() if stored.get(name) != value]:
+        raise ValueError(
+            f"{folder} holds an index with another {', '.join(changed)}: remove the folder."
+        )
+    index = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
+    if parameters:
+        with _faiss_errors(f"{factory!r} does not have the parameters {parameters!r}"):
+            space: Any = faiss.ParameterSpace()  # whose annotation names one of its overloads
+            space.set_index_parameters(index, parameters)
+    return index
 
 
 def _build(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -> faiss.Index:
@@ -82,62 +99,34 @@ def _build(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -
     return index
 
 
-class ApproximateIndex:
-    """A saved faiss index of a collection's embeddings.
+def search_approximate(
+    index: faiss.Index,
+    embeddings: Embeddings,
+    queries: np.ndarray,
+    query_ids: Sequence[str],
+    *,
+    depth: int = 100,
+    rescore: int = 0,
+    progress: bool = False,
+) -> Run:
+    """Rank up to `depth` passages for each of Q queries, (Q, D) float32, approximately.
 
-    Args:
-        folder: as `build_approximate` wrote it.
-        embeddings: whose rows the index holds.
-        parameters: of the search, `name=value[,name=value]...`, such as "nprobe=16" or
-            "efSearch=128"; by default faiss's own (nprobe=1, efSearch=16).
-
-    Raises:
-        FileNotFoundError: the folder holds no index.
-        ValueError: it was made from other embeddings, or lacks a parameter.
+    With `rescore`, so many candidates (at least `depth`) are scored with the exact vectors;
+    otherwise scores are those of the index, which are estimates for compressed vectors.
     """
-
-    def __init__(
-        self, folder: str | Path, embeddings: Embeddings, *, parameters: str | None = None
-    ) -> None:
-        self.folder, self.embeddings = Path(folder), embeddings
-        self.identity = json.loads((self.folder / IDENTITY_FILE).read_text())
-        self.index = faiss.read_index(str(self.folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
-        is_same = _identity(embeddings).items() <= self.identity.items()
-        if not is_same or self.index.ntotal != embeddings.n_passages:
-            raise ValueError(f"{folder} holds an index of other embeddings: remove this folder.")
-        if parameters:
-            factory = self.identity["factory"]
-            with _faiss_errors(f"{factory!r} does not have the parameters {parameters!r}"):
-                space: Any = faiss.ParameterSpace()  # whose annotation names one of its overloads
-                space.set_index_parameters(self.index, parameters)
-
-    def search(
-        self,
-        queries: np.ndarray,
-        query_ids: Sequence[str],
-        *,
-        depth: int = 100,
-        rescore: int = 0,
-        progress: bool = False,
-    ) -> Run:
-        """Rank up to `depth` passages for each of Q queries, (Q, D) float32, approximately.
-
-        With `rescore`, so many candidates (at least `depth`) are scored with the exact vectors;
-        otherwise scores are those of the index, which are estimates for compressed vectors.
-        """
-        check_queries(queries, query_ids, dimension=self.embeddings.dimension, depth=depth)
-        k = min(max(rescore, depth), self.embeddings.n_passages)
-        run: Run = {}
-        starts = range(0, len(queries), _QUERY_BATCH)
-        for start in tqdm(starts, desc="search", unit="batch", disable=not progress):
-            some = slice(start, start + _QUERY_BATCH)
-            scores, rows = self.index.search(queries[some], k)  # (b, k) both; row -1 for none
-            if rescore:
-                for query, own, found in zip(queries[some], scores, rows, strict=True):
-                    is_row = found >= 0
-                    own[is_row] = self.embeddings.vectors(found[is_row]) @ query
-            run |= make_run(query_ids[some], scores, rows, self.embeddings.ids, depth=depth)
-        return run
+    check_queries(queries, query_ids, dimension=embeddings.dimension, depth=depth)
+    k = min(max(rescore, depth), embeddings.n_passages)
+    run: Run = {}
+    starts = range(0, len(queries), _QUERY_BATCH)
+    for start in tqdm(starts, desc="search", unit="batch", disable=not progress):
+        some = slice(start, start + _QUERY_BATCH)
+        scores, rows = index.search(queries[some], k)  # (b, k) both; row -1 for none
+        if rescore:
+            for query, own, found in zip(queries[some], scores, rows, strict=True):
+                is_row = found >= 0
+                own[is_row] = embeddings.vectors(found[is_row]) @ query
+        run |= make_run(query_ids[some], scores, rows, embeddings.ids, depth=depth)
+    return run
 
 
 def recall_against_exact(run: Run, exact_run: Run, *, depth: int) -> float:

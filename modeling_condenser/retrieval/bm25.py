@@ -58,8 +58,7 @@ class Bm25:
         show_progress: show bars while indexing and searching.
 
     Raises:
-        ValueError: there are no words to index, a setting is wrong, or the folder holds another
-            index.
+        ValueError: the passages have no words, or the folder holds another index.
     """
 
     def __init__(
@@ -75,10 +74,7 @@ class Bm25:
         self.k1, self.b = read_settings(preset, k1, b)
         self.show_progress = show_progress
         self._ids = id_column(passages)
-        if folder is None:
-            self._index = self._make_index(passages)
-        else:
-            self._index = self._open_index(passages, Path(folder))
+        self._index = self._open_index(passages, folder) if folder else self._make_index(passages)
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query, query id -> text."""
@@ -118,9 +114,9 @@ class Bm25:
         index.index(tokens, show_progress=self.show_progress)
         return index
 
-    def _open_index(self, passages: Dataset, folder: Path) -> bm25s.BM25:
+    def _open_index(self, passages: Dataset, folder: str | Path) -> bm25s.BM25:
         identity = {"k1": self.k1, "b": self.b, "passages": fingerprint_passages(passages)}
-        file = folder / IDENTITY_FILE
+        folder, file = Path(folder), Path(folder) / IDENTITY_FILE
         if not folder.exists() or not any(folder.iterdir()):
             with whole_folder(folder) as partial:
                 self._make_index(passages).save(partial / INDEX_FOLDER, show_progress=False)

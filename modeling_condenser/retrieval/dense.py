@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import faiss
+
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.fingerprints import Dtype
 
-from .approximate import ApproximateIndex, recall_against_exact
+from .approximate import recall_against_exact, search_approximate
 from .exact import search_exact
 from .runs import Run
 
@@ -62,7 +64,7 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: ApproximateIndex | None = None
+    index: faiss.Index | None = None
     settings: SearchSettings = SearchSettings()
     progress: bool = False
 
@@ -73,8 +75,8 @@ class DenseSearcher:
         shared: Any = {"depth": depth, "progress": progress}
         if self.index is None:
             return search_exact(self.embeddings, vectors, list(queries), **shared)
-        rescore = self.settings.rescore
-        return self.index.search(vectors, list(queries), rescore=rescore, **shared)
+        shared["rescore"] = self.settings.rescore
+        return search_approximate(self.index, self.embeddings, vectors, list(queries), **shared)
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
         """Recall of a run against exact search on the first queries; empty for exact search."""

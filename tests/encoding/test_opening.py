@@ -10,8 +10,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
 
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
 from tests.encoding.encoders import change_json, save_modules, save_pooled
 
 
@@ -19,15 +17,6 @@ from tests.encoding.encoders import change_json, save_modules, save_pooled
 def pooled(bert_folder: Path, tmp_path: Path) -> Path:
     """A sentence-transformers model with CLS pooling and the dot product."""
     return save_pooled(tmp_path / "model", bert_folder, "cls")
-
-
-def test_an_exports_contract_is_read(bert_run: Path, tmp_path: Path) -> None:
-    contract = EncodingContract(9, 20, pooling="max", similarity="euclidean", query_prompt="q: ")
-    retriever = Retriever(export_encoder(bert_run, tmp_path / "encoder", contract=contract))
-    assert retriever.contract == contract
-    assert (retriever.folder, retriever.dimension) == (tmp_path / "encoder", 32)
-    assert retriever.settings == {}
-    assert not any(module.training for module in retriever.model.modules())
 
 
 def test_a_plain_encoder_needs_a_stated_pooling(bert_folder: Path, tmp_path: Path) -> None:
