@@ -1,7 +1,6 @@
 """A collection is encoded in shards: continued after a kill, shared among processes, checked."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -89,16 +88,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_killed_processes_lose_one_shard_at_most(tmp_path: Path, log: Path) -> None:
+def test_a_killed_process_loses_one_shard_at_most(tmp_path: Path, log: Path) -> None:
     folder = tmp_path / "e"
-    for kill in range(3):
-        process = subprocess.Popen([sys.executable, "-c", _ENCODE, folder, log], env=ENVIRONMENT)
-        while len(log.read_text().splitlines()) < 4 * (kill + 1):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    process = subprocess.Popen([sys.executable, "-c", _ENCODE, folder, log], env=ENVIRONMENT)
+    while len(log.read_text().splitlines()) < 4:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
     assert all_bytes(encode_shards(folder, HashRetriever(log))) == hash_vectors(PASSAGES).tobytes()
-    assert len(log.read_text().splitlines()) <= 13 + 3
+    assert len(log.read_text().splitlines()) <= 13 + 1
     assert not list(folder.glob(".*.partial"))
 
 

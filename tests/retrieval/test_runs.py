@@ -7,7 +7,7 @@ import ir_measures
 import numpy as np
 import pytest
 
-from modeling_condenser.retrieval.runs import make_run, read_run, write_run
+from modeling_condenser.retrieval.runs import read_run, write_run
 
 
 def test_a_written_run_is_ranked_by_score_then_id(tmp_path: Path) -> None:
@@ -62,14 +62,3 @@ def test_runs_of_other_tools_are_read(tmp_path: Path) -> None:
     assert read_run(path) == {"q": {"ü1": 0.25, "b": -3.0}}
     with pytest.raises(FileNotFoundError, match="There is no run file"):
         read_run(tmp_path / "absent.txt")
-
-
-def test_a_run_is_made_of_rows_with_ties_by_id() -> None:
-    scores = np.array([[3.0, 2.0, 2.0, 1.0], [5.0, -1.0, -np.inf, -np.inf]], dtype=np.float32)
-    rows = np.array([[1, 0, 2, 3], [3, 0, -1, -1]])
-    names = ["b", "z", "a", "c"]
-    run = make_run(["q1", "q2"], scores, rows, lambda some: [names[i] for i in some], depth=3)
-    assert {q: list(found.items()) for q, found in run.items()} == {
-        "q1": [("z", 3.0), ("a", 2.0), ("b", 2.0)],
-        "q2": [("c", 5.0), ("b", -1.0)],
-    }
