@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from modeling_condenser.hub.contract import Pooling, Similarity
+from modeling_condenser.positions import n_positions
 
 from .embeddings import Embeddings, check_vectors, find_best
 from .fingerprints import Dtype, fingerprint_retriever
@@ -102,6 +103,9 @@ class Retriever:
         self.token_budget = token_budget or default
         # Float32 is padded, so that it has the bits of an export's evaluation script.
         self._is_packed = dtype != "float32" and use_packing(self.model)
+        fits = (n_positions(self.model[0].model) or 0) % _LENGTH_MULTIPLE == 0
+        is_rounded = dtype != "float32" and not self._is_cuda and fits
+        self._length_multiple = _LENGTH_MULTIPLE if is_rounded else 1
         # Normalize is exact in float32 only, and not after truncation.
         is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
         is_normal &= dtype == "float32"
@@ -221,7 +225,7 @@ class Retriever:
             tokens,
             tokenizer=self.model.tokenizer,
             token_budget=self.token_budget,
-            multiple=1 if self._is_cuda or self.dtype == "float32" else _LENGTH_MULTIPLE,
+            multiple=self._length_multiple,
             packed=self._is_packed,
         )
         parts = []
