@@ -67,7 +67,7 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
 @pytest.mark.parametrize(
     ("readiness", "message"),
     [
-        ({"every": 0}, "every is 0, expected at least 1 step"),
+        ({"every": 0}, "every is 0, expected at least 1"),
         ({"texts": 1}, "texts is 1, expected at least 2"),
         ({"labels": 5}, "labels is 5, but there is no collection"),
         ({"evry": 5}, "no field 'evry'. Did you mean 'every'"),
