@@ -45,7 +45,7 @@ class Subject:
     def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
         """Take a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
         encoder = model.condenser.encoder
-        longest = _longest_text(encoder, tokenizer, max_length)
+        longest = min(max_length, n_positions(encoder) or max_length)
         # By name, because remote code has classes of its own.
         return cls(encoder, tokenizer, longest, model if hasattr(model, "run_head") else None)
 
@@ -70,7 +70,7 @@ class Subject:
         states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
         encoder, tokenizer = retriever.model[0].model, retriever.model.tokenizer
-        longest = _longest_text(encoder, tokenizer, max_length)
+        longest = min(max_length, n_positions(encoder) or max_length)
         own = retriever.contract
         retriever.contract = replace(
             own,
@@ -118,11 +118,6 @@ class Subject:
             late = self.encoder(**batch).last_hidden_state[:, 0]  # (B, H)
             vectors[rows] = late.float().cpu().numpy()
         return vectors
-
-
-def _longest_text(encoder: Any, tokenizer: Any, at_most: int) -> int:
-    limits = (tokenizer.model_max_length, n_positions(encoder), at_most)
-    return int(min(limit for limit in limits if limit is not None))
 
 
 @dataclass(frozen=True)
