@@ -69,7 +69,8 @@ class Subject:
             return cls.of_model(model, tokenizer, max_length=max_length)
         states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
-        encoder, tokenizer = retriever.model[0].model, retriever.model.tokenizer
+        transformer: Any = retriever.model[0]
+        encoder, tokenizer = transformer.model, retriever.model.tokenizer
         longest = min(max_length, n_positions(encoder) or max_length)
         own = retriever.contract
         retriever.contract = replace(

@@ -218,16 +218,16 @@ def measure_condensing(
 ) -> dict[str, float]:
     """Measure what the head takes from the late CLS vector.
 
-    To swap vectors, each text gets that of the text before it, and the first text that of the last,
-    so the result does not depend on the batches.
+    To exchange vectors, each text gets that of the text before it, and the first text that of the
+    last, so the result does not depend on the batches.
 
     Args:
         model: in evaluation mode.
         batches: of `mask_texts`, with two texts or more.
 
     Returns:
-        In nats a masked token: `head_loss`, and the rise of it when vectors are zero (`zero_cost`)
-        and when they are swapped (`swap_cost`).
+        In nats a masked token: `head_loss`, and its rise when the late CLS vectors are zeroed
+        (`zero_cost`) and exchanged (`swap_cost`).
     """
     before = ReadBlocks(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
     n_masked, losses = 0, np.zeros(3)  # own vector, zeros, another text's vector
@@ -241,11 +241,12 @@ def measure_condensing(
             prediction_loss(read.predict(cls_late), read.targets, reduction="sum")
             for cls_late in (own, torch.zeros_like(own), others)
         ]
-    if n_masked == 0:
-        raise ValueError("No token of the sample is masked: its texts are too short.")
     head_loss, zeroed, swapped = (losses / n_masked).tolist()
-    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
-    return {"head_loss": head_loss, **costs}
+    return {
+        "head_loss": head_loss,
+        "zero_cost": zeroed - head_loss,
+        "swap_cost": swapped - head_loss,
+    }
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

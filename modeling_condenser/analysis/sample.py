@@ -83,9 +83,9 @@ class Sample:
         """
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         if measuring.collection is None:
-            return cls(measuring, texts, tuple(map(_halve, texts)))
+            return cls(measuring, texts, tuple(map(_halves, texts)))
         small = load_small(measuring)
-        return cls(measuring, texts, _judged(small), small)
+        return cls(measuring, texts, _judged_pairs(small), small)
 
     def facts(self) -> dict[str, Any]:
         """Counts, for a record; the sample itself follows from settings and documents."""
@@ -146,13 +146,13 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
     return tuple(chosen)
 
 
-def _halve(text: str) -> Match:
+def _halves(text: str) -> Match:
     words = text.split()
     middle = len(words) // 2
     return " ".join(words[:middle]), " ".join(words[middle:]), ""
 
 
-def _judged(small: Collection) -> tuple[Match, ...]:
+def _judged_pairs(small: Collection) -> tuple[Match, ...]:
     """Each query with its best passage: the highest grade, then the lowest id."""
     best = {q: min(grades, key=lambda p: (-grades[p], p)) for q, grades in small.qrels.items()}
     rows = find_rows(small.passages, best.values())

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from sentence_transformers import SentenceTransformerTrainingArguments
@@ -112,26 +112,22 @@ CLASSES: dict[str, tuple[type, ...]] = {
     "study": (StudyRecipe,),
     "analyze": (AnalysisRecipe, Measuring),
 }
-ON_THE_COMMAND_LINE = {
+# Fields that a recipe may leave to the command line.
+LEFT_OUT = {
     "encoder": "e",
     "system": "bm25",
     "systems": ["bm25"],
     "corpus": "c",
-    "collection": "c",
     "output_dir": "runs/x",
     "models": ["m"],
     "out": "o",
 }
+RECIPES = [
+    f"{kind}/{file.stem}" for kind in CLASSES for file in sorted((SHIPPED / kind).glob("*.yaml"))
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        str(file.relative_to(SHIPPED).with_suffix(""))
-        for kind in CLASSES
-        for file in sorted((SHIPPED / kind).glob("*.yaml"))
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_shipped_recipe_fills_its_classes(name):
     settings = read_recipe(name)
     check_fills(settings, name.partition("/")[0])
@@ -141,20 +137,19 @@ def test_every_shipped_recipe_fills_its_classes(name):
         check_fills(settings.get("start", settings["pretraining"]), "pretrain")
 
 
-def check_fills(settings: dict[str, Any], kind: str) -> None:
-    """Fill the classes, with the fields that a recipe may leave to the command line."""
+def check_fills(settings, kind):
     classes = CLASSES[kind]
-    known = {name for cls in classes for name in cls.__dataclass_fields__}
-    left_out = {n: v for n, v in ON_THE_COMMAND_LINE.items() if n in known and n not in settings}
+    given = dict(LEFT_OUT)
     if kind == "finetune" and "format" in settings:
-        left_out = {**left_out, "data": "d"}
-        left_out.pop("collection", None)
-    elif kind == "finetune" and "n_negatives" in settings:
-        left_out["negatives"] = "n"
-    elif kind == "mine" and "negative_below" in settings:
-        left_out["cross_encoder"] = "x"
+        given["data"] = "d"
+    else:
+        given |= {"collection": "c"} | ({"negatives": "n"} if "n_negatives" in settings else {})
+    if "negative_below" in settings:
+        given["cross_encoder"] = "x"
+    known = {name for cls in classes for name in cls.__dataclass_fields__}
+    given = {name: value for name, value in given.items() if name in known}
     # Precision is checked against this machine's accelerator, which the recipe's need not be.
-    precision = {n: False for n in ("bf16", "fp16", "tf32") if n in settings}
-    filled = fill({**settings, **left_out, **precision}, *classes)
+    precision = {name: False for name in ("bf16", "fp16", "tf32") if name in settings}
+    filled = fill({**given, **settings, **precision}, *classes)
     if kind == "pretrain":
         assert all(isinstance(source, Source) for source in filled[0].sources)
