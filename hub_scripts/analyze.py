@@ -13,18 +13,10 @@ from .command_line import read_settings
 
 
 def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.analyze import (
-        REPORT_FILE,
-        AnalysisRecipe,
-        analyze,
-        entropy_table,
-        measures_table,
-    )
+    from modeling_condenser.analysis.analyze import REPORT_FILE, AnalysisRecipe, analyze, report
     from modeling_condenser.analysis.sample import Measuring
 
     settings = read_settings(
         "analyze", words, AnalysisRecipe, Measuring, plain=("models", "out"), about=__doc__
     )
-    entries = analyze(settings).entries
-    print(f"{measures_table(entries)}\n\nCLS attention entropy by layer, in nats:\n")
-    print(f"{entropy_table(entries)}\n\nreport: {settings['out']}/{REPORT_FILE}")
+    print(f"{report(analyze(settings))}\n\nreport: {settings['out']}/{REPORT_FILE}")

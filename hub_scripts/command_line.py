@@ -12,10 +12,22 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from modeling_condenser.runs.recipe import fill, find_recipe, parse_changes, read_recipe
+from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
 RECIPE = "recipe"
 Fields = TypeVar("Fields")
+TRAINER_HELP = """The trainer's main fields:
+  --output_dir                   folder of the run
+  --max_steps                    steps of the optimizer
+  --num_train_epochs             passes over the data, unless max_steps is set
+  --learning_rate                the highest
+  --warmup_steps                 steps, or share of all steps, in which the learning rate rises
+  --per_device_train_batch_size  blocks or examples in a batch of one device
+  --gradient_accumulation_steps  batches for one step
+  --logging_steps, --save_steps  steps between log entries, and between checkpoints
+  --bf16, --use_cpu              true or false
+  --seed                         of weights, order and dropout
+All fields of transformers' TrainingArguments are accepted too."""
 
 
 def read_settings(
@@ -63,7 +75,7 @@ def read_settings(
         raise ValueError(f"unexpected word {others[0]!r}; --help shows the usage.")
     recipe = settings.pop(RECIPE, None)
     settings = {**(read_recipe(recipe) if recipe else {}), **settings}
-    missing = [name for name in plain if name in fields.keys() - settings and _needs(fields[name])]
+    missing = [name for name in names if name not in settings and is_required(fields[name])]
     if missing:
         raise ValueError(f"{', '.join(missing)} is not given: {usage}")
     return settings
@@ -84,9 +96,9 @@ def register_model(*systems: str | None) -> None:
 
 
 def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[str, Any]]:
-    """Separate plain words from fields."""
+    """Separate plain words from fields and their values."""
     plain: list[str] = []
-    changes: list[str] = []
+    settings: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -94,15 +106,15 @@ def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[st
             plain.append(word)
             continue
         name, equals, value = word.lstrip("-").partition("=")
-        if not equals:
-            if name.replace("-", "_") in flags and rest[:1] not in (["true"], ["false"]):
-                value = "true"
-            elif rest:
-                value = rest.pop(0)
-            else:
-                raise ValueError(f"{word} needs a value.")
-        changes.append(f"--{name}={value}")
-    return plain, parse_changes(changes)
+        name = name.replace("-", "_")
+        if not equals and name in flags and rest[:1] not in (["true"], ["false"]):
+            value = "true"
+        elif not equals and rest:
+            value = rest.pop(0)
+        elif not equals:
+            raise ValueError(f"{word} needs a value.")
+        settings[name] = parse_value(value)
+    return plain, settings
 
 
 def _is_recipe(word: str) -> bool:
@@ -110,10 +122,6 @@ def _is_recipe(word: str) -> bool:
         return find_recipe(word).suffix in (".yaml", ".yml")
     except FileNotFoundError:
         return word.endswith((".yaml", ".yml"))
-
-
-def _needs(field: dataclasses.Field) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def _print_help(usage: str, classes: Sequence[type], about: str | None, further: str) -> None:

@@ -15,38 +15,31 @@ from .command_line import read_settings
 
 @dataclass(frozen=True)
 class DemoFields:
-    """The fields of `condenser demo`.
+    """The fields of `condenser demo` beside those of a study.
 
     Attributes:
-        output_dir: folder of the study.
-        encoder: Hub name or folder of an encoder to start from.
         steps: pre-training steps of each arm.
         labels: labelled pairs to fine-tune on.
-        collection: BEIR folder to use instead of the built-in collection.
     """
 
-    output_dir: str = "runs/demo"
-    encoder: str | None = None
     steps: int | None = None
     labels: int | None = None
-    collection: str | None = None
 
 
 def run(words: list[str]) -> None:
-    started = time.perf_counter()
-    further = "All fields of a study's recipe (configuration/study) are accepted too."
-    changes = read_settings("demo", words, DemoFields, about=__doc__, further=further)
     from modeling_condenser.runs.recipe import read_recipe
-    from modeling_condenser.study.study import run_study
+    from modeling_condenser.study.study import StudyRecipe, run_study
 
+    started = time.perf_counter()
+    changes = read_settings("demo", words, DemoFields, StudyRecipe, about=__doc__)
     if "arms" not in changes:
         recipe = "study/from-encoder" if changes.get("encoder") else "study/demo"
         changes = {**read_recipe(recipe), **changes}
-    settings = scale_study({"output_dir": DemoFields.output_dir, **changes})
+    settings = scale_study({"output_dir": "runs/demo", **changes})
     results, out = run_study(settings), settings["output_dir"]
-    print(f"\n{results.table()}\n\n{results.verdict()}\n")
-    print(f"{results.facts['n_passages']} passages, {results.facts['n_queries']} queries;", end=" ")
-    print(f"this session took {(time.perf_counter() - started) / 60:.1f} minutes.")
+    facts, minutes = results.facts, (time.perf_counter() - started) / 60
+    print(f"\n{results.report()}\n")
+    print(f"{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
     print(f"Run files, cards and curves are in {out}. Search it:\n")
     print(f'  condenser search {out} "compute the inverse of a matrix"')
 

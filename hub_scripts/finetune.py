@@ -6,15 +6,14 @@
 
 from typing import Any
 
-from .command_line import RECIPE, read_settings
+from .command_line import RECIPE, TRAINER_HELP, read_settings
 
 
 def run(words: list[str]) -> None:
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
-    further = "All fields of SentenceTransformerTrainingArguments are accepted too."
     settings = read_settings(
-        "finetune", words, FinetuningRecipe, plain=(RECIPE,), about=__doc__, further=further
+        "finetune", words, FinetuningRecipe, plain=(RECIPE,), about=__doc__, further=TRAINER_HELP
     )
     from modeling_condenser.finetuning.finetune import finetune
 

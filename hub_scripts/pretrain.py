@@ -6,14 +6,14 @@
 
 import dataclasses
 
-from .command_line import RECIPE, read_settings
+from .command_line import RECIPE, TRAINER_HELP, read_settings
 
 
 def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.sample import Measuring, Rhythm
+    from modeling_condenser.analysis.sample import MeasuringWhileTraining
     from modeling_condenser.pretraining.arguments import PretrainingRecipe
 
-    inner = [field.name for cls in (Measuring, Rhythm) for field in dataclasses.fields(cls)]
+    inner = [field.name for field in dataclasses.fields(MeasuringWhileTraining)]
     settings = read_settings(
         "pretrain",
         words,
@@ -21,7 +21,7 @@ def run(words: list[str]) -> None:
         plain=(RECIPE,),
         about=__doc__,
         further=f"--readiness takes a mapping of {', '.join(inner)} (condenser analyze --help).\n"
-        "All fields of transformers' TrainingArguments are accepted too.",
+        f"{TRAINER_HELP}",
     )
     from modeling_condenser.analysis.callback import pretrain_and_measure
 

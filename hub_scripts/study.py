@@ -13,6 +13,5 @@ def run(words: list[str]) -> None:
     from modeling_condenser.study.study import StudyRecipe, run_study
 
     settings = read_settings("study", words, StudyRecipe, plain=(RECIPE,), about=__doc__)
-    results = run_study(settings)
-    print(f"{results.table()}\n\n{results.verdict()}\n")
-    print(f"report: {settings['output_dir']}/results.md")
+    print(run_study(settings).report())
+    print(f"\nreport: {settings['output_dir']}/results.md")

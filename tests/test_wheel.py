@@ -57,3 +57,5 @@ def test_an_installed_wheel_works_and_has_no_generic_names(
     assert recipe.read_text() == shipped
     starter = [path.name for path in (site / "modeling_condenser" / "starter").iterdir()]
     assert "model.safetensors" in starter
+    for template in (ROOT / "modeling_condenser").rglob("*.jinja"):
+        assert (site / template.relative_to(ROOT)).is_file()

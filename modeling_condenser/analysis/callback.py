@@ -17,7 +17,7 @@ from modeling_condenser.runs.recipe import fill
 
 from .models import Subject, pretraining_recipe
 from .readiness import measure_readiness
-from .sample import Measuring, Rhythm, Sample
+from .sample import MeasuringWhileTraining, Sample
 
 
 class ReadinessCallback(TrainerCallback):
@@ -66,9 +66,8 @@ class ReadinessCallback(TrainerCallback):
             model = trainer.accelerator.unwrap_model(trainer.model)
             longest = self.sample.measuring.max_length
             subject = Subject.of_model(model, trainer.processing_class, max_length=longest)
-            entry = measure_readiness(subject, self.sample)
             should_log = control.should_log  # log() resets it, but the step's own entry is due
-            trainer.log(entry)
+            trainer.log(measure_readiness(subject, self.sample))
             control.should_log = should_log
         trainer.accelerator.wait_for_everyone()
         if isinstance(trainer, CondenserTrainer):
@@ -78,24 +77,24 @@ class ReadinessCallback(TrainerCallback):
 def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     """Run a pre-training recipe, with readiness if the recipe has a field `readiness`.
 
-    `readiness` is a mapping of the fields of `Measuring` and `Rhythm`. The sample is taken from the
+    `readiness` is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the
     recipe's corpus. Errors and the returned folder are those of `pretrain`.
     """
     if settings.get(READINESS) is None:
         return pretrain({name: value for name, value in settings.items() if name != READINESS})
-    measuring, rhythm = read_readiness(settings[READINESS])
+    measuring = read_readiness(settings[READINESS])
     recipe = pretraining_recipe(settings)
     documents = load_documents(recipe.sources, streaming=recipe.streaming)
     sample = Sample.choose(measuring, documents)
-    callback = partial(ReadinessCallback, sample=sample, every=rhythm.every)
+    callback = partial(ReadinessCallback, sample=sample, every=measuring.every)
     return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})
 
 
-def read_readiness(readiness: Any) -> tuple[Measuring, Rhythm]:
+def read_readiness(readiness: Any) -> MeasuringWhileTraining:
     """Check the field `readiness` of a pre-training recipe."""
     if not isinstance(readiness, Mapping):
         raise ValueError(
             f"readiness is {readiness!r}, expected a mapping, such as {{every: 500, texts: 64}}."
         )
-    measuring, rhythm = fill(readiness, Measuring, Rhythm)
-    return measuring, rhythm
+    (measuring,) = fill(readiness, MeasuringWhileTraining)
+    return measuring

@@ -1,12 +1,9 @@
 """The models that are measured: opened from files, or taken from a training that is running."""
 
-import dataclasses
 import json
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +11,13 @@ import numpy as np
 import torch
 import yaml
 from datasets import Dataset
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.export import resolve_checkpoint
-from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
+from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_config
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
@@ -31,8 +28,7 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER, RECIPE_FILE, RUN_FI
 
 logger = logging.getLogger(__name__)
 
-_TOKENS_PER_BATCH = 2048
-_DEFAULT_SEED = 42  # transformers.TrainingArguments.seed
+TOKENS_PER_BATCH = 2048
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Subject:
     def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
         """Take a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
         encoder = model.condenser.encoder
-        longest = _longest_text(encoder, tokenizer, max_length)
+        longest = min(max_length, n_positions(encoder) or max_length)
         # By name, because remote code has classes of its own.
         return cls(encoder, tokenizer, longest, model if hasattr(model, "run_head") else None)
 
@@ -63,8 +59,7 @@ class Subject:
             FileNotFoundError: there is no such model.
         """
         folder = find_model_folder(resolve_checkpoint(name))
-        file = folder / CONFIG_FILE
-        config = json.loads(file.read_text()) if file.is_file() else {}
+        config = read_config(folder)
         if config.get("model_type") == "condenser":
             has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
             opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
@@ -72,21 +67,23 @@ class Subject:
             model = opened.from_pretrained(folder).eval().to(device)
             tokenizer = AutoTokenizer.from_pretrained(folder)
             return cls.of_model(model, tokenizer, max_length=max_length)
-        retriever = Retriever(folder, pooling=None if states_pooling(folder) else "cls")
-        encoder, tokenizer = retriever.model[0].model, retriever.model.tokenizer
-        longest = _longest_text(encoder, tokenizer, max_length)
-        contract = retriever.contract
-        retriever.contract = dataclasses.replace(
-            contract,
-            query_max_length=min(contract.query_max_length, longest),
-            passage_max_length=min(contract.passage_max_length, longest),
+        states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
+        retriever = Retriever(folder, pooling=None if states_pooling else "cls")
+        transformer: Any = retriever.model[0]
+        encoder, tokenizer = transformer.model, retriever.model.tokenizer
+        longest = min(max_length, n_positions(encoder) or max_length)
+        own = retriever.contract
+        retriever.contract = replace(
+            own,
+            query_max_length=min(own.query_max_length, longest),
+            passage_max_length=min(own.passage_max_length, longest),
         )
         return cls(encoder, tokenizer, longest, retriever=retriever)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
         """Batches of texts of similar length on the model's device, each with its texts' rows."""
         tokens = tokenize_texts(self.tokenizer, texts, max_length=self.max_length)
-        batches = make_batches(tokens, tokenizer=self.tokenizer, token_budget=_TOKENS_PER_BATCH)
+        batches = make_batches(tokens, tokenizer=self.tokenizer, token_budget=TOKENS_PER_BATCH)
         for rows, batch in batches:
             yield rows, {name: part.to(self.encoder.device) for name, part in batch.items()}
 
@@ -96,12 +93,20 @@ class Subject:
             return self.retriever.encode_queries(texts)
         return self._encode(texts)
 
-    def encode_passages(self, passages: Dataset) -> np.ndarray:
-        """Vectors of passages with the columns `title` and `text`, (N, D) float32."""
+    def encode_passages(
+        self, texts: Sequence[str], titles: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Vectors of passages, (N, D) float32."""
+        titles = titles or [""] * len(texts)
         if self.retriever is not None:
+            passages = Dataset.from_dict({"title": titles, "text": texts})
             return self.retriever.encode_passages(passages)
-        rows = zip(passages["title"], passages["text"], strict=True)
-        return self._encode([f"{title} {text}" if title else text for title, text in rows])
+        return self._encode(
+            [
+                f"{title} {text}" if title else text
+                for title, text in zip(titles, texts, strict=True)
+            ]
+        )
 
     @torch.no_grad()
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -110,35 +115,6 @@ class Subject:
             late = self.encoder(**batch).last_hidden_state[:, 0]  # (B, H)
             vectors[rows] = late.float().cpu().numpy()
         return vectors
-
-
-def states_pooling(folder: Path) -> bool:
-    """Whether an encoder's files state how token vectors become one vector."""
-    return any((folder / file).is_file() for file in (CONTRACT_FILE, MODULES_FILE))
-
-
-def _longest_text(encoder: Any, tokenizer: Any, at_most: int) -> int:
-    limits = (tokenizer.model_max_length, n_positions(encoder), at_most)
-    return int(min(limit for limit in limits if limit is not None))
-
-
-@contextmanager
-def undisturbed(model: torch.nn.Module | None = None) -> Iterator[None]:
-    """Restore global random states and a model's modes; it is in evaluation mode meanwhile."""
-    modules = [] if model is None else list(model.modules())
-    modes = [module.training for module in modules]
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            for module in modules:
-                module.training = False
-            yield
-        finally:
-            for module, was_training in zip(modules, modes, strict=True):
-                module.training = was_training
-            random.setstate(python)
-            np.random.set_state(numpy)
 
 
 @dataclass(frozen=True)
@@ -156,16 +132,12 @@ def find_models(names: Sequence[str]) -> list[Measurable]:
     """The models of folders and Hub names; the folder of a run stands for all of its models."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"models is {', '.join(names) or 'empty'}: name each model once.")
-    short = ["/".join(Path(name).parts[-2:]) for name in names]
-    labels = short if len(set(short)) == len(names) else names
     models = []
-    for name, label in zip(names, labels, strict=True):
+    for name in names:
         if is_pretraining_run(Path(name)):
-            prefix = f"{label}, " if len(names) > 1 else ""
-            own = models_of_run(Path(name))
-            models += [dataclasses.replace(model, label=prefix + model.label) for model in own]
+            models += models_of_run(Path(name), prefix=f"{name}, " if len(names) > 1 else "")
         else:
-            models.append(single_model(name, label))
+            models.append(single_model(name, name))
     return models
 
 
@@ -185,33 +157,30 @@ def read_run_settings(run: Path) -> dict[str, Any]:
 
 def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
     """The part of pre-training settings that is not of the Trainer."""
-    names = {field.name for field in dataclasses.fields(PretrainingRecipe)}
+    names = {field.name for field in fields(PretrainingRecipe)}
     (recipe,) = fill({n: v for n, v in settings.items() if n in names}, PretrainingRecipe)
     return recipe
 
 
-def models_of_run(run: Path) -> list[Measurable]:
+def models_of_run(run: Path, *, prefix: str = "") -> list[Measurable]:
     """Start, complete checkpoints and final model of a run, in the order of their steps."""
-    trained: dict[int, Measurable] = {}
-    for folder in run.glob("checkpoint-*"):
-        if not is_complete(folder):
-            logger.warning("%s is incomplete, so it is not measured.", folder)
-            continue
+    trained: dict[int, tuple[Path, int | None]] = {}  # step -> folder, tokens seen
+    for folder in filter(is_complete, run.glob("checkpoint-*")):
         state = json.loads((folder / "trainer_state.json").read_text())
-        step, tokens = state["global_step"], state.get("num_input_tokens_seen", 0)
-        facts = {"step": step, "tokens_seen": tokens, "run": run}
-        trained[step] = single_model(folder, f"step {step:,}", **facts)
-    if (run / MODEL_FOLDER / CONFIG_FILE).is_file():
+        trained[state["global_step"]] = (folder, state.get("num_input_tokens_seen", 0))
+    if (run / MODEL_FOLDER).is_dir():
         record = json.loads((run / RUN_FILE).read_text())
-        step = record["steps"]
-        facts = {"step": step, "tokens_seen": record.get("tokens_seen"), "run": run}
-        trained[step] = single_model(run / MODEL_FOLDER, f"end, step {step:,}", **facts)
+        trained[record["steps"]] = (run / MODEL_FOLDER, record.get("tokens_seen"))
     if not trained:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    return [*_start_of_run(run), *(trained[step] for step in sorted(trained))]
+    models = _start_of_run(run, f"{prefix}start")
+    for step, (folder, tokens_seen) in sorted(trained.items()):
+        label = f"{prefix}{'end, ' if folder.name == MODEL_FOLDER else ''}step {step:,}"
+        models.append(single_model(folder, label, step=step, tokens_seen=tokens_seen, run=run))
+    return models
 
 
-def _start_of_run(run: Path) -> list[Measurable]:
+def _start_of_run(run: Path, label: str) -> list[Measurable]:
     """The model that training began with, made again from the recipe's encoder and seed."""
     settings = read_run_settings(run)
     recipe = pretraining_recipe(settings)
@@ -222,8 +191,8 @@ def _start_of_run(run: Path) -> list[Measurable]:
         return []
 
     def open_start(max_length: int) -> Subject:
-        set_seed(int(settings.get("seed", _DEFAULT_SEED)))  # as `pretrain` does
+        set_seed(settings.get("seed", TrainingArguments.seed))  # as `pretrain` does
         model = open_model(recipe).eval()
         return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)
 
-    return [Measurable("start", open_start, 0, 0, run)]
+    return [Measurable(label, open_start, 0, 0, run)]

@@ -1,48 +1,39 @@
 """Readiness of one model: CLS attention entropy, what the head reads, geometry, retrieval."""
 
 import copy
+import multiprocessing
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.training_log import (
-    ENTROPY,
-    EVEN_ENTROPY,
-    FEW_SHOT,
-    PREFIX,
-    ZERO_SHOT,
-    name_layer,
-)
+from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 from modeling_condenser.retrieval.exact import search_exact_arrays
-from modeling_condenser.runs.child_process import call_apart
 from modeling_condenser.runs.recipe import read_recipe
 
-from .models import Subject, states_pooling, undisturbed
+from .models import TOKENS_PER_BATCH, Subject
 from .sample import Measuring, Sample, load_small
 
-_TOKENS_PER_BATCH = 2048
-_MEASURES = ("MRR@10", "nDCG@10", "R@100")
-_DEPTH = 100
 # Environment variables of a process that is one of several.
 _RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -51,7 +42,7 @@ _RANK_VARIABLES = (
 
 
 def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
-    """Measure a model; weights, modes and global random states stay as they are.
+    """Measure a model; its weights and mode, and global random states, stay as they are.
 
     Returns:
         An entry of a training log; `modeling_condenser.hub.training_log` explains its names.
@@ -60,58 +51,50 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
         ValueError: the model cannot be measured.
     """
     started = time.perf_counter()
-    with undisturbed(subject.condenser or subject.encoder):
-        batches = (batch for _, batch in subject.batches(sample.texts))
-        layers, even = measure_attention_entropy(subject.encoder, batches)
-        first, second, titles = map(list, zip(*sample.matches, strict=True))
-        firsts = subject.encode_queries(first) if sample.small else _encode(subject, first)
-        entry = {
-            **({} if subject.condenser is None else _measure_head(subject, sample)),
-            ENTROPY: fmean(layers),
-            **{name_layer(number): entropy for number, entropy in enumerate(layers, start=1)},
-            EVEN_ENTROPY: even,
-            f"{PREFIX}alignment": alignment(firsts, _encode(subject, second, titles)),
-            f"{PREFIX}uniformity": uniformity(_encode(subject, list(sample.texts))),
-        }
-        if sample.small is not None:
-            found = measure_retrieval(subject, sample.small)
-            entry |= {f"{ZERO_SHOT}{measure}": mean for measure, mean in found.items()}
-        if sample.measuring.labels:
-            found = measure_few_shot(subject, sample.measuring)
-            entry |= {f"{FEW_SHOT}{measure}": mean for measure, mean in found.items()}
-    return {**entry, f"{PREFIX}seconds": round(time.perf_counter() - started, 2)}
-
-
-def _measure_head(subject: Subject, sample: Sample) -> dict[str, float]:
-    condenser: Any = subject.condenser
-    blocks = mask_texts(
-        sample.texts,
-        subject.tokenizer,
-        max_length=subject.max_length,
-        seed=sample.measuring.sample_seed,
-        head_mlm_probability=condenser.config.head_mlm_probability,
-    )
-    device = subject.encoder.device
-    moved = [{name: part.to(device) for name, part in block.items()} for block in blocks]
-    found = measure_condensing(condenser, moved)
+    model = subject.condenser or subject.encoder
+    was_training = model.training
+    model.eval()
+    try:
+        found = _measure(subject, sample)
+    finally:
+        model.train(was_training)
+    found["seconds"] = round(time.perf_counter() - started, 2)
     return {f"{PREFIX}{name}": value for name, value in found.items()}
 
 
-def _encode(subject: Subject, texts: list[str], titles: list[str] | None = None) -> np.ndarray:
-    columns = {"title": titles or [""] * len(texts), "text": texts}
-    return subject.encode_passages(Dataset.from_dict(columns))
+def _measure(subject: Subject, sample: Sample) -> dict[str, float]:
+    measuring = sample.measuring
+    found: dict[str, float] = {}
+    if subject.condenser is not None:
+        masked = mask_texts(subject, sample.texts, seed=measuring.sample_seed)
+        found |= measure_condensing(subject.condenser, masked)
+    batches = (batch for _, batch in subject.batches(sample.texts))
+    layers, even = measure_attention_entropy(subject.encoder, batches)
+    found |= {"entropy": fmean(layers), "entropy_even": even}
+    found |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
+    first, second, titles = map(list, zip(*sample.matches, strict=True))
+    encode_first = subject.encode_queries if sample.small else subject.encode_passages
+    found["alignment"] = alignment(encode_first(first), subject.encode_passages(second, titles))
+    found["uniformity"] = uniformity(subject.encode_passages(sample.texts))
+    if sample.small is not None:
+        means = measure_retrieval(subject, sample.small)
+        found |= {f"zero_shot_{measure}": mean for measure, mean in means.items()}
+    if measuring.labels:
+        means = measure_few_shot(subject, measuring)
+        found |= {f"few_shot_{measure}": mean for measure, mean in means.items()}
+    return found
 
 
 def measure_retrieval(subject: Subject, small: Collection) -> dict[str, float]:
     """Search a small collection by inner product: measure -> mean over the queries."""
+    passages = small.passages
     run = search_exact_arrays(
-        subject.encode_passages(small.passages),
-        small.passages["_id"][:],
+        subject.encode_passages(passages["text"][:], passages["title"][:]),
+        passages["_id"][:],
         query_embeddings=subject.encode_queries(list(small.queries.values())),
         query_ids=list(small.queries),
-        depth=_DEPTH,
     )
-    return dict(evaluate_run(small.qrels, run, measures=_MEASURES).means)
+    return evaluate_run(small.qrels, run).means
 
 
 def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]:
@@ -133,34 +116,31 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
         "train_size": measuring.labels,
         "use_cpu": subject.encoder.device.type == "cpu",
     }
-    environment = {n: v for n, v in os.environ.items() if not n.startswith(_RANK_VARIABLES)}
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
         folder = Path(scratch, "encoder")
         if subject.retriever is not None:
             folder = subject.retriever.folder
+            settings = {**subject.retriever.settings, **settings}  # the pooling, if not in files
         else:
             folder.mkdir()
             # Copies, because saving changes configuration and tokenizer.
             encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
             contract = EncodingContract(subject.max_length, subject.max_length)
             write_repository(folder, encoder, tokenizer, contract, [])
-        if not states_pooling(folder):
-            settings = {"pooling": "cls", **settings}
         settings |= {"encoder": str(folder), "output_dir": str(Path(scratch, "run"))}
-        answer: dict[str, float] = call_apart(
-            _finetune_and_measure,
-            {"settings": settings, "measuring": asdict(measuring), "longest": subject.max_length},
-            failed=f"the fine-tuning on {measuring.labels} labels failed",
-            environment=environment,
-        )
-    return answer
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            call = pool.submit(_finetune_and_measure, settings, measuring, subject.max_length)
+            return call.result()
 
 
 def _finetune_and_measure(
-    *, settings: dict[str, Any], measuring: dict[str, Any], longest: int
+    settings: dict[str, Any], measuring: Measuring, max_length: int
 ) -> dict[str, float]:
-    subject = Subject.open(finetune(settings), max_length=longest)
-    return measure_retrieval(subject, load_small(Measuring(**measuring)))
+    for name in [name for name in os.environ if name.startswith(_RANK_VARIABLES)]:
+        del os.environ[name]
+    with redirect_stdout(sys.stderr):  # the training log
+        folder = finetune(settings)
+    return measure_retrieval(Subject.open(folder, max_length=max_length), load_small(measuring))
 
 
 @torch.no_grad()
@@ -177,7 +157,7 @@ def measure_attention_entropy(
         The entropy of the CLS row of each layer, from the first to the last, and that of even
         attention to all tokens, in nats, mean over heads and texts.
     """
-    by_text, even = [], []
+    entropies, even = [], []
     back_end = encoder.config._attn_implementation
     try:
         encoder.set_attn_implementation("eager")
@@ -190,11 +170,11 @@ def measure_attention_entropy(
                     "layers, so its entropy cannot be measured."
                 )
             layers = [cls_entropies(layer, mask) for layer in attentions]
-            by_text.append(torch.stack(layers, dim=1).cpu().numpy())  # (B, layers)
-            even.append(mask.sum(1).double().log().cpu().numpy())
+            entropies.append(torch.stack(layers, dim=1).cpu())  # (B, layers)
+            even.append(mask.sum(1).double().log().cpu())  # (B,)
     finally:
         encoder.set_attn_implementation(back_end)
-    return np.concatenate(by_text).mean(axis=0).tolist(), float(np.concatenate(even).mean())
+    return torch.cat(entropies).mean(0).tolist(), torch.cat(even).mean().item()
 
 
 def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -212,16 +192,13 @@ def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def mask_texts(
-    texts: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    max_length: int,
-    seed: int,
-    head_mlm_probability: float | None = None,
+    subject: Subject, texts: Sequence[str], *, seed: int
 ) -> list[dict[str, torch.Tensor]]:
     """Mask texts, in batches in their order; masks depend on the seed and a text's place only."""
+    tokenizer, max_length = subject.tokenizer, subject.max_length
+    model: Any = subject.condenser
     collator = CondenserDataCollator(
-        tokenizer, max_length=max_length, head_mlm_probability=head_mlm_probability, seed=seed
+        tokenizer, max_length=max_length, head_mlm_probability=model.config.head_mlm_probability
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
     keys = random_keys(seed, np.arange(len(texts))).tolist()
@@ -229,8 +206,10 @@ def mask_texts(
         {"input_ids": tokens, "mask_key": key}
         for tokens, key in zip(ids["input_ids"], keys, strict=True)
     ]
-    n = max(_TOKENS_PER_BATCH // max_length, 1)
-    return [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
+    n = max(TOKENS_PER_BATCH // max_length, 1)
+    batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
+    device = subject.encoder.device
+    return [{name: part.to(device) for name, part in batch.items()} for batch in batches]
 
 
 @torch.no_grad()
@@ -239,16 +218,16 @@ def measure_condensing(
 ) -> dict[str, float]:
     """Measure what the head takes from the late CLS vector.
 
-    To swap vectors, each text gets that of the text before it, and the first text that of the last,
-    so the result does not depend on the batches.
+    To exchange vectors, each text gets that of the text before it, and the first text that of the
+    last, so the result does not depend on the batches.
 
     Args:
         model: in evaluation mode.
         batches: of `mask_texts`, with two texts or more.
 
     Returns:
-        In nats a masked token: `head_loss`, and the rise of it when vectors are zero (`zero_cost`)
-        and when they are swapped (`swap_cost`).
+        In nats a masked token: `head_loss`, and its rise when the late CLS vectors are zeroed
+        (`zero_cost`) and exchanged (`swap_cost`).
     """
     before = ReadBlocks(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
     n_masked, losses = 0, np.zeros(3)  # own vector, zeros, another text's vector
@@ -262,11 +241,12 @@ def measure_condensing(
             prediction_loss(read.predict(cls_late), read.targets, reduction="sum")
             for cls_late in (own, torch.zeros_like(own), others)
         ]
-    if n_masked == 0:
-        raise ValueError("No token of the sample is masked: its texts are too short.")
     head_loss, zeroed, swapped = (losses / n_masked).tolist()
-    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
-    return {"head_loss": head_loss, **costs}
+    return {
+        "head_loss": head_loss,
+        "zero_cost": zeroed - head_loss,
+        "swap_cost": swapped - head_loss,
+    }
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

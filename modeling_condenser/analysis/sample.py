@@ -1,8 +1,6 @@
 """What models are measured on: a fixed sample of texts, matching texts and a small collection."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
 
-_LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "sample_seed": 0}
+_LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
 _STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
 
 Match = tuple[str, str, str]  # two texts that belong together, and the second one's title
@@ -49,25 +47,21 @@ class Measuring:
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            if getattr(self, name) < least:
+            if getattr(self, name, least) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
         if self.labels and self.collection is None:
             raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
 
 
 @dataclass(frozen=True)
-class Rhythm:
-    """When readiness is measured while training: at the start, every so many steps, at the end.
+class MeasuringWhileTraining(Measuring):
+    """The same, at the start, every so many steps, and at the end of a training.
 
     Attributes:
         every: steps between two measurements.
     """
 
     every: int = 500
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ValueError(f"every is {self.every}, expected at least 1 step.")
 
 
 @dataclass(frozen=True)
@@ -89,9 +83,9 @@ class Sample:
         """
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         if measuring.collection is None:
-            return cls(measuring, texts, tuple(map(_halve, texts)))
+            return cls(measuring, texts, tuple(map(_halves, texts)))
         small = load_small(measuring)
-        return cls(measuring, texts, _judged(small), small)
+        return cls(measuring, texts, _judged_pairs(small), small)
 
     def facts(self) -> dict[str, Any]:
         """Counts, for a record; the sample itself follows from settings and documents."""
@@ -134,15 +128,14 @@ def load_small(measuring: Measuring) -> Collection:
 def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> tuple[str, ...]:
     """Up to n different texts of two words or more."""
     if isinstance(documents, IterableDataset):
-        rows: Iterable[dict[str, Any]] = islice(documents, _STREAMED_ROWS * n)
+        rows: Any = documents.take(_STREAMED_ROWS * n)
     else:
-        order = np.random.default_rng(seed).permutation(len(documents)).tolist()
-        rows = (documents[row] for row in order)
-    joined = (" ".join(f"{row.get('title') or ''} {row['text'] or ''}".split()) for row in rows)
-    chosen: dict[str, None] = {}
-    for text in joined:
-        if " " in text:
-            chosen[text] = None
+        rows = documents.shuffle(seed, keep_in_memory=True)
+    chosen: list[str] = []
+    for row in rows:
+        text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
+        if " " in text and text not in chosen:
+            chosen.append(text)
         if len(chosen) == n:
             break
     if len(chosen) < 2:
@@ -153,13 +146,13 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
     return tuple(chosen)
 
 
-def _halve(text: str) -> Match:
+def _halves(text: str) -> Match:
     words = text.split()
     middle = len(words) // 2
     return " ".join(words[:middle]), " ".join(words[middle:]), ""
 
 
-def _judged(small: Collection) -> tuple[Match, ...]:
+def _judged_pairs(small: Collection) -> tuple[Match, ...]:
     """Each query with its best passage: the highest grade, then the lowest id."""
     best = {q: min(grades, key=lambda p: (-grades[p], p)) for q, grades in small.qrels.items()}
     rows = find_rows(small.passages, best.values())

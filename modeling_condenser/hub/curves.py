@@ -22,8 +22,8 @@ _LOSSES = {
 }
 _READINESS = {  # title -> name -> label
     "head's loss rises by (nats a masked token)": {
-        f"{PREFIX}zero_cost": "CLS zeroed",
-        f"{PREFIX}swap_cost": "CLS swapped",
+        f"{PREFIX}zero_cost": "zero cost",
+        f"{PREFIX}swap_cost": "swap cost",
     },
     "CLS attention entropy (nats)": {f"{PREFIX}entropy": ""},
     "alignment (lower: pairs are closer)": {f"{PREFIX}alignment": ""},

@@ -1,8 +1,8 @@
 """Entries of a training log: selection for provenance, names of readiness measures, tables.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
-readiness/zero_cost               rise of that loss when the late CLS is zeroed
-readiness/swap_cost               rise of that loss when the late CLS is that of another text
+readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
+readiness/swap_cost               rise of that loss when they are exchanged
 readiness/entropy                 entropy of the CLS row of attention, nats, mean over layers
 readiness/entropy_layer_K         the same of layer K, counted from 1
 readiness/entropy_even            entropy of a row that attends to all tokens alike
@@ -24,18 +24,18 @@ ENTROPY, EVEN_ENTROPY = f"{PREFIX}entropy", f"{PREFIX}entropy_even"
 SAMPLE = f"{PREFIX}sample"
 ZERO_SHOT, FEW_SHOT = f"{PREFIX}zero_shot_", f"{PREFIX}few_shot_"
 HOW_TO_READ = (
-    "The rises of the loss show how much the head uses the dense vector: near zero, it does not "
-    "use it; where they stop growing, more steps bring little. Entropy is that of the CLS token's "
-    "attention, in nats, averaged over heads and texts: the closer it is to that of a fine-tuned "
-    "model, the less fine-tuning has to change (Gao & Callan 2021, section 5). Lower alignment "
-    "means that matching texts are closer, lower uniformity that vectors are spread more evenly "
-    "(Wang & Isola 2020)."
+    "Zero cost and swap cost are the rise of the head's loss when the late CLS vectors are zeroed "
+    "or exchanged: near zero, the head does not use the vector; where they stop growing, more "
+    "steps bring little. Entropy is that of the CLS token's attention, in nats, averaged over "
+    "heads and texts: the closer it is to that of a fine-tuned model, the less fine-tuning has to "
+    "change (Gao & Callan 2021, section 5). Lower alignment means that matching texts are closer, "
+    "lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
 )
 _LAYER = f"{PREFIX}entropy_layer_"
 _TITLES = {
     f"{PREFIX}head_loss": "head's loss (nats a masked token)",
-    f"{PREFIX}zero_cost": "rise when the late CLS is zeroed",
-    f"{PREFIX}swap_cost": "rise when the late CLS is another text's",
+    f"{PREFIX}zero_cost": "zero cost",
+    f"{PREFIX}swap_cost": "swap cost",
     ENTROPY: "CLS attention entropy, mean over layers",
     f"{PREFIX}alignment": "alignment",
     f"{PREFIX}uniformity": "uniformity",
@@ -81,11 +81,6 @@ def spread(entries: Sequence[Any], *, at_most: int = _MOST_ENTRIES) -> Sequence[
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def name_layer(number: int) -> str:
-    """Name of the entropy of a layer, counted from 1."""
-    return f"{_LAYER}{number}"
 
 
 def layer_entropies(entry: Entry) -> list[float]:

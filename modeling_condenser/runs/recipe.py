@@ -6,14 +6,16 @@ training arguments.
 
 import dataclasses
 import re
-import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub.dataclasses import type_validator
 
 _BOOL = "tag:yaml.org,2002:bool"
 
@@ -38,7 +40,7 @@ def find_recipe(name_or_path: str | Path) -> Path:
     """Find a YAML file, or a recipe of the package such as `pretrain/condenser-bert-base`.
 
     Raises:
-        FileNotFoundError: there is no such file or recipe.
+        FileNotFoundError: there is no such file or recipe; the message offers the nearest ones.
     """
     path = Path(name_or_path)
     if path.is_file():
@@ -46,15 +48,14 @@ def find_recipe(name_or_path: str | Path) -> Path:
     package = Path(__file__).parents[1]
     installed = package / "recipes"  # the folder configuration/ of the repository
     shipped = installed if installed.is_dir() else package.parent / "configuration"
-    recipes = {
-        file.relative_to(shipped).with_suffix("").as_posix(): file
-        for file in sorted(shipped.rglob("*.yaml"))
-    }
+    files = shipped.rglob("*.yaml")
+    recipes = {file.relative_to(shipped).with_suffix("").as_posix(): file for file in files}
     name = str(name_or_path).removesuffix(".yaml")
     if name not in recipes:
+        nearest = ", ".join(get_close_matches(name, recipes, n=3, cutoff=0.0))
         raise FileNotFoundError(
-            f"There is no recipe {str(name_or_path)!r}: give a YAML file, or one of "
-            f"{', '.join(recipes)}."
+            f"There is no recipe {str(name_or_path)!r}: give a YAML file, or a recipe such as "
+            f"{nearest}; all are in {shipped}."
         )
     return recipes[name]
 
@@ -77,15 +78,9 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
     return settings
 
 
-def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Read settings from `--field=value` words; values are YAML, `-` in a field stands for `_`.
-
-    Example:
-        >>> parse_changes(["--learning_rate=1e-4", "--bf16=true"])
-        {'learning_rate': 0.0001, 'bf16': True}
-    """
-    pairs = (word.removeprefix("--").partition("=") for word in words)
-    return {field.replace("-", "_"): yaml.load(value, Loader=_Loader) for field, _, value in pairs}
+def parse_value(text: str) -> Any:
+    """Read one value as it would be read in a recipe."""
+    return yaml.load(text, Loader=_Loader)
 
 
 def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
@@ -121,28 +116,24 @@ def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
     for field in dataclasses.fields(cls):
         if field.init and field.name in settings:
             values[field.name] = _checked(field.name, settings[field.name], hints[field.name])
-        elif field.default is field.default_factory is dataclasses.MISSING:
+        elif is_required(field):
             raise ValueError(f"The recipe lacks the field {field.name!r}, which has no default.")
     return cls(**values)
 
 
+def is_required(field: dataclasses.Field) -> bool:
+    """Whether a dataclass field has no default."""
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """Check a value of a simple or `Literal` type; the class itself checks all others."""
-    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    options = typing.get_args(hint) if is_union else (hint,)
-    literals = [
-        arg for o in options if typing.get_origin(o) is typing.Literal for arg in o.__args__
-    ]
-    if literals and value not in literals and not (value is None and type(None) in options):
-        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, literals))}.")
-    takes_list = any(typing.get_origin(option) is list for option in options)
-    if isinstance(value, str) and takes_list and str not in options:
-        return [value]  # one value in place of a list
-    if not set(options) <= {bool, int, float, str, type(None)}:
-        return value
-    if float in options and type(value) is int:
-        return float(value)
-    if type(value) not in options:
-        wanted = " or ".join("nothing" if o is type(None) else o.__name__ for o in options)
-        raise ValueError(f"{name} is {value!r}, of type {type(value).__name__}; expected {wanted}.")
-    return value
+    """The value, if it has the type; a whole number may stand for a float, an item for a list."""
+    number = float(value) if type(value) is int else value
+    items = list(value) if isinstance(value, tuple) else [value]
+    for candidate in (value, number, items):
+        with suppress(TypeError):
+            type_validator(name, candidate, hint)
+            return candidate
+    raise ValueError(
+        f"{name} is {value!r}, of type {type(value).__name__}; expected {formatannotation(hint)}."
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from .whole_files import is_partial, whole_file, write_json
+from .whole_files import whole_file, write_json
 
 RECIPE_FILE = "recipe.yaml"
 RUN_FILE = "run.json"
@@ -42,18 +42,17 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
         ValueError: the folder is not empty and holds no run, or a run with other settings.
     """
     if not (folder / RECIPE_FILE).is_file():
-        if folder.is_dir() and not all(map(is_partial, folder.iterdir())):
+        if folder.is_dir() and any(folder.iterdir()):
             raise ValueError(
                 f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose "
                 "another output_dir."
             )
         return
     before = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    now = _stated(settings)
     changed = [
-        f"{name}: {before.get(name, 'not set')!r} then, {now.get(name, 'not set')!r} now"
-        for name in sorted({*before, *now} - _FREE)
-        if before.get(name, "not set") != now.get(name, "not set")
+        f"{name}: {before.get(name, 'not set')!r} then, {settings.get(name, 'not set')!r} now"
+        for name in sorted({*before, *settings} - _FREE - _UNSTATED)
+        if before.get(name, "not set") != settings.get(name, "not set")
     ]
     if changed:
         raise ValueError(
@@ -67,12 +66,9 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
     check_run_folder(folder, settings)
     if not (folder / RECIPE_FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
+        stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
         with whole_file(folder / RECIPE_FILE) as file:
-            file.write(yaml.safe_dump(_stated(settings), sort_keys=True).encode())
-
-
-def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in _UNSTATED}
+            file.write(yaml.safe_dump(stated, sort_keys=True).encode())
 
 
 def describe_machine() -> dict[str, Any]:
@@ -81,19 +77,17 @@ def describe_machine() -> dict[str, Any]:
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux
+    cpu = re.search(r"model name\s*: (.*)", cpuinfo.read_text() if cpuinfo.is_file() else "")
     gpus = []
     if torch := sys.modules.get("torch"):  # BM25 does not import it, and uses no GPU
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "versions": versions,
-        "hardware": {"cpu": _cpu_name(), "cores": os.cpu_count(), "gpus": gpus},
+    hardware = {
+        "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpus": gpus,
     }
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")  # on Linux
-    name = re.search(r"model name\s*: (.*)", cpuinfo.read_text() if cpuinfo.is_file() else "")
-    return name[1] if name else platform.processor() or platform.machine()
+    return {"versions": versions, "hardware": hardware}
 
 
 def record_run(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from jinja2 import Template
+
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
-from modeling_condenser.hub.markdown import p_in_words, table
+from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.systems import BM25
@@ -55,66 +57,21 @@ class StudyResults:
         return {arm: result for arm, result in last.items() if not arm.startswith(FUSED)}
 
     @property
-    def first_measure(self) -> str:
-        return next(iter(self.bm25.means))
-
-    @property
     def best_arm(self) -> str:
-        return max(self.arms, key=lambda arm: self.arms[arm].means[self.first_measure])
+        measure = next(iter(self.bm25.means))
+        return max(self.arms, key=lambda arm: self.arms[arm].means[measure])
 
-    def table(self) -> str:
-        """The means as a Markdown table, with an explanation of its signs."""
-        rows = [[BM25, *(f"{mean:.3f}" for mean in self.bm25.means.values())]]
-        for group, arms in self.groups.items():
-            for arm, evaluation in arms.items():
-                cells = [self._cell(group, arm, measure) for measure in evaluation.means]
-                rows.append([f"{arm}, {group}", *cells])
-        control, fused = self.control, ""
-        if self.fusion is not None:
-            control += f", for fused arms from {FUSED}{self.control}"
-            fused = f" {FUSED}ARM: the runs of both, fused by {self.fusion}."
-        return (
-            f"{table(['system', *self.bm25.means], rows)}\n\nIn brackets: the difference from "
-            f"{control}.{fused} ~ marks values that do not differ significantly from those of "
-            f"{BM25} (p >= {ALPHA}). p is that of a two-sided paired randomisation test over "
-            f"queries, after Holm's correction over the {len(self.tests)} tests of this table."
+    def report(self) -> str:
+        """The means, the verdict on each arm and the swap costs, as Markdown."""
+        template = Template(Path(__file__).with_name("results.md.jinja").read_text("utf-8"))
+        return template.render(
+            results=self,
+            bm25=BM25,
+            fused=FUSED,
+            alpha=ALPHA,
+            first_measure=next(iter(self.bm25.means)),
+            p_in_words=p_in_words,
         )
-
-    def _cell(self, group: str, arm: str, measure: str) -> str:
-        value = f"{self.groups[group][arm].means[measure]:.3f}"
-        if not self.tests[group, arm, measure, BM25].is_significant:
-            value += " ~"
-        c = self.tests.get((group, arm, measure, self.control_of(arm)))
-        return f"{value} ({c.difference:+.3f}, {p_in_words(c.p_adjusted)})" if c else value
-
-    def verdict(self) -> str:
-        """A Markdown list: tokens, failed arms, and each arm against the control."""
-        seen = self.facts.get("tokens_seen", {})
-        budget = ", ".join(f"{arm} {n / 1e6:.2f} million" for arm, n in seen.items())
-        lines = [f"Tokens of pre-training from the common start: {budget}."] if seen else []
-        for arm, error in self.failures.items():
-            lines.append(f"The arm {arm} failed and is left out from there on: {error}")
-        for (group, arm, measure, other), c in self.tests.items():
-            if other == self.control_of(arm) and measure == self.first_measure:
-                differs = "differs" if c.is_significant else "does not differ"
-                lines.append(
-                    f"With {group}, {arm} {differs} significantly from {other} in {measure}: "
-                    f"{c.difference:+.3f} (95 % interval {c.interval[0]:+.3f} to "
-                    f"{c.interval[1]:+.3f}, p = {c.p_adjusted:.4f})."
-                )
-        return "\n".join(f"- {line}" for line in lines)
-
-    def swap_cost_table(self) -> str:
-        """Swap cost by step of each arm with a head, as Markdown; empty without such an arm."""
-        rows = [
-            [arm, ", ".join(f"{entry['swap_cost']:.3f} ({entry['step']})" for entry in entries)]
-            for arm, entries in self.swap_costs.items()
-        ]
-        explanation = (
-            "## Swap cost by step\n\nRise of the head's loss, in nats a masked token, when each "
-            "block gets another block's late CLS; in brackets the step."
-        )
-        return f"{explanation}\n\n{table(['arm', 'swap cost (step)'], rows)}" if rows else ""
 
     def write(self, folder: Path, readiness: str = "") -> None:
         """Write results.json, and results.md with a section of readiness."""
@@ -134,8 +91,7 @@ class StudyResults:
             "facts": self.facts,
         }
         write_json(folder / "results.json", content)
-        parts = [self.table(), self.verdict(), self.swap_cost_table(), readiness]
-        (folder / "results.md").write_text("\n\n".join(filter(None, parts)) + "\n")
+        (folder / "results.md").write_text(f"{self.report()}\n\n{readiness}".rstrip() + "\n")
 
 
 def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:

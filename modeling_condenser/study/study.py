@@ -8,11 +8,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -62,7 +62,6 @@ logger = logging.getLogger(__name__)
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
-_OWN_FOLDERS = (BM25, "collection", "start", READINESS)
 # Settings that decide how many tokens an arm sees, and which.
 _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
@@ -72,8 +71,6 @@ _BUDGET = frozenset(
 # Those that a contrastive arm may set for itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
 _MOST_TOKENS = 1.01  # times those of the control; the log warns of more
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -144,23 +141,22 @@ def _check(recipe: StudyRecipe) -> None:
     """Check the settings of all stages before the first one takes its hour."""
     if recipe.control not in recipe.arms:
         raise ValueError(f"control is {recipe.control!r}, expected one of {list(recipe.arms)}.")
+    runs = [{**recipe.pretraining, **changes} for changes in recipe.arms.values()]
+    if recipe.encoder is None:
+        runs.append(recipe.start)
     given = {"encoder": "", "output_dir": recipe.output_dir}
+    for settings in runs:
+        settings = {**given, "corpus": "", **settings}
+        if readiness := settings.pop(READINESS, None):
+            read_readiness(readiness)
+        fill(settings, PretrainingRecipe, CondenserTrainingArguments)
     for arm, changes in recipe.arms.items():
-        if arm in _OWN_FOLDERS or arm.startswith(FUSED):
-            raise ValueError(f"An arm cannot be called {arm!r}, a name that the study itself uses.")
         own = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
         if unequal := sorted((_BUDGET - own) & changes.keys()):
             raise ValueError(
                 f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
                 "tokens: set it under `pretraining`, for all of them."
             )
-    starts = [recipe.start] if recipe.encoder is None else []
-    for changes in (*starts, *recipe.arms.values()):
-        shared = {} if changes is recipe.start else recipe.pretraining
-        settings = {**given, "corpus": "", **shared, **changes}
-        if readiness := settings.pop(READINESS, None):
-            read_readiness(readiness)
-        fill(settings, PretrainingRecipe, CondenserTrainingArguments)
     settings = {**given, "collection": "", **recipe.finetuning}
     fill(settings, FinetuningRecipe, SentenceTransformerTrainingArguments)
     fill(recipe.readiness, Measuring)
@@ -174,6 +170,15 @@ def _check(recipe: StudyRecipe) -> None:
         )
 
 
+class _Arm(NamedTuple):
+    """A finished arm."""
+
+    log: list[dict[str, float]]
+    tokens_seen: int
+    unlabelled: SystemResult
+    finetuned: list[SystemResult]  # one for each seed
+
+
 class _Study:
     """The stages of a study."""
 
@@ -184,9 +189,7 @@ class _Study:
             logger.info("Building the collection from the docstrings of installed packages")
             self.folder = build_builtin_collection(self.out / "collection")
         self.collection = load_collection(self.folder, split=recipe.split)
-        self.labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
         self.fusion = None if recipe.fusion is None else fill(recipe.fusion, Fusion)[0]
-        self.failures: dict[str, str] = {}
         (self.search,) = fill(recipe.search, SearchSettings)
         self.evaluate = partial(
             evaluate_system,
@@ -201,50 +204,36 @@ class _Study:
         recipe, out, started = self.recipe, self.out, time.perf_counter()
         bm25 = self.evaluate(BM25, out=out / BM25)
         start = self.prepare_start()
-        trained = self.for_each(recipe.arms, lambda arm: self.train_arm(arm, start))
-        tokens = self.count_tokens(trained)
-        unlabelled = self.for_each(trained, lambda a: [self.measure(a, trained[a], out / a)])
-        finetuned = self.for_each(unlabelled, lambda arm: self.finetune_arm(arm, trained[arm]))
-        logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
+        arms, failures = self.run_arms(start)
+        labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
+        groups = {
+            "no labels": {name: [arm.unlabelled] for name, arm in arms.items()},
+            labels: {name: arm.finetuned for name, arm in arms.items()},
+        }
+        logs = {name: arm.log for name, arm in arms.items()}
         results = StudyResults(
             bm25=bm25.evaluation,
-            groups={
-                "no labels": self.summarise(unlabelled, bm25),
-                self.labels: self.summarise(finetuned, bm25),
-            },
+            groups={group: self.summarise(runs, bm25) for group, runs in groups.items()},
             control=recipe.control,
             facts={
                 **describe_machine(),
                 "session_seconds": round(time.perf_counter() - started, 1),
-                "tokens_seen": tokens,
+                "tokens_seen": {name: arm.tokens_seen for name, arm in arms.items()},
                 "n_passages": len(self.collection.passages),
                 "n_queries": len(next(iter(bm25.evaluation.per_query.values()))),
                 "recipe": dict(settings),
             },
             fusion=self.fusion,
-            swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
-            failures=self.failures,
+            swap_costs={name: costs for name, log in logs.items() if (costs := swap_costs(log))},
+            failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
-        results.write(out, self.measure_readiness(start, finetuned))
+        results.write(out, self.measure_readiness(start, arms))
         (out / "curves.png").write_bytes(draw_curves(logs))
-        for arm, of_seeds in finetuned.items():
-            self.publish(arm, of_seeds[0], bm25)
+        for name, arm in arms.items():
+            self.publish(name, arm.finetuned[0], bm25)
         self.write_search_file(results.best_arm)
         return results
-
-    def for_each(self, arms: Iterable[str], stage: Callable[[str], _T]) -> dict[str, _T]:
-        """Run a stage for each arm; leave out arms that fail, except the control."""
-        done = {}
-        for arm in arms:
-            try:
-                done[arm] = stage(arm)
-            except Exception as error:
-                if arm == self.recipe.control:
-                    raise
-                logger.exception("Arm %s failed; the study continues without it", arm)
-                self.failures[arm] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return done
 
     def prepare_start(self) -> str:
         if self.recipe.encoder is not None:
@@ -255,55 +244,65 @@ class _Study:
         settings = {"objective": "mlm", "encoder": str(blank), **self.recipe.start}
         return str(self.pretrain(settings, self.out / "start" / "pretrain"))
 
-    def train_arm(self, arm: str, start: str) -> Path:
-        logger.info("Pre-training arm %s", arm)
-        settings = {"encoder": start, **self.recipe.pretraining, **self.recipe.arms[arm]}
-        checkpoint = self.pretrain(settings, self.out / arm / "pretrain")
-        exported = self.out / arm / "encoder"
-        if exported.is_dir():
-            return exported
-        # The contract of the fine-tuning: arms with and without labels differ in labels only.
-        given = self.recipe.finetuning
-        stated = {n: given[n] for n in EncodingContract.__annotations__ if given.get(n)}
-        is_whole = {"query_max_length", "passage_max_length"} <= stated.keys()
-        contract = EncodingContract(**stated) if is_whole else None
-        return export_encoder(checkpoint, exported, contract=contract)
-
     def pretrain(self, settings: dict[str, Any], folder: Path) -> Path:
         corpus = str(self.folder / CORPUS_FILE)
         return pretrain_and_measure({"corpus": corpus, **settings, "output_dir": str(folder)})
 
-    def count_tokens(self, arms: Iterable[str]) -> dict[str, int]:
-        files = {arm: self.out / arm / "pretrain" / RUN_FILE for arm in arms}
-        seen = {arm: json.loads(file.read_text())["tokens_seen"] for arm, file in files.items()}
-        most = seen[self.recipe.control]
-        for arm, n in seen.items():
-            if n > _MOST_TOKENS * most:
+    def run_arms(self, start: str) -> tuple[dict[str, _Arm], dict[str, str]]:
+        """Run all arms: the finished ones, and the errors of the others but the control."""
+        arms, failures = {}, {}
+        for name in self.recipe.arms:
+            try:
+                arms[name] = self.run_arm(name, start)
+            except Exception as error:
+                if name == self.recipe.control:
+                    raise
+                logger.exception("Arm %s failed; the study continues without it", name)
+                failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        most = arms[self.recipe.control].tokens_seen
+        for name, arm in arms.items():
+            if arm.tokens_seen > _MOST_TOKENS * most:
                 warning = "Arm %s has seen %d tokens, the control %d: lower its max_steps."
-                logger.warning(warning, arm, n, most)
-        return seen
+                logger.warning(warning, name, arm.tokens_seen, most)
+        return arms, failures
 
-    def first(self, arm: str) -> Path:
-        return self.out / arm / f"finetuned-{self.recipe.finetuning_seeds[0]}"
-
-    def finetune_arm(self, arm: str, encoder: Path) -> list[SystemResult]:
-        results = []
-        for seed in self.recipe.finetuning_seeds:
-            logger.info("Fine-tuning arm %s, seed %d", arm, seed)
-            folder = self.out / arm / f"finetuned-{seed}"
+    def run_arm(self, name: str, start: str) -> _Arm:
+        """Pre-train, export, fine-tune with each seed, and measure."""
+        recipe, folder = self.recipe, self.out / name
+        logger.info("Pre-training arm %s", name)
+        settings = {"encoder": start, **recipe.pretraining, **recipe.arms[name]}
+        checkpoint = self.pretrain(settings, folder / "pretrain")
+        encoder = folder / "encoder"
+        if not encoder.is_dir():
+            export_encoder(checkpoint, encoder, contract=self.contract)
+        unlabelled = self.evaluate(encoder, out=folder / "evaluation", name=name)
+        finetuned = []
+        for seed in recipe.finetuning_seeds:
+            logger.info("Fine-tuning arm %s, seed %d", name, seed)
+            run = folder / f"finetuned-{seed}"
             settings = {
                 "encoder": str(encoder),
                 "collection": str(self.folder),
                 "seed": seed,
                 "subset_seed": seed,
-                **self.recipe.finetuning,
-                "output_dir": str(folder),
+                **recipe.finetuning,
+                "output_dir": str(run),
             }
-            results.append(self.measure(arm, finetune(settings), folder))
-        return results
+            retriever = finetune(settings)
+            finetuned.append(self.evaluate(retriever, out=run / "evaluation", name=name))
+        tokens_seen = json.loads((folder / "pretrain" / RUN_FILE).read_text())["tokens_seen"]
+        return _Arm(read_log(folder / "pretrain"), tokens_seen, unlabelled, finetuned)
 
-    def measure(self, arm: str, system: Path, folder: Path) -> SystemResult:
-        return self.evaluate(system, out=folder / "evaluation", name=arm)
+    @property
+    def contract(self) -> EncodingContract | None:
+        """The contract of the fine-tuning: arms with and without labels differ in labels only."""
+        given = self.recipe.finetuning
+        stated = {n: given[n] for n in EncodingContract.__annotations__ if given.get(n)}
+        is_whole = {"query_max_length", "passage_max_length"} <= stated.keys()
+        return EncodingContract(**stated) if is_whole else None
+
+    def first(self, arm: str) -> Path:
+        return self.out / arm / f"finetuned-{self.recipe.finetuning_seeds[0]}"
 
     def summarise(
         self, arms: Mapping[str, Sequence[SystemResult]], bm25: SystemResult
@@ -329,8 +328,7 @@ class _Study:
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": str(self.folder), "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
-        stages = ("pre-trained", "fine-tuned")
-        models = [single_model(start, "start")]
+        models, stages = [single_model(start, "start")], ("pre-trained", "fine-tuned")
         for arm in arms:
             runs = (self.out / arm / "pretrain", self.first(arm))
             for run, stage in zip(runs, stages, strict=True):
@@ -339,7 +337,7 @@ class _Study:
         write_analysis(analysis, self.out / READINESS)
         layers = {label: layer_entropies(entry) for label, entry in analysis.entries.items()}
         panels = {
-            arm: {"start": layers["start"]} | {stage: layers[f"{arm}, {stage}"] for stage in stages}
+            arm: {"start": layers["start"]} | {s: layers[f"{arm}, {s}"] for s in stages}
             for arm in arms
         }
         even = analysis.entries["start"][EVEN_ENTROPY]

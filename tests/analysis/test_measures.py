@@ -1,6 +1,7 @@
 """Attention entropy, what the head takes from the vector, and geometry, computed naively."""
 
 import math
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.analysis.models import Subject
 from modeling_condenser.analysis.readiness import (
     alignment,
     cls_entropies,
@@ -16,59 +18,46 @@ from modeling_condenser.analysis.readiness import (
     measure_condensing,
     uniformity,
 )
-from modeling_condenser.pretraining.probe import probe
 from tests.backbones.encoders import BACKBONES
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]
 
 
-def attention_of(*heads: list[float]) -> torch.Tensor:
-    """(1, heads, T, T) attention with given CLS rows; its other rows are even."""
-    n = len(heads[0])
-    attention = torch.full((1, len(heads), n, n), 1 / n)
-    attention[0, :, 0] = torch.tensor(heads)
-    return attention
+def entropy_of(*heads, mask, cls=0):
+    """The entropy of a text whose CLS row has these distributions; its other rows are even."""
+    attention = torch.full((1, len(heads), len(mask), len(mask)), 1 / len(mask))
+    attention[0, :, cls] = torch.tensor(heads)
+    return cls_entropies(attention, torch.tensor([mask])).item()
 
 
-def test_the_entropy_of_the_cls_row_is_averaged_over_heads() -> None:
-    mask = torch.ones(1, 5, dtype=torch.long)
-    assert cls_entropies(attention_of([0.2] * 5), mask).item() == pytest.approx(math.log(5))
+def test_the_entropy_of_the_cls_row_is_averaged_over_heads_and_leaves_out_padding():
+    assert entropy_of([0.2] * 5, mask=[1] * 5) == pytest.approx(math.log(5))
     # (1/2, 1/4, 1/4): 1/2 ln 2 + 2 * 1/4 ln 4 = 3/2 ln 2; (1, 0, 0): 0. Their mean: 3/4 ln 2.
-    attention = attention_of([0.5, 0.25, 0.25], [1.0, 0.0, 0.0])
-    assert cls_entropies(attention, mask[:, :3]).item() == pytest.approx(0.75 * math.log(2))
+    found = entropy_of([0.5, 0.25, 0.25], [1.0, 0.0, 0.0], mask=[1] * 3)
+    assert found == pytest.approx(0.75 * math.log(2))
+    # Without padding: (1/2, 1/4, 1/4). With padding on the left, CLS is the third token.
+    right = entropy_of([0.4, 0.2, 0.2, 0.1, 0.1], mask=[1, 1, 1, 0, 0])
+    left = entropy_of([0.1, 0.1, 0.4, 0.2, 0.2], mask=[0, 0, 1, 1, 1], cls=2)
+    assert [right, left] == pytest.approx([1.5 * math.log(2)] * 2)
 
 
-def test_padding_on_either_side_is_left_out() -> None:
-    row = [0.4, 0.2, 0.2]  # without padding: 1/2, 1/4, 1/4
-    right = attention_of([*row, 0.1, 0.1])
-    left = torch.full((1, 1, 5, 5), 0.2)
-    left[0, 0, 2] = torch.tensor([0.1, 0.1, *row])  # CLS is the third token then
-    for attention, mask in ((right, [1, 1, 1, 0, 0]), (left, [0, 0, 1, 1, 1])):
-        found = cls_entropies(attention, torch.tensor([mask]))
-        assert found.item() == pytest.approx(1.5 * math.log(2))
-
-
-def naive_entropies(encoder: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[float]:
+def naive_entropies(encoder, batch):
     """One text at a time without padding, one head at a time, in plain Python."""
-    by_layer: list[list[float]] = []
+    by_text = []
     for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
         alone = ids[mask.bool()][None]
+        everything = torch.ones_like(alone)
         with torch.no_grad():
-            attentions = encoder(
-                input_ids=alone, attention_mask=torch.ones_like(alone), output_attentions=True
-            ).attentions
-        by_layer.append([])
-        for layer in attentions:
-            heads = []
-            for head in layer[0]:
-                probabilities = head[0].tolist()
-                heads.append(-sum(p * math.log(p) for p in probabilities if p > 0))
-            by_layer[-1].append(sum(heads) / len(heads))
-    return [sum(text[k] for text in by_layer) / len(by_layer) for k in range(len(by_layer[0]))]
+            found = encoder(input_ids=alone, attention_mask=everything, output_attentions=True)
+        rows = [[head[0].tolist() for head in layer[0]] for layer in found.attentions]
+        by_text.append(
+            [fmean(-sum(p * math.log(p) for p in row if p > 0) for row in heads) for heads in rows]
+        )
+    return np.mean(by_text, axis=0).tolist()
 
 
 @pytest.mark.parametrize("name", ["BERT", "DeBERTa-v2", "DistilBERT", "ModernBERT", *SLOW])
-def test_entropies_equal_a_naive_loop_for_any_batch_size(name: str) -> None:
+def test_entropies_equal_a_naive_loop_for_any_batch_size(name):
     backbone = BACKBONES[name]
     set_seed(0)
     encoder = AutoModel.from_config(backbone.config()).eval()
@@ -86,7 +75,7 @@ def test_entropies_equal_a_naive_loop_for_any_batch_size(name: str) -> None:
     assert even == pytest.approx(sum(map(math.log, lengths)) / len(lengths))
 
 
-def test_an_encoder_that_returns_no_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_returns_no_attention_is_refused(monkeypatch):
     encoder = AutoModel.from_config(BACKBONES["BERT"].config()).eval()
     batch = {k: v for k, v in BACKBONES["BERT"].batch().items() if k != "labels"}
     monkeypatch.setattr(type(encoder), "set_attn_implementation", lambda self, name: None)
@@ -95,19 +84,14 @@ def test_an_encoder_that_returns_no_attention_is_refused(monkeypatch: pytest.Mon
 
 
 @pytest.fixture(scope="module")
-def model(bert_run):
-    """With weights so large that every vector matters."""
+def subject(bert_run):
+    """A model with weights so large that every vector matters."""
     model = CondenserForPreTraining.from_pretrained(bert_run / "model").eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in (*model.head.parameters(), *model.condenser.parameters()):
             parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-@pytest.fixture(scope="module")
-def tokenizer(bert_run):
-    return AutoTokenizer.from_pretrained(bert_run / "model")
+    return Subject.of_model(model, AutoTokenizer.from_pretrained(bert_run / "model"), max_length=64)
 
 
 def cut(batch, size):
@@ -135,32 +119,26 @@ def naive_costs(model, batch):
     return sums[0] / n, (sums[1] - sums[0]) / n, (sums[2] - sums[0]) / n
 
 
-def test_condensing_equals_a_naive_implementation_for_any_batch_size(model, tokenizer, texts):
-    [batch] = mask_texts(texts[:9], tokenizer, max_length=64, seed=3)
-    expected = naive_costs(model, batch)
+def test_condensing_equals_a_naive_implementation_for_any_batch_size(subject, texts):
+    [batch] = mask_texts(subject, texts[:9], seed=3)
+    expected = naive_costs(subject.condenser, batch)
     assert abs(expected[1]) > 1e-2 and abs(expected[2]) > 1e-2
     for size in (9, 4, 1):
-        found = measure_condensing(model, cut(batch, size))
+        found = measure_condensing(subject.condenser, cut(batch, size))
         got = (found["head_loss"], found["zero_cost"], found["swap_cost"])
         assert got == pytest.approx(expected, rel=1e-4, abs=1e-4), size
 
 
-def test_the_swap_cost_of_one_batch_is_that_of_the_probe(model, tokenizer, texts):
-    [batch] = mask_texts(texts[:6], tokenizer, max_length=32, seed=0)
-    swap_cost = measure_condensing(model, [batch])["swap_cost"]
-    assert swap_cost == pytest.approx(probe(model, batch)["swap_cost"], abs=1e-5)
+def test_masks_depend_on_the_seed_and_the_place_only(subject, texts):
+    [first], [again], [other] = (mask_texts(subject, texts[:8], seed=seed) for seed in (1, 1, 2))
+    [fewer] = mask_texts(subject, texts[:3], seed=1)
+    assert torch.equal(first["input_ids"], again["input_ids"])
+    width = fewer["labels"].shape[1]
+    assert torch.equal(first["labels"][:3, :width], fewer["labels"])
+    assert not torch.equal(first["labels"], other["labels"])
 
 
-def test_masks_depend_on_the_seed_and_the_place_only(tokenizer, texts):
-    first, again = (mask_texts(texts[:8], tokenizer, max_length=32, seed=1) for _ in range(2))
-    fewer = mask_texts(texts[:3], tokenizer, max_length=32, seed=1)
-    other = mask_texts(texts[:8], tokenizer, max_length=32, seed=2)
-    assert torch.equal(first[0]["input_ids"], again[0]["input_ids"])
-    assert torch.equal(first[0]["labels"][:3], fewer[0]["labels"])
-    assert not torch.equal(first[0]["labels"], other[0]["labels"])
-
-
-def test_alignment_and_uniformity_equal_brute_force() -> None:
+def test_alignment_and_uniformity_equal_brute_force():
     x, y = np.random.default_rng(0).normal(size=(2, 20, 6)).astype(np.float32)
     squares, kernels = [], []
     for a, b in zip(x.tolist(), y.tolist(), strict=True):
@@ -172,13 +150,3 @@ def test_alignment_and_uniformity_equal_brute_force() -> None:
             kernels.append(math.exp(-2 * sum((p - q) ** 2 for p, q in zip(a, b, strict=True))))
     assert alignment(x, y) == pytest.approx(sum(squares) / 20, rel=1e-6)
     assert uniformity(x) == pytest.approx(math.log(sum(kernels) / len(kernels)), rel=1e-6)
-
-
-def test_alignment_and_uniformity_by_hand() -> None:
-    # At right angles the squared distance is 2, in one direction 0, opposite 4.
-    first = np.array([[3.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
-    second = np.array([[0.0, 5.0], [7.0, 7.0], [0.0, -1.0]])
-    assert alignment(first, second) == pytest.approx((2 + 0 + 4) / 3)
-    # A right angle, and the same vector again: squared distances 2, 0 and 2.
-    vectors = np.array([[1.0, 0.0], [0.0, 4.0], [2.0, 0.0]])
-    assert uniformity(vectors) == pytest.approx(math.log((2 * math.exp(-4) + 1) / 3))

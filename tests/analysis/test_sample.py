@@ -8,12 +8,8 @@ from modeling_condenser.analysis.sample import Measuring, Sample, load_small
 from modeling_condenser.collection.load import load_collection
 
 
-@pytest.fixture(scope="module")
-def documents(texts):
-    return Dataset.from_dict({"text": texts})
-
-
-def test_a_sample_depends_on_settings_and_texts_only(documents):
+def test_a_sample_depends_on_settings_and_texts_only(texts):
+    documents = Dataset.from_dict({"text": texts})
     first, again, other = (
         Sample.choose(Measuring(texts=10, sample_seed=seed), documents) for seed in (4, 4, 5)
     )
@@ -24,24 +20,20 @@ def test_a_sample_depends_on_settings_and_texts_only(documents):
     assert other.texts != first.texts
 
 
-def test_texts_are_different_and_have_two_words():
-    rows = Dataset.from_dict({"text": ["a b", "a b", "single", "", "c d", " a  b "]})
-    assert sorted(Sample.choose(Measuring(texts=6), rows).texts) == ["a b", "c d"]
+def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_are_taken():
+    rows = ["a b", "a b", "single", "", "c d", " a  b ", "e f"]
+    assert sorted(Sample.choose(Measuring(texts=6), Dataset.from_dict({"text": rows})).texts) == [
+        *("a b", "c d", "e f")
+    ]
+    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in rows))
+    assert Sample.choose(Measuring(texts=2), stream).texts == ("a b", "c d")
     with pytest.raises(ValueError, match="There are 1 different texts of 2 words"):
-        Sample.choose(Measuring(texts=6), rows.select([0, 1, 2]))
+        Sample.choose(Measuring(texts=6), Dataset.from_dict({"text": rows[:3]}))
 
 
-def test_of_a_stream_the_first_texts_are_taken(texts):
-    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in texts))
-    found = Sample.choose(Measuring(texts=5), stream).texts
-    assert found == tuple(" ".join(text.split()) for text in texts if " " in text)[:5]
-
-
-def test_with_a_collection_queries_are_matched_with_their_judged_passage(
-    documents, collection, texts
-):
+def test_queries_are_matched_with_their_judged_passage(collection, texts):
     measuring = Measuring(texts=4, queries=7, collection=str(collection))
-    sample = Sample.choose(measuring, documents)
+    sample = Sample.choose(measuring, Dataset.from_dict({"text": texts}))
     assert len(sample.matches) == 7
     for query, passage, title in sample.matches:
         number = texts.index(passage)
@@ -67,8 +59,7 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
 @pytest.mark.parametrize(
     ("readiness", "message"),
     [
-        ({"every": 0}, "every is 0, expected at least 1 step"),
-        ({"texts": 1}, "texts is 1, expected at least 2"),
+        ({"every": 0}, "every is 0, expected at least 1"),
         ({"labels": 5}, "labels is 5, but there is no collection"),
         ({"evry": 5}, "no field 'evry'. Did you mean 'every'"),
         (500, "readiness is 500, expected a mapping"),

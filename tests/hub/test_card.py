@@ -134,7 +134,7 @@ def test_pictures_are_drawn_with_the_same_bytes_each_time(tmp_path: Path) -> Non
         first, second = ((folder / name).read_bytes() for folder in folders)
         assert first == second and first.startswith(b"\x89PNG") and f"]({name})" in text
     assert "### Pre-training: measured 3 times" in text
-    assert "| rise when the late CLS is another text's | 0.0000 | 0.5000 | +0.5000 |" in text
+    assert "| swap cost | 0.0000 | 0.5000 | +0.5000 |" in text
     assert "### Pre-training 2: measured 1 time\n" in text
     bare = make_folder(tmp_path / "c", finetuning())
     write_card(bare)

@@ -71,7 +71,7 @@ def test_readiness_and_entropies_are_drawn(figures: list[Figure]) -> None:
     draw_entropies({"b": {"start": [2.0, 1.0], "end": [1.5]}}, even=3.0)
     readiness, entropies = figures
     assert drawn(readiness) == [
-        {"a, CLS zeroed": [[0.01, 0.5]], "a, CLS swapped": [[0.0, 0.0], [0.01, 0.25]]},
+        {"a, zero cost": [[0.01, 0.5]], "a, swap cost": [[0.0, 0.0], [0.01, 0.25]]},
         {"a, no labels": [[0.0, 0.5]]},
     ]
     assert drawn(entropies) == [
@@ -99,7 +99,7 @@ def test_a_logs_readiness_is_kept_apart_from_its_losses() -> None:
 def test_measures_have_titles_and_an_order_and_layers_are_sorted_by_number() -> None:
     given = [entry(0, few_shot_MRR__10=0.2, zero_shot_MRR__10=0.1, sample=7.0, swap_cost=0.5)]
     assert list(titled_measures(given).values()) == [
-        "rise when the late CLS is another text's",
+        "swap cost",
         "MRR@10 without fine-tuning",
         "MRR@10 after fine-tuning",
     ]
@@ -111,6 +111,6 @@ def test_a_measure_that_one_model_lacks_is_an_empty_cell() -> None:
     with_head, without = entry(0, swap_cost=0.5, entropy=1.0), entry(0, entropy=1.5)
     rows = readiness_table({"a": with_head, "b": without}).splitlines()[2:]
     assert rows == [
-        "| rise when the late CLS is another text's | 0.5000 |  |  |",
+        "| swap cost | 0.5000 |  |  |",
         "| CLS attention entropy, mean over layers | 1.0000 | 1.5000 | +0.5000 |",
     ]

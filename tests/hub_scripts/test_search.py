@@ -20,37 +20,34 @@ QUERY = "the old telescope near Oslo"
 
 
 @pytest.fixture(scope="module")
-def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(bert_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoders") / "encoder"
     return export_encoder(bert_run, folder, contract=EncodingContract(32, 64))
 
 
 @pytest.fixture
-def encoder(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def encoder(exported, tmp_path, monkeypatch):
     """A copy of its own for each test, whose working folder is empty besides."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return Path(shutil.copytree(exported, tmp_path / "encoder"))
 
 
-def search(*words: object, capsys: pytest.CaptureFixture[str], typed: str = "") -> list[str]:
-    """What the command prints."""
-    capsys.readouterr()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdin", io.StringIO(typed))
-        status = main(["search", *map(str, words)])
-    captured = capsys.readouterr()
-    assert status == 0, captured.err
-    return captured.out.splitlines()
+@pytest.fixture
+def search(capsys, monkeypatch):
+    """Run the command: the lines that it prints, or its error."""
+
+    def run(*words, typed=""):
+        capsys.readouterr()
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        failed = main(["search", *map(str, words)])
+        captured = capsys.readouterr()
+        return captured.err if failed else captured.out.splitlines()
+
+    return run
 
 
-def fails(*words: object, capsys: pytest.CaptureFixture[str]) -> str:
-    """The error that the command prints."""
-    assert main(["search", *map(str, words)]) == 2
-    return capsys.readouterr().err
-
-
-def expected_lines(encoder: Path, collection: Path, query: str, k: int) -> list[str]:
+def expected_lines(encoder, collection, query, k):
     """The answer by transformers and NumPy alone."""
     passages = [json.loads(line) for line in (collection / "corpus.jsonl").read_text().splitlines()]
     texts = [f"{passage['title']} {passage['text']}".strip() for passage in passages]
@@ -64,37 +61,22 @@ def expected_lines(encoder: Path, collection: Path, query: str, k: int) -> list[
     return lines
 
 
-def test_a_query_is_answered_with_scores_titles_and_texts(
-    encoder: Path, collection: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_query_is_answered_with_scores_titles_and_texts(encoder, collection, search):
     expected = expected_lines(encoder, collection, QUERY, 30)
     assert any("  Title " in line for line in expected)
-    assert search(encoder, collection, QUERY, "-k", 30, capsys=capsys) == expected
+    assert search(encoder, collection, QUERY, "-k", 30) == expected
     # The embeddings lie beside the model, and serve the next query.
     [vectors] = encoder.parent.glob("encoder-search-small/embeddings/shard-00000.npy")
     written = vectors.stat().st_mtime_ns
-    assert search("-k", 2, encoder, collection, QUERY, capsys=capsys) == expected[:4]
+    assert search("-k", 2, encoder, collection, QUERY) == expected[:4]
     assert vectors.stat().st_mtime_ns == written
     assert list(Path().iterdir()) == []
 
 
 @pytest.mark.slow
-def test_lines_are_answered_until_an_empty_one(
-    encoder: Path, collection: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    expected = [
-        *expected_lines(encoder, collection, QUERY, 2),
-        *expected_lines(encoder, collection, "Why? 東京", 2),
-    ]
-    typed = f"{QUERY}\n  Why? 東京 \n\nnot any more\n"
-    assert search(encoder, collection, "-k", 2, capsys=capsys, typed=typed) == expected
-    assert search(encoder, collection, capsys=capsys, typed="") == []
-
-
-@pytest.mark.slow
-def test_a_study_knows_its_collection_and_embeddings(
-    encoder: Path, collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_knows_its_model_and_collection_and_lines_are_answered(
+    encoder, collection, tmp_path, search
+):
     study = tmp_path / "study"
     shutil.copytree(encoder, study / "arm" / "model")
     named = {
@@ -103,46 +85,44 @@ def test_a_study_knows_its_collection_and_embeddings(
         "collection": os.path.relpath(collection, study),
     }
     (study / "search.json").write_text(json.dumps(named))
-    expected = expected_lines(encoder, collection, QUERY, 3)
-    assert search(study, QUERY, "-k", 3, capsys=capsys) == expected
+    expected = expected_lines(encoder, collection, QUERY, 2)
+    assert search(study, QUERY, "-k", 2) == expected
     assert (study / "arm/evaluation/embeddings/manifest.json").is_file()
-    assert search(study, "-k", 3, capsys=capsys, typed=QUERY) == expected
-    assert "names its own collection: leave out" in fails(study, collection, "x", capsys=capsys)
+    assert "names its own collection: leave out" in search(study, collection, "x")
+    expected += expected_lines(encoder, collection, "Why? 東京", 2)
+    typed = f"{QUERY}\n  Why? 東京 \n\nnot any more\n"
+    for words in ([study], [encoder, collection]):
+        assert search(*words, "-k", 2, typed=typed) == expected
 
 
 @pytest.mark.slow
 def test_an_index_answers_too_and_embeddings_must_be_the_models(
-    encoder: Path, collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    encoder, collection, tmp_path, search
+):
     assert main(["encode", str(encoder), str(collection), str(tmp_path / "vectors")]) == 0
     words = (collection, QUERY, "-k", 3, "--embeddings", tmp_path / "vectors")
     expected = expected_lines(encoder, collection, QUERY, 3)
-    assert search(encoder, *words, capsys=capsys) == expected
+    assert search(encoder, *words) == expected
     assert not (tmp_path / "encoder-search-small").exists()
-    error = fails(f"{encoder},pooling=mean", *words, capsys=capsys)
-    assert str(tmp_path / "vectors") in error
+    assert str(tmp_path / "vectors") in search(f"{encoder},pooling=mean", *words)
     words = (encoder, collection, QUERY, "-k", 3, "--index", "IVF4,Flat")
-    assert search(*words, "--search_parameters", "nprobe=4", capsys=capsys) == expected
+    assert search(*words, "--search_parameters", "nprobe=4") == expected
     assert (tmp_path / "encoder-search-small" / "index-IVF4_Flat" / "index.faiss").is_file()
 
 
-def test_bm25_answers_by_words_and_keeps_its_index(
-    encoder: Path, collection: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bm25_answers_by_words_and_keeps_its_index(encoder, collection, search):
     passages = load_passages(collection)
     query = passages[0]["text"]
     run = Bm25(passages, preset="thesis").search({"q": query}, depth=2)["q"]
-    lines = search("bm25,preset=thesis", collection, query, "-k", 2, capsys=capsys)
+    lines = search("bm25,preset=thesis", collection, query, "-k", 2)
     assert [line.split()[1:3] for line in lines[::2]] == [
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
     assert Path("runs/bm25-thesis-search-small/bm25/bm25.json").is_file()
-    assert search("bm25", collection, "xylophone", capsys=capsys) == ["nothing found"]
+    assert search("bm25", collection, "xylophone") == ["nothing found"]
 
 
-def test_what_cannot_be_searched_is_refused(
-    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_searched_is_refused(collection, tmp_path, search):
     (tmp_path / "run.trec").write_text("q Q0 p00 1 1.0 tag\n")
     for words, message in (
         (("encoder",), "is not the folder of a finished study"),
@@ -151,4 +131,4 @@ def test_what_cannot_be_searched_is_refused(
         ((tmp_path / "run.trec", collection, "x"), "is a run file, which cannot answer a new"),
         (("bm25", collection, "x", "-k", "0"), "is 0, expected at least 1"),
     ):
-        assert message in fails(*words, capsys=capsys)
+        assert message in search(*words)

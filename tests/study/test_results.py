@@ -2,23 +2,22 @@
 
 import json
 import re
-from pathlib import Path
 
-from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
+from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.study.results import StudyResults, mean_evaluation, swap_costs
 
 
-def evaluation(values: list[float]) -> Evaluation:
+def evaluation(values):
     return make_evaluation({"MRR@10": {f"q{i}": value for i, value in enumerate(values)}})
 
 
-def make_results(fusion: Fusion | None = None, **values: list[float]) -> StudyResults:
+def make_results(fusion=None, **values):
     arms = {name: evaluation(numbers) for name, numbers in values.items()}
     return StudyResults(arms.pop("bm25"), {"512 labels": arms}, "mlm", {"n_queries": 8}, fusion)
 
 
-def test_table_and_verdict_show_whether_arms_differ() -> None:
+def test_table_and_verdict_show_whether_arms_differ():
     flat = [0.25] * 8
     results = make_results(
         bm25=[0.5] * 8,
@@ -29,8 +28,10 @@ def test_table_and_verdict_show_whether_arms_differ() -> None:
         other=[0.5, 0.0, *flat[2:]],
     )
     assert results.best_arm == "condenser"
-    *rows, _, explanation = results.table().splitlines()
-    assert rows[2:] == [
+    *rows, _, explanation, _, first, second = results.report().splitlines()
+    assert rows == [
+        "| system | MRR@10 |",
+        "| --- | ---: |",
         "| bm25 | 0.500 |",
         "| mlm, 512 labels | 0.250 |",
         # Five tests; the p-values of three others are 1/128 too, so Holm takes this one times 5.
@@ -38,17 +39,15 @@ def test_table_and_verdict_show_whether_arms_differ() -> None:
         "| other, 512 labels | 0.250 (+0.000, p = 1.000) |",
     ]
     assert "the 5 tests of this table" in explanation
-    first, second = results.verdict().splitlines()
     assert first == (
         "- With 512 labels, condenser differs significantly from mlm in MRR@10: +0.125 (95 % "
         "interval +0.125 to +0.125, p = 0.0391)."
     )
     interval = re.search(r"other does not differ .*\(95 % interval (\S+) to (\S+), p", second)
-    assert interval is not None
     assert -0.125 <= float(interval[1]) < 0 < float(interval[2]) <= 0.125
 
 
-def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_rest() -> None:
+def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_rest():
     results = make_results(
         Fusion("rrf"),
         bm25=[0.5] * 10,
@@ -56,24 +55,24 @@ def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_r
         condenser=[0.25] * 10,
         **{"bm25 + mlm": [0.5] * 10, "bm25 + condenser": [0.625] * 10},
     )
-    *rows, _, explanation = results.table().splitlines()
+    report = results.report()
     # Six tests: of p = 2/1024 are two arms against bm25, the last row against bm25 and against
     # the fused control; of p = 1 the fused control against bm25, and condenser against mlm.
-    assert rows[3:] == [
+    assert report.splitlines()[3:7] == [
         "| mlm, 512 labels | 0.250 |",
         "| condenser, 512 labels | 0.250 (+0.000, p = 1.000) |",
         "| bm25 + mlm, 512 labels | 0.500 ~ |",
         "| bm25 + condenser, 512 labels | 0.625 (+0.125, p = 0.012) |",
     ]
-    assert "from mlm, for fused arms from bm25 + mlm. bm25 + ARM: the runs of both" in explanation
-    assert "the 6 tests of this table" in explanation
-    assert "bm25 + condenser differs significantly from bm25 + mlm" in results.verdict()
+    assert "from mlm, for fused arms from bm25 + mlm. bm25 + ARM: the runs of both" in report
+    assert "the 6 tests of this table" in report
+    assert "bm25 + condenser differs significantly from bm25 + mlm" in report
     assert list(results.arms) == ["mlm", "condenser"]  # one of which is to search with
 
 
-def test_results_are_written_with_their_tests(tmp_path: Path) -> None:
+def test_results_are_written_with_their_tests(tmp_path):
     results = make_results(bm25=[0.5] * 4, mlm=[0.25] * 4, condenser=[0.5, 0.5, 0.5, 0.25])
-    results.write(tmp_path)
+    results.write(tmp_path, "## Readiness")
     written = json.loads((tmp_path / "results.json").read_text())
     found = {(t["arm"], t["other"]): (t["p_value"], t["p_adjusted"]) for t in written["tests"]}
     # 0.25: three of three non-zero differences have one sign, 2 * 2 / 16. By Holm over all three.
@@ -83,15 +82,15 @@ def test_results_are_written_with_their_tests(tmp_path: Path) -> None:
         ("condenser", "bm25"): (1.0, 1.0),
     }
     assert written["facts"] == {"n_queries": 8} and written["bm25"] == {"MRR@10": 0.5}
-    assert (tmp_path / "results.md").read_text().startswith(results.table())
+    assert (tmp_path / "results.md").read_text() == f"{results.report()}\n\n## Readiness\n"
 
 
-def test_seeds_are_averaged_query_by_query() -> None:
+def test_seeds_are_averaged_query_by_query():
     mean = mean_evaluation([evaluation([0.0, 1.0]), evaluation([0.5, 0.5])])
     assert mean.per_query == {"MRR@10": {"q0": 0.25, "q1": 0.75}} and mean.means == {"MRR@10": 0.5}
 
 
-def test_of_a_long_log_a_few_swap_costs_are_shown() -> None:
+def test_of_a_long_log_a_few_swap_costs_are_shown():
     log = [{"step": step, "loss": 1.0, "swap_cost": step / 100} for step in range(1, 12)]
     assert swap_costs([*log, {"step": 12, "loss": 1.0}]) == [
         {"step": step, "swap_cost": step / 100} for step in (1, 3, 5, 7, 9, 11)

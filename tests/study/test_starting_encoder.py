@@ -1,7 +1,5 @@
 """The encoder that a study starts from if none is given."""
 
-from pathlib import Path
-
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -18,25 +16,20 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def encoder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encoder(texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("start") / "blank"
     return make_starting_encoder(texts, folder, encoder_config=CONFIG)
 
 
-def test_the_same_texts_and_seed_give_the_same_bytes(
-    encoder: Path, texts: list[str], tmp_path: Path
-) -> None:
+def test_the_same_texts_and_seed_give_the_same_bytes(encoder, texts, tmp_path):
     # The library orders the vocabulary by a hash map, so several trials are needed.
     for trial in range(2):
         again = make_starting_encoder(iter(texts), tmp_path / str(trial), encoder_config=CONFIG)
         for name in ("tokenizer.json", "model.safetensors"):
             assert (again / name).read_bytes() == (encoder / name).read_bytes()
-    other = make_starting_encoder(texts, tmp_path / "other", encoder_config=CONFIG, seed=1)
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (other, encoder)]
-    assert weights[0] != weights[1]
 
 
-def test_the_tokenizer_is_berts_and_the_weights_are_a_whole_masked_lm(encoder: Path) -> None:
+def test_the_tokenizer_is_berts_and_the_weights_are_a_whole_masked_lm(encoder):
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     first = tokenizer.convert_ids_to_tokens(range(5))
     assert first == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
