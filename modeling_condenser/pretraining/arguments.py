@@ -1,6 +1,6 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +31,18 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "mlm_probability": _MASKED,
     "bow_weight": _MASKED,
     "packed": _MASKED,
+}
+# What values are expected -> the settings, and the check.
+_RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
+    "0 to 1": (
+        ("removal_probability", "deletion_probability", "short_block_probability"),
+        lambda value: 0.0 <= value <= 1.0,
+    ),
+    "0 or more": (("bow_weight", "bow_weight_end"), lambda value: value >= 0.0),
+    "above 0": (
+        ("contrastive_weight", "temperature", "cache_chunk_size"),
+        lambda value: value > 0,
+    ),
 }
 
 
@@ -105,16 +117,11 @@ class PretrainingSettings:
                     f"{name} is only for objective {', '.join(objectives)}, but it is "
                     f"{self.objective}: leave {name} out."
                 )
-        for name in ("removal_probability", "deletion_probability", "short_block_probability"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 to 1.")
-        for name in ("bow_weight", "bow_weight_end"):
-            if (getattr(self, name) or 0.0) < 0.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more.")
-        for name in ("contrastive_weight", "temperature"):
-            value = getattr(self, name)
-            if value is not None and not value > 0.0:
-                raise ValueError(f"{name} is {value}, expected above 0.")
+        for expected, (names, fits) in _RANGES.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not fits(value):
+                    raise ValueError(f"{name} is {value}, expected {expected}.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.streaming and self.tokens_per_batch is not None:
@@ -127,7 +134,7 @@ class PretrainingSettings:
                 f"attn_implementation is {self.attn_implementation}, but packed batches have an "
                 "attention back-end of their own: leave one of the two out."
             )
-        if self.span_length is not None and self.span_length > self.max_length:
+        if (self.span_length or 0) > self.max_length:
             raise ValueError(
                 f"span_length is {self.span_length}, but max_length is {self.max_length}: choose "
                 "at most that."
@@ -138,21 +145,15 @@ class PretrainingSettings:
 class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
     """`TrainingArguments` with the settings of pre-training (see `PretrainingSettings`).
 
-    By default tokens are counted without padding, nothing is reported, and no column of the data is
-    removed.
-
     Raises:
         ValueError: the settings do not fit each other.
 
     Example:
         >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
-        >>> arguments.objective, arguments.max_length, arguments.remove_unused_columns
-        ('condenser', 128, False)
+        >>> arguments.objective, arguments.max_length
+        ('condenser', 128)
     """
 
-    include_num_input_tokens_seen: str | bool = "non_padding"
-    remove_unused_columns: bool = False
-    report_to: str | list[str] | None = "none"
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
 
     def __post_init__(self) -> None:

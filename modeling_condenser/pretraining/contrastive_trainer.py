@@ -12,7 +12,7 @@ chunk by chunk with a graph, and continue the cached gradient g of each vector b
 <vector, g>. Both passes must drop the same units, so each chunk has a dropout seed of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +52,7 @@ def contrast(
         scores = vectors[::2] @ vectors[1::2].T  # (S/2, S/2)
         targets = torch.arange(len(scores), device=scores.device)
     else:
-        scores = vectors @ vectors.T  # (S, S)
-        own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-        scores = scores.masked_fill(own, float("-inf"))
+        scores = (vectors @ vectors.T).fill_diagonal_(float("-inf"))  # (S, S)
         targets = torch.arange(len(scores), device=scores.device) ^ 1  # 1, 0, 3, 2, ...
     loss = F.cross_entropy(scores / temperature, targets)
     return loss, (scores.detach().argmax(dim=-1) == targets).float().mean()
@@ -106,10 +104,9 @@ def split_batch(
     return chunks
 
 
-def put_back(parts: Sequence[torch.Tensor], chunks: Sequence[Chunk]) -> torch.Tensor:
+def put_back(parts: list[torch.Tensor], chunks: list[Chunk]) -> torch.Tensor:
     """Vectors of chunks, each (C, H), in the order of the batch, (S, H)."""
-    place = torch.cat([chunk.rows for chunk in chunks]).argsort()
-    return torch.cat(list(parts))[place]
+    return torch.cat(parts)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
 
 
 class ContrastiveTrainer(CondenserTrainer):
@@ -125,12 +122,23 @@ class ContrastiveTrainer(CondenserTrainer):
     args: CondenserTrainingArguments
 
     def __init__(self, model: Any, args: CondenserTrainingArguments, *others: Any, **kwargs: Any):
-        _check_batch(args)
+        if args.gradient_accumulation_steps > 1:
+            raise ValueError(
+                f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a "
+                "contrastive loss is over the whole batch: set it to 1, "
+                "per_device_train_batch_size to the batch that you want, and cache_chunk_size to "
+                "what fits the memory."
+            )
+        batch = args.train_batch_size * args.world_size
+        if batch < 2:
+            raise ValueError(
+                "The batch is one pair, without negatives: set per_device_train_batch_size (pairs "
+                "on a device) to 2 or more; the papers' is 1,024."
+            )
         super().__init__(model, args, *others, **kwargs)
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
         n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
-        batch = args.train_batch_size * args.world_size
         if n_pairs < batch:
             raise ValueError(
                 f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
@@ -185,8 +193,7 @@ class ContrastiveTrainer(CondenserTrainer):
         # Processes average their gradients, but each holds only its own vectors' part of this one.
         (cache,) = torch.autograd.grad(term * self.accelerator.num_processes, vectors)
 
-        value = term.detach()
-        surrogate = value
+        value = surrogate = term.detach()
         for chunk in chunks:
             is_last = chunk is chunks[-1]
             # Processes exchange gradients once: in the backward pass of the last chunk.
@@ -233,32 +240,6 @@ class ContrastiveTrainer(CondenserTrainer):
         self.add_measure("contrastive_loss", loss / n_processes)
         self.add_measure("contrastive_accuracy", accuracy / n_processes)
         return self.args.contrastive_weight * loss
-
-
-def _check_batch(args: CondenserTrainingArguments) -> None:
-    """Check that the arguments fit a loss over the whole batch."""
-    if not isinstance(args, CondenserTrainingArguments):
-        raise ValueError(
-            f"args are {type(args).__name__}, but ContrastiveTrainer needs "
-            "CondenserTrainingArguments, which decide the contrast."
-        )
-    n_pairs, chunk = args.per_device_train_batch_size, args.cache_chunk_size
-    if args.gradient_accumulation_steps > 1:
-        raise ValueError(
-            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a contrastive "
-            "loss is over the whole batch: set it to 1, per_device_train_batch_size to the batch "
-            "that you want, and cache_chunk_size to what fits the memory."
-        )
-    if n_pairs * args.world_size < 2:
-        raise ValueError(
-            "The batch is one pair, without negatives: set per_device_train_batch_size (pairs on a "
-            "device) to 2 or more; the papers' is 1,024."
-        )
-    if chunk is not None and (chunk % 2 or not 2 <= chunk <= 2 * n_pairs):
-        raise ValueError(
-            f"cache_chunk_size is {chunk}, expected an even number of texts from 2 to {2 * n_pairs}"
-            " (two for each of per_device_train_batch_size)."
-        )
 
 
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:

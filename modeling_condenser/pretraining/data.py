@@ -11,9 +11,8 @@ import glob
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from .collator import special_frame
+from .collator import special_frame, text_room
 from .counter_random import random_keys, uniforms
 
 _BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json"}
@@ -98,11 +97,9 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     except StopIteration:  # of no rows; the library raises it, too
         raise ValueError(f"{source.path} holds no documents: the corpus is empty.") from None
     if source.text_column not in columns:
-        nearest = get_close_matches(source.text_column, columns, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(
             f"{source.path} has no column {source.text_column!r}: its columns are "
-            f"{', '.join(sorted(columns))}.{hint} Set text_column."
+            f"{', '.join(sorted(columns))}. Set text_column."
         )
     rows = rows.select_columns([source.text_column])
     if source.text_column != "text":
@@ -110,7 +107,11 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     if rows.features != _FEATURES:  # Parquet often holds large strings
         rows = rows.cast(_FEATURES)
     if source.join_rows > 1:
-        rows = rows.map(_join, batched=True, batch_size=source.join_rows)
+        rows = rows.map(
+            lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
+            batched=True,
+            batch_size=source.join_rows,
+        )
     return rows
 
 
@@ -140,28 +141,20 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
 def _local_files(path: str) -> list[Path] | None:
     """The local files that a path means, sorted; None if it names a Hub data set."""
     local = Path(path)
-    if local.is_file():
-        return [local]
     if local.is_dir():
         found = [file for file in sorted(local.rglob("*")) if _ending(file) in _BUILDERS]
     else:
         found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
-    is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
-    if not is_path and not local.is_dir() and _ending(local) not in _BUILDERS:
-        return None
+        is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
+        if not found and not is_path and _ending(local) not in _BUILDERS:
+            return None
     return [file for file in found if file.is_file()]
 
 
 def _ending(file: Path) -> str:
     """The kind of a file, below a compression ending."""
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def _join(rows: dict[str, list[Any]]) -> dict[str, list[str]]:
-    return {"text": [" ".join(text for text in rows["text"] if text)]}
+    endings = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in _COMPRESSED]
+    return endings[-1] if endings else ""
 
 
 @cache
@@ -195,6 +188,8 @@ class BlockBuilder:
         ValueError: `max_length` leaves no room for text.
     """
 
+    features = Features({"input_ids": List(Value("int32"))})
+
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
@@ -204,14 +199,12 @@ class BlockBuilder:
         seed: int = 0,
     ):
         self.tokenizer = tokenizer
-        self.room = max_length - sum(map(len, special_frame(tokenizer)))
-        if self.room < 1:
-            raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
+        self.room = text_room(max_length, sum(map(len, special_frame(tokenizer))))
         self.short_block_probability = short_block_probability
         self.seed = seed
 
-    def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
-        """The blocks of documents, int32 ids without special tokens.
+    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
+        """The blocks of documents, int32 ids without special tokens, as the column `input_ids`.
 
         `numbers`, the places of the documents in the corpus, seed their short blocks.
         """
@@ -219,13 +212,10 @@ class BlockBuilder:
         for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
             if len(ids):
                 blocks.extend(np.split(ids, self.cut(lengths, number)))
-        return blocks
+        return {"input_ids": blocks}
 
     def __getitem__(self, chunk: tuple[Sequence[str | None], Sequence[int]]) -> list[np.ndarray]:
-        return self.build(*chunk)
-
-    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        return {"input_ids": self.build(texts, numbers)}
+        return self.rows(*chunk)["input_ids"]
 
     def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and how many tokens each of its sentences has."""
@@ -277,7 +267,7 @@ def build_blocks(
     Raises:
         ValueError: no document has any text.
     """
-    blocks = map_documents(documents, builder, {"input_ids": List(Value("int32"))}, num_proc)
+    blocks = map_documents(documents, builder, num_proc=num_proc)
     if len(blocks) == 0:
         raise ValueError(
             f"None of the {len(documents)} documents has any text: the corpus is empty."
@@ -285,9 +275,7 @@ def build_blocks(
     return blocks
 
 
-def map_documents(
-    documents: Dataset, builder: Any, features: dict[str, Any], num_proc: int | None
-) -> Dataset:
+def map_documents(documents: Dataset, builder: Any, *, num_proc: int | None) -> Dataset:
     """Apply `builder.rows` to a corpus; the cache depends on `builder.fingerprint`."""
     key = f"{documents._fingerprint} {builder.fingerprint}"
     return documents.map(
@@ -296,7 +284,7 @@ def map_documents(
         batch_size=_CHUNK,
         with_indices=True,
         remove_columns=documents.column_names,
-        features=Features(features),
+        features=builder.features,
         num_proc=num_proc if num_proc and num_proc > 1 else None,
         new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:16],
         desc="Cutting documents",
@@ -392,8 +380,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
             collate_fn=list,
             generator=torch.Generator(),  # leaves the global one as it is
         )
-        for blocks in chunks:
-            yield from blocks
+        return chain.from_iterable(chunks)
 
     def _numbered_chunks(self) -> Iterator[tuple[list[str | None], range]]:
         texts = (document["text"] for document in self.documents)

@@ -14,36 +14,40 @@ import json
 import unicodedata
 
 import numpy as np
+from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
-from .counter_random import permutations, uniforms_at
+from .counter_random import uniforms
 
 IGNORE_INDEX = -100
 # Streams of a block's key, so that the draws of different steps are independent.
 WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM, HEAD_STREAM = range(5)
 
+# Marks of a token: outside words; begins a word; a word begins after it; a marker without text,
+# which belongs to the word after it.
 _SPECIAL, _STARTS, _ENDS, _BARE_MARKER = 1, 2, 4, 8
 _METASPACE, _BYTE_LEVEL_SPACE = "▁", "Ġ"
-# Byte-level BPE writes bytes as printable characters (Radford et al. 2019).
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE}
-_BYTE_OF |= {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
 _CJK_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
 
 
 class WordStarts:
-    """How blocks are cut into words.
+    """Which tokens of a vocabulary begin a word.
 
-    Args:
-        marks: (V,) uint8 flags of each token: `_SPECIAL` for tokens outside words, `_STARTS` for
-            those that begin a word, `_ENDS` for those after which a word begins, `_BARE_MARKER` for
-            a marker alone, which belongs to the word after it.
+    Attributes:
+        marks: (V,) uint8 flags of each token.
+        special: (V,) bool, the tokens that are never masked.
+
+    Raises:
+        ValueError: the tokenizer is not a fast WordPiece, byte-level BPE or SentencePiece one.
     """
 
-    def __init__(self, marks: np.ndarray):
-        self.marks = marks
-        self.special = marks & _SPECIAL != 0  # (V,) tokens that are never masked
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        kind, prefix = _marking(tokenizer)
+        tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        marks = [0 if token is None else _marks_of(token, kind, prefix) for token in tokens]
+        self.marks = np.array(marks, dtype=np.uint8)
+        self.marks[tokenizer.all_special_ids] = _SPECIAL
+        self.special = self.marks == _SPECIAL
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.
@@ -53,9 +57,9 @@ class WordStarts:
             is_text: (B, T) bool, False at padding and added special tokens.
         """
         marks = self.marks.take(ids)
+        before = marks[:, :-1]
         in_word = is_text & (marks & _SPECIAL == 0)
         begins = marks & _STARTS != 0
-        before = marks[:, :-1]
         begins[:, 1:] &= before & _BARE_MARKER == 0
         begins[:, 1:] |= before & _ENDS != 0
         # The first token, and one after a token outside words, always begin a word.
@@ -65,32 +69,14 @@ class WordStarts:
         return np.cumsum(begins, axis=1) * in_word - 1
 
 
-def find_word_starts(tokenizer: PreTrainedTokenizerBase) -> WordStarts:
-    """Read from a tokenizer which of its tokens begin a word.
-
-    Raises:
-        ValueError: the tokenizer is not a fast WordPiece, byte-level BPE or SentencePiece one.
-    """
-    kind, prefix = _marking(tokenizer)
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    special = set(tokenizer.all_special_ids)
-    marks = np.zeros(len(tokens), dtype=np.uint8)
-    for i, token in enumerate(tokens):
-        if i in special:
-            marks[i] = _SPECIAL
-        elif token is not None:
-            marks[i] = _marks_of(token, kind, prefix)
-    return WordStarts(marks)
-
-
 def _marks_of(token: str, kind: str, prefix: str) -> int:
     if kind == "WordPiece":
         return 0 if token.startswith(prefix) else _STARTS
-    text = _byte_level_text(token) if kind == "ByteLevel" else token
-    text = text.replace(_METASPACE, " ").strip()
-    starts = token.startswith(prefix) or not text or _stands_alone(text[0])
     if token == prefix:
         return _BARE_MARKER | _STARTS
+    text = ByteLevel().decode([token]) if kind == "ByteLevel" else token
+    text = text.replace(_METASPACE, " ").strip()
+    starts = token.startswith(prefix) or not text or _stands_alone(text[0])
     ends = not text or _stands_alone(text[-1])
     return _STARTS * starts | _ENDS * ends
 
@@ -98,7 +84,7 @@ def _marks_of(token: str, kind: str, prefix: str) -> int:
 def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """The kind of a vocabulary, and the prefix of its marked tokens."""
     name = type(tokenizer).__name__
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
+    if not tokenizer.is_fast:
         raise ValueError(
             f"{name} is not backed by the tokenizers library, so its words are not known: load it "
             "with AutoTokenizer (use_fast=True)."
@@ -118,13 +104,6 @@ def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
         f"{name} marks words in no known way (model {model['type']}): whole-word masking knows "
         "WordPiece, byte-level BPE and SentencePiece vocabularies."
     )
-
-
-def _byte_level_text(token: str) -> str:
-    """The text of a byte-level token; bytes that are no whole character become U+FFFD."""
-    if not set(token) <= _BYTE_OF.keys():  # an added token, kept as plain text
-        return token
-    return bytes(_BYTE_OF[character] for character in token).decode("utf-8", errors="replace")
 
 
 def _stands_alone(character: str) -> bool:
@@ -158,13 +137,14 @@ def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.
         (B, T) bool: tokens of the chosen words.
     """
     n_words = max(int(words.max(initial=-1)) + 1, 1)
+    orders = uniforms(keys, n_words, stream=ORDER_STREAM).argsort(axis=1)
     # One flat index for all rows' words is faster than row and column. Word -1 has a column, too.
     first_cells = np.arange(len(words))[:, None] * (n_words + 1) + 1  # (B, 1), of words 0
     cells = words + first_cells  # (B, T)
     lengths = np.bincount(cells.ravel(), minlength=len(words) * (n_words + 1))
     chosen = np.zeros(len(lengths), dtype=bool)
     left = budget.astype(np.int64)
-    for cell in (permutations(keys, n_words, stream=ORDER_STREAM) + first_cells).T:  # (B,)
+    for cell in (orders + first_cells).T:  # (B,)
         chosen[cell] = lengths[cell] <= left
         left -= lengths[cell] * chosen[cell]
         if not left.any():
@@ -189,12 +169,9 @@ def replace_tokens(
         mask_token_id: id of [MASK].
         ordinary_ids: (N,).
     """
-    rows, columns = np.nonzero(chosen)
-    fate = uniforms_at(keys, rows, columns, stream=FATE_STREAM)
-    masked = ids.copy()
-    masked[rows[fate < 0.8], columns[fate < 0.8]] = mask_token_id
-    is_random = (fate >= 0.8) & (fate < 0.9)
-    rows, columns = rows[is_random], columns[is_random]
-    draw = uniforms_at(keys, rows, columns, stream=REPLACEMENT_STREAM)
-    masked[rows, columns] = ordinary_ids[(draw * len(ordinary_ids)).astype(np.int64)]
-    return masked
+    fate, draws = (
+        uniforms(keys, ids.shape[1], stream=s) for s in (FATE_STREAM, REPLACEMENT_STREAM)
+    )
+    random_ids = ordinary_ids[(draws * len(ordinary_ids)).astype(np.int64)]  # (B, T)
+    is_kept = ~chosen | (fate >= 0.9)
+    return np.where(is_kept, ids, np.where(fate < 0.8, mask_token_id, random_ids))

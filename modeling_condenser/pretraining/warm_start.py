@@ -99,12 +99,11 @@ def _load_parts(
     name_or_path = resolve_encoder_name(name_or_path)
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     if config.model_type == CondenserConfig.model_type:
-        _change(config.encoder_config, config_changes)
+        change_config(config.encoder_config, config_changes)
         model, missing = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
         refuse_incomplete(name_or_path, missing, set())
         return model.condenser.encoder, model.lm_head
-
-    _change(config, config_changes)
+    change_config(config, config_changes)
     check_encoder(config)
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
@@ -133,7 +132,8 @@ def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any,
     return model, set(info["missing_keys"])
 
 
-def _change(config: Any, changes: dict[str, Any]) -> None:
+def change_config(config: Any, changes: dict[str, Any]) -> None:
+    """Set attributes of an encoder's configuration, which must exist."""
     for name, value in changes.items():
         if not hasattr(config, name):  # the library would keep it, and nothing would read it
             raise ValueError(
