@@ -14,23 +14,15 @@ from .pairs import SpanKind
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
-_MASKED = ("condenser", "mlm", "cocondenser", "ict")
-_ONLY_FOR: dict[str, tuple[str, ...]] = {
-    "similarity": CONTRASTIVE,
-    "temperature": CONTRASTIVE,
-    "cache_chunk_size": CONTRASTIVE,
-    "contrastive_weight": ("cocondenser",),
-    "spans": ("cocondenser",),
-    "span_length": ("cocondenser",),
-    "query_length": ("ict",),
-    "removal_probability": ("ict",),
-    "deletion_probability": ("tsdae",),
-    "head_mlm_probability": ("condenser", "cocondenser"),
-    "tokens_per_batch": ("condenser", "mlm", "tsdae"),
-    "streaming": ("condenser", "mlm", "tsdae"),
-    "mlm_probability": _MASKED,
-    "bow_weight": _MASKED,
-    "packed": _MASKED,
+# Objectives -> the settings that only they have.
+_ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
+    CONTRASTIVE: ("similarity", "temperature", "cache_chunk_size"),
+    ("cocondenser",): ("contrastive_weight", "spans", "span_length"),
+    ("ict",): ("query_length", "removal_probability"),
+    ("tsdae",): ("deletion_probability",),
+    ("condenser", "cocondenser"): ("head_mlm_probability",),
+    ("condenser", "mlm", "tsdae"): ("tokens_per_batch", "streaming"),
+    ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
 }
 # What values are expected -> the settings, and the check.
 _RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
@@ -67,9 +59,8 @@ class PretrainingSettings:
             The paper's are 1.0 and 0.1.
         blocks_seed: seed of the choice of short blocks; `seed` does not change it.
         preprocessing_workers: processes that build blocks.
-        packed: whether batches are without padding (`modeling_condenser.packing`); losses and
-            gradients are the same. By default, wherever the encoder supports it and no
-            `attn_implementation` is set.
+        packed: whether batches are without padding; losses and gradients are the same. By
+            default, wherever the encoder supports it and no `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
             library's choice by default.
         tokens_per_batch: upper limit of tokens in one device's batch, with special tokens; batches
@@ -80,7 +71,8 @@ class PretrainingSettings:
             the whole batch's.
         contrastive_weight: weight of the contrastive loss, added to the MLM losses.
         spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
-        span_length: longest span in tokens, with special tokens; `max_length` by default.
+        span_length: longest span in tokens, with special tokens; `max_length` by default, and at
+            most that.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
         removal_probability: share of contexts that their pseudo-query is removed from.
         deletion_probability: how likely each word is deleted in the copies that TSDAE encodes.
@@ -110,13 +102,14 @@ class PretrainingSettings:
 
     def check_settings(self) -> None:
         """Raise a ValueError if settings do not fit each other."""
-        for name, objectives in _ONLY_FOR.items():
-            default = getattr(type(self), name, None)
-            if getattr(self, name, default) != default and self.objective not in objectives:
-                raise ValueError(
-                    f"{name} is only for objective {', '.join(objectives)}, but it is "
-                    f"{self.objective}: leave {name} out."
-                )
+        for objectives, names in _ONLY_FOR.items():
+            for name in names if self.objective not in objectives else ():
+                default = getattr(type(self), name, None)
+                if getattr(self, name, default) != default:
+                    raise ValueError(
+                        f"{name} is only for objective {', '.join(objectives)}, but it is "
+                        f"{self.objective}: leave {name} out."
+                    )
         for expected, (names, fits) in _RANGES.items():
             for name in names:
                 value = getattr(self, name)
@@ -133,11 +126,6 @@ class PretrainingSettings:
             raise ValueError(
                 f"attn_implementation is {self.attn_implementation}, but packed batches have an "
                 "attention back-end of their own: leave one of the two out."
-            )
-        if (self.span_length or 0) > self.max_length:
-            raise ValueError(
-                f"span_length is {self.span_length}, but max_length is {self.max_length}: choose "
-                "at most that."
             )
 
 
@@ -169,8 +157,7 @@ class PretrainingRecipe(PretrainingSettings):
 
     Attributes:
         encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue, whose head and `skip_from` are kept; "starter" for the encoder that comes with
-            this package.
+            continue with its head and `skip_from`; "starter" for this package's own.
         corpus: what to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.

@@ -71,10 +71,8 @@ class CondenserDataCollator:
                 "language model, or add one with tokenizer.add_special_tokens({'mask_token': "
                 "'[MASK]'}) and resize the model."
             )
-        rates = {"mlm_probability": mlm_probability, "head_mlm_probability": head_mlm_probability}
-        for name, rate in rates.items():
-            if rate is not None and not 0.0 < rate < 1.0:
-                raise ValueError(f"{name} is {rate}, but must lie between 0 and 1.")
+        if mlm_probability is not None and not 0.0 < mlm_probability < 1.0:
+            raise ValueError(f"mlm_probability is {mlm_probability}, expected between 0 and 1.")
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.mlm_probability = mlm_probability
@@ -292,11 +290,7 @@ class TokenBudgetBatches(BatchSampler):
     rounded up to a multiple of the processes, because the Trainer resumes by counting them. Batches
     beyond that are left out; missing ones come from a second order of all blocks.
 
-    Args:
-        lengths: (N,) tokens of each block, with special ones.
-        tokens_per_batch: the budget.
-        seed: of the run.
-        n_processes: number of processes that share the batches.
+    `lengths` are the tokens of each block, (N,), with special ones.
 
     Raises:
         ValueError: a block is longer than the budget.

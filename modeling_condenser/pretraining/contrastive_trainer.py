@@ -32,10 +32,10 @@ _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and
 def contrast(
     vectors: torch.Tensor, *, cosine: bool, temperature: float, one_way: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contrast a whole batch of vectors, (S, H), of at least two pairs.
+    """Contrast a whole batch of vectors, (S, H), of at least two pairs of neighbouring rows.
 
     Args:
-        vectors: neighbouring rows are partners.
+        vectors: of all processes.
         cosine: whether similarities are cosines; otherwise dot products, as published.
         temperature: what similarities are divided by.
         one_way: False (coCondenser): every text looks for its partner among all other texts. True
@@ -82,11 +82,8 @@ def split_batch(
 ) -> list[Chunk]:
     """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
 
-    Args:
-        inputs: the model's, padded at the right, each (S, T); or a packed batch.
-        chunk_size: texts in a chunk; None for all in one, in their order.
-        seed: decides the dropout of all chunks.
-        pad_token_id: of the tokenizer.
+    `inputs` are padded at the right, each (S, T), or packed. Without a `chunk_size` all texts are
+    one chunk, in their order. `seed` decides the dropout of all chunks.
     """
     packed = is_packed(inputs)
     padded = unpack(inputs, pad_token_id=pad_token_id) if packed else inputs
@@ -163,42 +160,36 @@ class ContrastiveTrainer(CondenserTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch; of a cached one with the gradient of the last chunk only.
-
-        The gradients of the other chunks are added to the parameters here.
-        """
+        """The loss of a batch, with the gradient of its last chunk; adds those of the others."""
         if not model.training:
             raise ValueError(
                 "A contrastive loss is over training batches only: set eval_strategy to 'no', and "
                 "evaluate the exported encoder with `condenser evaluate`."
             )
-        seed = int(torch.randint(2**62, ()))
-        size, padding = self.args.cache_chunk_size, self.pad_token_id
-        chunks = split_batch(inputs, size, seed=seed, pad_token_id=padding)
+        seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
+        chunks = split_batch(inputs, size, seed=seed, pad_token_id=self.pad_token_id)
+        # Processes average their gradients, but each holds only its own vectors' part of this one.
+        n_processes = self.accelerator.num_processes
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
             term = self._contrast_all(vectors)
-            surrogate = model_loss + term * self.accelerator.num_processes
-            loss = _with_value(surrogate, model_loss + term)
-        else:
-            loss = self._loss_by_chunks(model, chunks, num_items_in_batch)
-        return (loss, {"loss": loss}) if return_outputs else loss
+            return _with_value(model_loss + term * n_processes, model_loss + term)
 
-    def _loss_by_chunks(
-        self, model: torch.nn.Module, chunks: list[Chunk], num_items: torch.Tensor | int | None
-    ) -> torch.Tensor:
-        vectors = put_back([self._encode(model, chunk) for chunk in chunks], chunks)  # (S, H)
-        vectors.requires_grad_()
+        with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
+            parts = []
+            for chunk in chunks:
+                with chunk.replaying():
+                    parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
+        vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
-        # Processes average their gradients, but each holds only its own vectors' part of this one.
-        (cache,) = torch.autograd.grad(term * self.accelerator.num_processes, vectors)
+        (cache,) = torch.autograd.grad(term * n_processes, vectors)
 
         value = surrogate = term.detach()
         for chunk in chunks:
             is_last = chunk is chunks[-1]
             # Processes exchange gradients once: in the backward pass of the last chunk.
             with nullcontext() if is_last else self.accelerator.no_sync(model):
-                model_loss, own = self._run(model, chunk, num_items)
+                model_loss, own = self._run(model, chunk, num_items_in_batch)
                 value = value + model_loss.detach()
                 surrogate = model_loss + (own * cache[chunk.rows]).sum()
                 if not is_last:
@@ -214,12 +205,6 @@ class ContrastiveTrainer(CondenserTrainer):
                 model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
             )
         return loss, _vectors(outputs, chunk)
-
-    @torch.no_grad()
-    def _encode(self, model: torch.nn.Module, chunk: Chunk) -> torch.Tensor:
-        """The vectors of a chunk (C, H), by the wrapped model, in which FSDP gathers weights."""
-        with chunk.replaying():
-            return _vectors(model(**chunk.inputs, vectors_only=True), chunk)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
         """The weighted loss of the vectors of all processes, with a graph to this one's (S, H)."""

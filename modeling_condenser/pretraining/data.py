@@ -1,10 +1,9 @@
 """Text becomes documents, and documents become blocks.
 
-Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of at
-most `max_length` tokens. As in the reference, sentences of one document are added until the next
-would not fit, one block in ten has a random shorter length, and a longer sentence stays whole (the
-collator cuts it). But a document is tokenized in one piece, so that byte-level vocabularies see the
-blank before a sentence.
+Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of one
+document. As in the reference, sentences are added until the next would not fit, one block in ten
+has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
+document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
 """
 
 import glob
@@ -28,8 +27,8 @@ from transformers import PreTrainedTokenizerBase
 from .collator import special_frame, text_room
 from .counter_random import random_keys, uniforms
 
-_BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json"}
-_BUILDERS |= {".parquet": "parquet", ".csv": "csv"}
+_BUILDERS = {f".{kind}": kind for kind in ("json", "csv", "parquet")}
+_BUILDERS |= {".txt": "text", ".jsonl": "json"}
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _FEATURES = Features({"text": Value("string")})
 
@@ -125,17 +124,17 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             f"(owner/name), or a local file, folder or pattern of {', '.join(_BUILDERS)} files."
         )
-    kinds = {_ending(file) for file in files}
-    builders = {_BUILDERS.get(kind) for kind in kinds}
-    if None in builders or len(builders) != 1:
+    endings = sorted({_ending(file) for file in files})
+    builder, *others = {_BUILDERS.get(ending) for ending in endings}
+    if builder is None or others:
         raise ValueError(
-            f"{source.path} means files ending in {', '.join(sorted(kinds))}; expected files of "
-            f"one kind among {', '.join(_BUILDERS)}."
+            f"{source.path} means files ending in {', '.join(endings)}; expected files of one kind "
+            f"among {', '.join(_BUILDERS)}."
         )
     filled = [str(file) for file in files if file.stat().st_size > 0]
     if not filled:
         return Dataset.from_dict({})
-    return load_dataset(builders.pop(), data_files=filled, split="train", streaming=streaming)
+    return load_dataset(builder, data_files=filled, split="train", streaming=streaming)
 
 
 def _local_files(path: str) -> list[Path] | None:
@@ -214,8 +213,10 @@ class BlockBuilder:
                 blocks.extend(np.split(ids, self.cut(lengths, number)))
         return {"input_ids": blocks}
 
-    def __getitem__(self, chunk: tuple[Sequence[str | None], Sequence[int]]) -> list[np.ndarray]:
-        return self.rows(*chunk)["input_ids"]
+    def __getitem__(self, chunk: Sequence[tuple[str | None, int]]) -> list[np.ndarray]:
+        """The blocks of documents and their numbers."""
+        texts, numbers = zip(*chunk, strict=True)
+        return self.rows(texts, numbers)["input_ids"]
 
     def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and how many tokens each of its sentences has."""
@@ -319,13 +320,9 @@ class KeyedBlocks(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        rows = self.blocks[indices]["input_ids"]
-        keys = self.keys(indices).tolist()
-        return [{"input_ids": i, "mask_key": key} for i, key in zip(rows, keys, strict=True)]
+        rows = zip(self.blocks[indices]["input_ids"], self.keys(indices).tolist(), strict=True)
+        return [{"input_ids": ids, "mask_key": key} for ids, key in rows]
 
 
 class StreamedBlocks(torch.utils.data.IterableDataset):
@@ -372,19 +369,13 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
 
     def build(self) -> Iterator[np.ndarray]:
         """The blocks in the order of `build_blocks`."""
+        numbered = ((document["text"], number) for number, document in enumerate(self.documents))
         chunks: DataLoader = DataLoader(
             self.builder,  # type: ignore[arg-type]
             batch_size=None,
-            sampler=self._numbered_chunks(),
+            sampler=iter(lambda: list(islice(numbered, _CHUNK)), []),  # type: ignore[arg-type]
             num_workers=self.num_proc,
             collate_fn=list,
             generator=torch.Generator(),  # leaves the global one as it is
         )
         return chain.from_iterable(chunks)
-
-    def _numbered_chunks(self) -> Iterator[tuple[list[str | None], range]]:
-        texts = (document["text"] for document in self.documents)
-        first = 0
-        while chunk := list(islice(texts, _CHUNK)):
-            yield chunk, range(first, first + len(chunk))
-            first += len(chunk)

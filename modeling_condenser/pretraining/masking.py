@@ -52,9 +52,7 @@ class WordStarts:
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.
 
-        Args:
-            ids: (B, T) token ids.
-            is_text: (B, T) bool, False at padding and added special tokens.
+        `is_text`, (B, T), is False at padding and added special tokens.
         """
         marks = self.marks.take(ids)
         before = marks[:, :-1]
@@ -83,26 +81,22 @@ def _marks_of(token: str, kind: str, prefix: str) -> int:
 
 def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """The kind of a vocabulary, and the prefix of its marked tokens."""
-    name = type(tokenizer).__name__
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"{name} is not backed by the tokenizers library, so its words are not known: load it "
-            "with AutoTokenizer (use_fast=True)."
-        )
-    spec = json.loads(tokenizer.backend_tokenizer.to_str())
-    model = spec["model"]
-    if model["type"] == "WordPiece":
-        return "WordPiece", model["continuing_subword_prefix"]
-    parts = json.dumps([spec.get("pre_tokenizer"), spec.get("decoder")])
-    if '"ByteLevel"' in parts:
-        return "ByteLevel", _BYTE_LEVEL_SPACE
-    # SentencePiece conversions without a Metaspace part replace blanks in the normalizer.
-    normalizer = json.dumps(spec.get("normalizer"), ensure_ascii=False)
-    if '"Metaspace"' in parts or _METASPACE in normalizer:
-        return "Metaspace", _METASPACE
+    kind = "not a fast tokenizer"
+    if tokenizer.is_fast:
+        spec = json.loads(tokenizer.backend_tokenizer.to_str())
+        kind = spec["model"]["type"]
+        if kind == "WordPiece":
+            return kind, spec["model"]["continuing_subword_prefix"]
+        parts = json.dumps([spec.get("pre_tokenizer"), spec.get("decoder")])
+        if '"ByteLevel"' in parts:
+            return "ByteLevel", _BYTE_LEVEL_SPACE
+        # SentencePiece conversions without a Metaspace part replace blanks in the normalizer.
+        normalizer = json.dumps(spec.get("normalizer"), ensure_ascii=False)
+        if '"Metaspace"' in parts or _METASPACE in normalizer:
+            return "Metaspace", _METASPACE
     raise ValueError(
-        f"{name} marks words in no known way (model {model['type']}): whole-word masking knows "
-        "WordPiece, byte-level BPE and SentencePiece vocabularies."
+        f"{type(tokenizer).__name__} marks words in no known way ({kind}): whole-word masking "
+        "needs a fast tokenizer with a WordPiece, byte-level BPE or SentencePiece vocabulary."
     )
 
 
@@ -128,13 +122,8 @@ def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:
 def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Go through the words of each row in random order; take a word if it fits the budget left.
 
-    Args:
-        words: (B, T) the word of each token, -1 outside words.
-        budget: (B,) tokens to choose at most.
-        keys: (B,) random keys of the rows.
-
-    Returns:
-        (B, T) bool: tokens of the chosen words.
+    `words`, (B, T), are numbers of words, -1 outside; `budget`, (B,), the most tokens of a row;
+    `keys`, (B,), the rows' random keys. Returns (B, T) bool, tokens of the chosen words.
     """
     n_words = max(int(words.max(initial=-1)) + 1, 1)
     orders = uniforms(keys, n_words, stream=ORDER_STREAM).argsort(axis=1)
@@ -160,14 +149,9 @@ def replace_tokens(
     mask_token_id: int,
     ordinary_ids: np.ndarray,
 ) -> np.ndarray:
-    """Replace chosen tokens: 80 % by [MASK], 10 % by one of `ordinary_ids`, 10 % by themselves.
+    """Replace `chosen` tokens, (B, T) bool, of `ids`, (B, T), by the draws of `keys`, (B,).
 
-    Args:
-        ids: (B, T) token ids.
-        chosen: (B, T) bool.
-        keys: (B,) random keys of the rows.
-        mask_token_id: id of [MASK].
-        ordinary_ids: (N,).
+    80 % become [MASK], 10 % one of `ordinary_ids`, (N,), and 10 % stay.
     """
     fate, draws = (
         uniforms(keys, ids.shape[1], stream=s) for s in (FATE_STREAM, REPLACEMENT_STREAM)

@@ -54,13 +54,7 @@ def probe(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
 
 
 class ReadBlocks:
-    """Blocks that the backbone has read, for the head to predict with one CLS vector or another.
-
-    Attributes:
-        late: (B, T, H) [cls_late ; late].
-        cls_late: (B, 1, H), which the head reads in training.
-        targets: (M,) int64, the tokens that the head predicts.
-    """
+    """Blocks that the backbone has read, for the head to predict with one CLS vector or another."""
 
     def __init__(self, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]):
         self.model = model
@@ -68,12 +62,12 @@ class ReadBlocks:
             batch["input_ids"],
             batch["attention_mask"],
             head_input_ids=batch.get("head_input_ids"),
-        )
+        )  # (B, T, H) [cls_late ; late]
+        self.cls_late = self.late[:, :1]  # (B, 1, H), which the head reads in training
         self._layer_call = output.layer_call
         labels = batch.get("head_targets", batch["labels"])
         self._is_predicted = labels != IGNORE_INDEX
-        self.targets = labels[self._is_predicted]
-        self.cls_late = self.late[:, :1]
+        self.targets = labels[self._is_predicted]  # (M,), the tokens that the head predicts
 
     def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
         """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""

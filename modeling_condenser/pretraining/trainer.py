@@ -113,6 +113,7 @@ class CondenserTrainer(WholeTrainer):
         if isinstance(self.train_dataset, IterableDataset):
             # Each process reads its own batches: they differ in width and cannot be dealt out.
             self.accelerator.dataloader_config.dispatch_batches = False
+        self.pad_token_id: Any = getattr(self.data_collator, "pad_token_id", None)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._probed: dict[str, float] = {}  # of this step's batch
@@ -194,11 +195,6 @@ class CondenserTrainer(WholeTrainer):
             return inputs
         room = 2 * inputs["input_ids"].numel()
         return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
-
-    @property
-    def pad_token_id(self) -> int:
-        collator: Any = self.data_collator
-        return collator.pad_token_id
 
     def compute_loss(
         self,

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForMaskedLM
 
 from modeling_condenser.hub.quiet_loading import quiet_loading
-from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
+from modeling_condenser.modeling_condenser import take_lm_head
 
 from .collator import CondenserDataCollator
 from .counter_random import uniforms
@@ -32,8 +32,7 @@ ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
-    The deleted words depend on a block and its `mask_key` only, as masks do. `deletion_probability`
-    is that of each word; at least one word of a block is kept.
+    The deleted words depend on a block and its `mask_key` only; at least one is kept.
     """
 
     def __init__(self, collator: CondenserDataCollator, *, deletion_probability: float = 0.6):
@@ -76,12 +75,12 @@ def _choose_kept(
     return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 
-def add_decoder(model: CondenserForMaskedLM) -> None:
-    """Give a model the decoder of TSDAE, tied to its encoder, and TSDAE's loss as forward pass.
+def add_decoder(model: Any) -> None:
+    """Give a `CondenserForMaskedLM` TSDAE's decoder and loss, in place of its forward pass.
 
-    The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
-    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and an
-    encoder or a masked LM that is opened from one ignores them.
+    The decoder is tied to the encoder; it starts from a copy of the LM head, and its
+    cross-attention is drawn from torch's generator. It is the model's `head`, so checkpoints hold
+    its untied weights, and an encoder or a masked LM that is opened from one ignores them.
 
     Raises:
         ValueError: transformers has no decoder of the encoder's model type.
@@ -102,51 +101,13 @@ def add_decoder(model: CondenserForMaskedLM) -> None:
         decoder: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
             None, config=config, state_dict=copy.deepcopy(masked_lm.state_dict())
         )
+    tied = _tie(decoder, encoder)
     model.head = decoder
-    _tie(model, decoder)
-    _replace_forward(model)
+    # A checkpoint has these as the encoder's.
+    model._keys_to_ignore_on_save = {f"head.{name}" for name in tied} | {*model._tied_weights_keys}
 
-
-def remove_decoder(model: Any) -> None:
-    """Make a model with a decoder a plain masked LM again."""
-    model._tied_weights_keys = {
-        name: source
-        for name, source in model._tied_weights_keys.items()
-        if not name.startswith("head.")
-    }
-    del model.head, model.forward
-
-
-def _tie(model: Any, decoder: Any) -> None:
-    """Replace the decoder's weights by the encoder's, and list them, so that they are saved once."""
-    encoder = model.condenser.encoder
-    layers = dict(decoder.base_model.named_modules())
-    for name, weight in encoder.named_parameters():
-        layer, _, attribute = name.rpartition(".")
-        if layer in layers:  # all but the pooler
-            setattr(layers[layer], attribute, weight)
-    decoder.tie_weights()  # its LM head to its new embeddings
-    sources = {id(weight): name for name, weight in encoder.named_parameters()}
-    tied = {
-        f"head.{name}": f"condenser.encoder.{sources[id(weight)]}"
-        for name, weight in decoder.named_parameters(remove_duplicate=False)
-        if id(weight) in sources
-    }
-    model._tied_weights_keys |= tied
-
-    def forget_tied(_: torch.nn.Module, keys: Any) -> None:
-        """Report no tied weight as missing: a checkpoint has it as the encoder's."""
-        keys.missing_keys[:] = [key for key in keys.missing_keys if key not in tied]
-
-    decoder.register_load_state_dict_post_hook(forget_tied)
-
-
-def _replace_forward(model: Any) -> None:
-    """Replace the forward pass of the instance; checkpoints name and copy its class.
-
-    The Trainer gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
-    """
-
+    # Replaces the forward pass of the instance; checkpoints name and copy its class. The Trainer
+    # gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
     def forward(
         input_ids: torch.Tensor,
         labels: torch.Tensor,
@@ -156,8 +117,8 @@ def _replace_forward(model: Any) -> None:
         **kwargs: Any,
     ) -> dict[str, torch.Tensor]:
         """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
-        read = model.condenser(input_ids=noisy_input_ids, attention_mask=noisy_attention_mask)
-        logits = model.head(
+        read = encoder(input_ids=noisy_input_ids, attention_mask=noisy_attention_mask)
+        logits = decoder(
             input_ids=input_ids[:, :-1],
             encoder_hidden_states=read.last_hidden_state[:, :1],  # (B, 1, H)
             encoder_attention_mask=noisy_attention_mask[:, :1],
@@ -166,8 +127,25 @@ def _replace_forward(model: Any) -> None:
         targets = labels[:, 1:].flatten()
         mean = cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORE_INDEX)
         n_items = (targets != IGNORE_INDEX).sum()
-        return {
-            "loss": mean * n_items / (n_items if num_items_in_batch is None else num_items_in_batch)
-        }
+        return {"loss": mean * n_items / (num_items_in_batch or n_items)}
 
     model.forward = forward
+
+
+def remove_decoder(model: Any) -> None:
+    """Make a model with a decoder a plain masked LM again."""
+    model._keys_to_ignore_on_save = None
+    del model.head, model.forward
+
+
+def _tie(decoder: Any, encoder: torch.nn.Module) -> list[str]:
+    """Replace weights of a decoder by its encoder's, and return their names in the decoder."""
+    layers = dict(decoder.base_model.named_modules())
+    for name, weight in encoder.named_parameters():
+        layer, _, attribute = name.rpartition(".")
+        if layer in layers:  # all but the pooler
+            setattr(layers[layer], attribute, weight)
+    decoder.tie_weights()  # its LM head to its new embeddings
+    of_encoder = {id(weight) for weight in encoder.parameters()}
+    weights = decoder.named_parameters(remove_duplicate=False)
+    return [name for name, weight in weights if id(weight) in of_encoder]
