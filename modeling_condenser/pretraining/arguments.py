@@ -61,10 +61,9 @@ class PretrainingSettings:
         preprocessing_workers: processes that build blocks.
         packed: whether batches are without padding; losses and gradients are the same. By
             default, wherever the encoder supports it and no `attn_implementation` is set.
-        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
-            library's choice by default.
-        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens; batches
-            then hold as many blocks as fit, and `per_device_train_batch_size` is unused.
+        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
+        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens, in
+            place of `per_device_train_batch_size`.
         similarity: "dot" as published, or "cosine".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); by default

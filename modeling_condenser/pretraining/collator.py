@@ -179,11 +179,7 @@ class CondenserDataCollator:
 
 
 def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
-    """The ids, int64, of the special tokens that a tokenizer puts before and after a single text.
-
-    Raises:
-        ValueError: the first of them is not CLS, or the tokenizer has no padding token.
-    """
+    """The ids, int64, of the special tokens that a tokenizer puts before and after a text."""
     name = type(tokenizer).__name__
     if tokenizer.pad_token_id is None:
         raise ValueError(f"{name} has no padding token: set pad_token.")
@@ -291,9 +287,6 @@ class TokenBudgetBatches(BatchSampler):
     beyond that are left out; missing ones come from a second order of all blocks.
 
     `lengths` are the tokens of each block, (N,), with special ones.
-
-    Raises:
-        ValueError: a block is longer than the budget.
     """
 
     def __init__(

@@ -177,14 +177,8 @@ def sentence_starts(text: str) -> list[int]:
 class BlockBuilder:
     """Turns documents into blocks; the result depends on the seed and the documents only.
 
-    Args:
-        tokenizer: a fast tokenizer.
-        max_length: longest sequence in tokens, with the special tokens that the collator adds.
-        short_block_probability: share of blocks whose length is drawn between 1 and the longest.
-        seed: of the choice of short blocks.
-
-    Raises:
-        ValueError: `max_length` leaves no room for text.
+    Blocks have at most `max_length` tokens with the special ones, which the collator adds; a share
+    of `short_block_probability` has a length that is drawn between 1 and the longest.
     """
 
     features = Features({"input_ids": List(Value("int32"))})
@@ -263,11 +257,7 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row.
-
-    Raises:
-        ValueError: no document has any text.
-    """
+    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row."""
     blocks = map_documents(documents, builder, num_proc=num_proc)
     if len(blocks) == 0:
         raise ValueError(

@@ -50,14 +50,7 @@ def prepare_model(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
 ) -> bool:
-    """Make a model ready for the objective, and for packed batches where the encoder takes them.
-
-    Returns:
-        Whether batches are to be packed.
-
-    Raises:
-        ValueError: the arguments do not fit the model.
-    """
+    """Make a model ready for the objective; return whether batches are to be packed."""
     objective = arguments.objective
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
@@ -87,13 +80,8 @@ def make_examples(
 ) -> tuple[Any, Any, TokenBudgetBatches | None, dict[str, Any]]:
     """Tokenize documents and cut them into the examples of the objective.
 
-    A streamed corpus takes over the data loader's workers.
-
     Returns:
         Data set, collator, batches if they have a token budget, and facts for the run's record.
-
-    Raises:
-        ValueError: no document can be used, or the arguments do not fit.
     """
     arguments.streaming = isinstance(documents, IterableDataset)
     arguments.check_settings()
@@ -117,6 +105,7 @@ def make_examples(
         seed=arguments.blocks_seed,
     )
     if isinstance(documents, IterableDataset):
+        # The stream has workers of its own.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
         stream = StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers)
         return stream, collator, None, {}

@@ -31,23 +31,15 @@ _CJK_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0
 
 
 class WordStarts:
-    """Which tokens of a vocabulary begin a word.
-
-    Attributes:
-        marks: (V,) uint8 flags of each token.
-        special: (V,) bool, the tokens that are never masked.
-
-    Raises:
-        ValueError: the tokenizer is not a fast WordPiece, byte-level BPE or SentencePiece one.
-    """
+    """Which tokens of a vocabulary begin a word."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         kind, prefix = _marking(tokenizer)
         tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         marks = [0 if token is None else _marks_of(token, kind, prefix) for token in tokens]
-        self.marks = np.array(marks, dtype=np.uint8)
+        self.marks = np.array(marks, dtype=np.uint8)  # (V,)
         self.marks[tokenizer.all_special_ids] = _SPECIAL
-        self.special = self.marks == _SPECIAL
+        self.special = self.marks == _SPECIAL  # (V,), the tokens that are never masked
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.

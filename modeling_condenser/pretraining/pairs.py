@@ -83,9 +83,6 @@ def cut_documents(
     Returns:
         A data set with a text a row and the columns of `TextCutter.features`; and the numbers of
         documents, of those left out because they have one part only, and of spans or passages.
-
-    Raises:
-        ValueError: no document has two parts.
     """
     texts = map_documents(documents, cutter, num_proc=num_proc)
     if len(texts) == 0:

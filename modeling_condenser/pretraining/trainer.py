@@ -125,10 +125,8 @@ class CondenserTrainer(WholeTrainer):
     ) -> TrainOutput:
         """Train, by default from the last complete checkpoint of `output_dir`, if any.
 
-        Args:
-            resume_from_checkpoint: a checkpoint folder; a repository of the Hub that was pushed
-                with `hub_strategy="checkpoint"`; False to start anew.
-            **kwargs: as for `Trainer.train`.
+        `resume_from_checkpoint` is a checkpoint folder; a repository of the Hub that was pushed
+        with `hub_strategy="checkpoint"`; or False to start anew.
         """
         self._since = None
         resume = self.find_resume(resume_from_checkpoint)

@@ -81,9 +81,6 @@ def add_decoder(model: Any) -> None:
     The decoder is tied to the encoder; it starts from a copy of the LM head, and its
     cross-attention is drawn from torch's generator. It is the model's `head`, so checkpoints hold
     its untied weights, and an encoder or a masked LM that is opened from one ignores them.
-
-    Raises:
-        ValueError: transformers has no decoder of the encoder's model type.
     """
     encoder: Any = model.condenser.encoder
     config = copy.deepcopy(encoder.config)

@@ -138,12 +138,7 @@ def change_config(config: Any, changes: dict[str, Any]) -> None:
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
-    """Check that a tokenizer and a sequence length fit a model.
-
-    Raises:
-        ValueError: the tokenizer has more tokens than the model, or another padding token, which
-            some encoders recognise and count positions from; or the encoder has fewer positions.
-    """
+    """Raise a ValueError if a tokenizer or a sequence length does not fit a model."""
     vocab_size = model.config.encoder_config.vocab_size
     if len(tokenizer) > vocab_size:
         raise ValueError(
@@ -153,6 +148,7 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
         )
     encoder: Any = model.base_model.encoder
     padding = encoder.get_input_embeddings().padding_idx
+    # RoBERTa and its kin count positions from the padding token's id.
     if padding is not None and tokenizer.pad_token_id != padding:
         raise ValueError(
             f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
