@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -318,8 +318,9 @@ class KeyedBlocks(torch.utils.data.Dataset):
 class StreamedBlocks(torch.utils.data.IterableDataset):
     """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Give it to a data loader without workers: it has `num_proc` processes of its own, on whose
-    number the order does not depend.
+    Epoch follows epoch without an end, because the Trainer resumes by counting batches from the
+    start. Give it to a data loader without workers: it has `num_proc` processes of its own, on
+    whose number the order does not depend.
     """
 
     def __init__(
@@ -336,17 +337,22 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         self.seed = seed
         self.num_proc = num_proc
         self.buffer_size = buffer_size
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield a random block of the buffer for each one that is read."""
-        rng = np.random.default_rng([self.seed, self.epoch])
+        for epoch in count():
+            n_blocks = 0
+            for block in self.read_epoch(epoch):
+                n_blocks += 1
+                yield block
+            if n_blocks == 0:
+                raise ValueError("None of the documents has any text: the corpus is empty.")
+
+    def read_epoch(self, epoch: int) -> Iterator[dict[str, Any]]:
+        """All blocks once: a random one of the buffer for each one that is read."""
+        rng = np.random.default_rng([self.seed, epoch])
         buffer: list[dict[str, Any]] = []
         for number, ids in enumerate(self.build()):
-            key = int(random_keys(self.seed, self.epoch, number)[0])
+            key = int(random_keys(self.seed, epoch, number)[0])
             block = {"input_ids": ids, "mask_key": key}
             if len(buffer) < self.buffer_size:
                 buffer.append(block)

@@ -36,8 +36,10 @@ from .masking import IGNORE_INDEX
 from .probe import probe
 
 # Arguments that transformers or the trainer computes where none are given.
-_DERIVED = ("accelerator_config", "debug", "hub_token", "report_to")
-_DERIVED += ("include_num_input_tokens_seen", "remove_unused_columns")
+_DERIVED = (
+    "accelerator_config debug hub_token include_num_input_tokens_seen remove_unused_columns "
+    "report_to"
+).split()
 
 
 class CondenserTrainer(WholeTrainer):

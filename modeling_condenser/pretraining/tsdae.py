@@ -94,10 +94,10 @@ def add_decoder(model: Any) -> None:
     take_lm_head(masked_lm)[0].load_state_dict(model.lm_head.state_dict())
     setattr(masked_lm, masked_lm.base_model_prefix, encoder)
     config.is_decoder = config.add_cross_attention = True
+    decoder_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    state = copy.deepcopy(masked_lm.state_dict())
     with quiet_loading():
-        decoder: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
-            None, config=config, state_dict=copy.deepcopy(masked_lm.state_dict())
-        )
+        decoder = decoder_class.from_pretrained(None, config=config, state_dict=state)
     tied = _tie(decoder, encoder)
     model.head = decoder
     # A checkpoint has these as the encoder's.

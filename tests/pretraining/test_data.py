@@ -246,13 +246,16 @@ def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
         build_blocks(blank, builder)
     with pytest.raises(ValueError, match="max_length is 2, which leaves no room"):
         BlockBuilder(builder.tokenizer, max_length=2)
+    with pytest.raises(ValueError, match="None of the documents has any text"):
+        next(iter(StreamedBlocks(blank, builder, seed=0)))
 
 
 def stream(builder: BlockBuilder, texts: list[str], *, epoch: int = 0, **options: Any) -> list:
     documents = Dataset.from_dict({"text": texts}).to_iterable_dataset()
     blocks = StreamedBlocks(documents, builder, **{"seed": 5, "buffer_size": 50, **options})
-    blocks.set_epoch(epoch)
-    return [(b["input_ids"].tolist(), b["mask_key"]) for b in blocks]
+    length = sum(1 for _ in blocks.read_epoch(0))
+    read = itertools.islice(blocks, epoch * length, (epoch + 1) * length)
+    return [(b["input_ids"].tolist(), b["mask_key"]) for b in read]
 
 
 def test_a_stream_gives_all_blocks_once_in_an_order_of_seed_and_epoch(builder, texts):
