@@ -160,7 +160,7 @@ class ContrastiveTrainer(CondenserTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch, with the gradient of its last chunk; adds those of the others."""
+        """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
         if not model.training:
             raise ValueError(
                 "A contrastive loss is over training batches only: set eval_strategy to 'no', and "

@@ -1,9 +1,10 @@
-"""The settings of a short pre-training run, and its tokenizer."""
+"""Short pre-training runs: their settings, corpus and tokenizer."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import Accelerator
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining import pretrain
@@ -18,12 +19,19 @@ def small_corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return file
 
 
-@pytest.fixture
-def settings(
-    tmp_path: Path, bert_folder: Path, small_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """The settings of a run without a model card, whose pictures take longer than the steps."""
+@pytest.fixture(autouse=True)
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out model cards with their pictures, and a collection of garbage after each training.
+
+    Both take longer than the steps of a short run.
+    """
     monkeypatch.setattr(pretrain, "write_card", lambda folder: None)
+    monkeypatch.setattr(Accelerator, "free_memory", lambda self, *objects: list(objects))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, bert_folder: Path, small_corpus: Path) -> dict[str, Any]:
+    """The settings of a run."""
     return {
         **SETTINGS,
         "encoder": str(bert_folder),
