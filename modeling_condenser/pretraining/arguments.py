@@ -1,6 +1,6 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,23 +14,27 @@ from .pairs import SpanKind
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
-_MASKED = ("condenser", "mlm", "cocondenser", "ict")
-_ONLY_FOR: dict[str, tuple[str, ...]] = {
-    "similarity": CONTRASTIVE,
-    "temperature": CONTRASTIVE,
-    "cache_chunk_size": CONTRASTIVE,
-    "contrastive_weight": ("cocondenser",),
-    "spans": ("cocondenser",),
-    "span_length": ("cocondenser",),
-    "query_length": ("ict",),
-    "removal_probability": ("ict",),
-    "deletion_probability": ("tsdae",),
-    "head_mlm_probability": ("condenser", "cocondenser"),
-    "tokens_per_batch": ("condenser", "mlm", "tsdae"),
-    "streaming": ("condenser", "mlm", "tsdae"),
-    "mlm_probability": _MASKED,
-    "bow_weight": _MASKED,
-    "packed": _MASKED,
+# Objectives -> the settings that only they have.
+_ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
+    CONTRASTIVE: ("similarity", "temperature", "cache_chunk_size"),
+    ("cocondenser",): ("contrastive_weight", "spans", "span_length"),
+    ("ict",): ("query_length", "removal_probability"),
+    ("tsdae",): ("deletion_probability",),
+    ("condenser", "cocondenser"): ("head_mlm_probability",),
+    ("condenser", "mlm", "tsdae"): ("tokens_per_batch", "streaming"),
+    ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
+}
+# What values are expected -> the settings, and the check.
+_RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
+    "0 to 1": (
+        ("removal_probability", "deletion_probability", "short_block_probability"),
+        lambda value: 0.0 <= value <= 1.0,
+    ),
+    "0 or more": (("bow_weight", "bow_weight_end"), lambda value: value >= 0.0),
+    "above 0": (
+        ("contrastive_weight", "temperature", "cache_chunk_size"),
+        lambda value: value > 0,
+    ),
 }
 
 
@@ -55,20 +59,19 @@ class PretrainingSettings:
             The paper's are 1.0 and 0.1.
         blocks_seed: seed of the choice of short blocks; `seed` does not change it.
         preprocessing_workers: processes that build blocks.
-        packed: whether batches are without padding (`modeling_condenser.packing`); losses and
-            gradients are the same. By default, wherever the encoder supports it and no
-            `attn_implementation` is set.
-        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...); the
-            library's choice by default.
-        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens; batches
-            then hold as many blocks as fit, and `per_device_train_batch_size` is unused.
+        packed: whether batches are without padding; losses and gradients are the same. By
+            default, wherever the encoder supports it and no `attn_implementation` is set.
+        attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
+        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens, in
+            place of `per_device_train_batch_size`.
         similarity: "dot" as published, or "cosine".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); by default
             the whole batch's.
         contrastive_weight: weight of the contrastive loss, added to the MLM losses.
         spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
-        span_length: longest span in tokens, with special tokens; `max_length` by default.
+        span_length: longest span in tokens, with special tokens; `max_length` by default, and at
+            most that.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
         removal_probability: share of contexts that their pseudo-query is removed from.
         deletion_probability: how likely each word is deleted in the copies that TSDAE encodes.
@@ -98,23 +101,19 @@ class PretrainingSettings:
 
     def check_settings(self) -> None:
         """Raise a ValueError if settings do not fit each other."""
-        for name, objectives in _ONLY_FOR.items():
-            default = getattr(type(self), name, None)
-            if getattr(self, name, default) != default and self.objective not in objectives:
-                raise ValueError(
-                    f"{name} is only for objective {', '.join(objectives)}, but it is "
-                    f"{self.objective}: leave {name} out."
-                )
-        for name in ("removal_probability", "deletion_probability", "short_block_probability"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 to 1.")
-        for name in ("bow_weight", "bow_weight_end"):
-            if (getattr(self, name) or 0.0) < 0.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more.")
-        for name in ("contrastive_weight", "temperature"):
-            value = getattr(self, name)
-            if value is not None and not value > 0.0:
-                raise ValueError(f"{name} is {value}, expected above 0.")
+        for objectives, names in _ONLY_FOR.items():
+            for name in names if self.objective not in objectives else ():
+                default = getattr(type(self), name, None)
+                if getattr(self, name, default) != default:
+                    raise ValueError(
+                        f"{name} is only for objective {', '.join(objectives)}, but it is "
+                        f"{self.objective}: leave {name} out."
+                    )
+        for expected, (names, fits) in _RANGES.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not fits(value):
+                    raise ValueError(f"{name} is {value}, expected {expected}.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.streaming and self.tokens_per_batch is not None:
@@ -127,32 +126,21 @@ class PretrainingSettings:
                 f"attn_implementation is {self.attn_implementation}, but packed batches have an "
                 "attention back-end of their own: leave one of the two out."
             )
-        if self.span_length is not None and self.span_length > self.max_length:
-            raise ValueError(
-                f"span_length is {self.span_length}, but max_length is {self.max_length}: choose "
-                "at most that."
-            )
 
 
 @dataclass
 class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
     """`TrainingArguments` with the settings of pre-training (see `PretrainingSettings`).
 
-    By default tokens are counted without padding, nothing is reported, and no column of the data is
-    removed.
-
     Raises:
         ValueError: the settings do not fit each other.
 
     Example:
         >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
-        >>> arguments.objective, arguments.max_length, arguments.remove_unused_columns
-        ('condenser', 128, False)
+        >>> arguments.objective, arguments.max_length
+        ('condenser', 128)
     """
 
-    include_num_input_tokens_seen: str | bool = "non_padding"
-    remove_unused_columns: bool = False
-    report_to: str | list[str] | None = "none"
     dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
 
     def __post_init__(self) -> None:
@@ -168,8 +156,7 @@ class PretrainingRecipe(PretrainingSettings):
 
     Attributes:
         encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue, whose head and `skip_from` are kept; "starter" for the encoder that comes with
-            this package.
+            continue with its head and `skip_from`; "starter" for this package's own.
         corpus: what to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.

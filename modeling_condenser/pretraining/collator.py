@@ -27,8 +27,8 @@ from .masking import (
     HEAD_STREAM,
     IGNORE_INDEX,
     WINDOW_STREAM,
+    WordStarts,
     choose_words,
-    find_word_starts,
     masking_budget,
     replace_tokens,
 )
@@ -71,10 +71,8 @@ class CondenserDataCollator:
                 "language model, or add one with tokenizer.add_special_tokens({'mask_token': "
                 "'[MASK]'}) and resize the model."
             )
-        rates = {"mlm_probability": mlm_probability, "head_mlm_probability": head_mlm_probability}
-        for name, rate in rates.items():
-            if rate is not None and not 0.0 < rate < 1.0:
-                raise ValueError(f"{name} is {rate}, but must lie between 0 and 1.")
+        if mlm_probability is not None and not 0.0 < mlm_probability < 1.0:
+            raise ValueError(f"mlm_probability is {mlm_probability}, expected between 0 and 1.")
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.mlm_probability = mlm_probability
@@ -83,12 +81,11 @@ class CondenserDataCollator:
         self.seed = seed
         self.packed = packed
         # Tokenizers look these up anew each time they are asked.
-        self._mask_token_id, self._pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
-        self.word_starts = find_word_starts(tokenizer)
+        self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
+        self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
         self.n_special = len(self._prefix) + len(self._suffix)
-        if max_length <= self.n_special:
-            raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
+        self.room = text_room(max_length, self.n_special)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
@@ -120,7 +117,7 @@ class CondenserDataCollator:
         if self.bag_of_words:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
         batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
-        return pack(batch, pad_token_id=self._pad_token_id) if self.packed else batch
+        return pack(batch, pad_token_id=self.pad_token_id) if self.packed else batch
 
     def _mask(
         self, ids: np.ndarray, is_text: np.ndarray, keys: np.ndarray, probability: float | None
@@ -130,14 +127,8 @@ class CondenserDataCollator:
             return ids, np.full_like(ids, IGNORE_INDEX)
         words = self.word_starts.number_words(ids, is_text)
         chosen = choose_words(words, masking_budget(is_text.sum(axis=1), probability), keys)
-        masked = replace_tokens(
-            ids,
-            chosen,
-            keys,
-            mask_token_id=self._mask_token_id,
-            ordinary_ids=self._ordinary_ids,
-        )
-        return masked, np.where(chosen, ids, IGNORE_INDEX)
+        special = {"mask_token_id": self.mask_token_id, "ordinary_ids": self._ordinary_ids}
+        return replace_tokens(ids, chosen, keys, **special), np.where(chosen, ids, IGNORE_INDEX)
 
     def _bags_of_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """Each distinct token of a block, (B, T), at its first position, otherwise -100."""
@@ -150,24 +141,22 @@ class CondenserDataCollator:
         return labels
 
     def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
-        """The examples' blocks, cut to fit, and their keys, (B,)."""
+        """The examples' blocks without special tokens, cut to fit, and their keys, (B,)."""
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
         else:
             keys = self._fresh_keys(len(examples))
-        blocks = [self._bare(np.asarray(example["input_ids"])) for example in examples]
-        return self._windows(blocks, keys), keys
+        blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
+        excess = np.maximum(np.array([len(block) for block in blocks]) - self.room, 0)
+        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
+        starts = (where * (excess + 1)).astype(np.int64)
+        return [block[i : i + self.room] for block, i in zip(blocks, starts, strict=True)], keys
 
-    def _bare(self, block: np.ndarray) -> np.ndarray:
-        """A block without the special tokens that tokenizers add around a text."""
-        n_prefix, end = len(self._prefix), len(block) - len(self._suffix)
-        is_framed = (
-            end >= n_prefix
-            and block[0] == self._prefix[0]
-            and np.array_equal(block[:n_prefix], self._prefix)
-            and np.array_equal(block[end:], self._suffix)
-        )
-        return block[n_prefix:end] if is_framed else block
+    def _without_frame(self, block: np.ndarray) -> np.ndarray:
+        start, end = len(self._prefix), len(block) - len(self._suffix)
+        has_prefix = np.array_equal(block[:start], self._prefix)
+        is_framed = has_prefix and np.array_equal(block[end:], self._suffix)
+        return block[start:end] if is_framed else block
 
     def _fresh_keys(self, n: int) -> np.ndarray:
         if self._generator is None:
@@ -176,59 +165,42 @@ class CondenserDataCollator:
             self._generator = np.random.default_rng([self.seed, worker.seed if worker else 0])
         return self._generator.integers(0, 2**63 - 1, size=n)
 
-    def _windows(self, blocks: list[np.ndarray], keys: np.ndarray) -> list[np.ndarray]:
-        """Cut blocks that are too long to a random window that fits beside the special tokens."""
-        room = self.max_length - self.n_special
-        excess = np.maximum(_lengths(blocks) - room, 0)
-        where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
-        starts = (where * (excess + 1)).astype(np.int64)
-        return [block[i : i + room] for block, i in zip(blocks, starts, strict=True)]
-
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
-        lengths = _lengths(blocks)
-        n_prefix, n_suffix = len(self._prefix), len(self._suffix)
-        longest = int(lengths.max()) + self.n_special
-        width = min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max(longest, self.max_length))
-
-        position = np.arange(width)[None, :]
-        end = (n_prefix + lengths)[:, None]
-        is_text = position < end
-        is_text[:, :n_prefix] = False
-        is_token = position < end + n_suffix
-        ids = np.full((len(blocks), width), self._pad_token_id, dtype=np.int64)
-        ids[:, :n_prefix] = self._prefix
-        ids[is_text] = np.concatenate(blocks)
-        ids[np.arange(len(blocks))[:, None], end + np.arange(n_suffix)] = self._suffix
+        rows = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+        lengths = np.array([len(row) for row in rows])[:, None]  # (B, 1)
+        width = min(-(-int(lengths.max()) // PAD_MULTIPLE) * PAD_MULTIPLE, self.max_length)
+        position = np.arange(width)
+        is_token = position < lengths
+        is_text = (position >= len(self._prefix)) & (position < lengths - len(self._suffix))
+        ids = np.full(is_token.shape, self.pad_token_id, dtype=np.int64)
+        ids[is_token] = np.concatenate(rows)
         return ids, is_text, is_token
 
 
-def _lengths(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """(B,) tokens of each block."""
-    return np.array(list(map(len, blocks)))
-
-
 def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.ndarray]:
-    """The ids, int64, of the special tokens that a tokenizer puts before and after a single text.
-
-    Raises:
-        ValueError: the first of them is not CLS, or the tokenizer has no padding token.
-    """
+    """The ids, int64, of the special tokens that a tokenizer puts before and after a text."""
+    name = type(tokenizer).__name__
     if tokenizer.pad_token_id is None:
-        raise ValueError(f"{type(tokenizer).__name__} has no padding token: set pad_token.")
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    framed = tokenizer("a", add_special_tokens=True)["input_ids"]
-    n_prefix = next(
-        (i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), len(framed)
-    )
-    prefix, suffix = framed[:n_prefix], framed[n_prefix + len(bare) :]
+        raise ValueError(f"{name} has no padding token: set pad_token.")
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, is_special = np.array(encoded["input_ids"]), encoded["special_tokens_mask"]
+    start = is_special.index(0)
+    prefix, suffix = ids[:start], ids[start + is_special.count(0) :]
     cls_id = tokenizer.cls_token_id
-    if not prefix or (cls_id is not None and prefix[0] != cls_id):
+    if start == 0 or (cls_id is not None and prefix[0] != cls_id):
         raise ValueError(
-            f"{type(tokenizer).__name__} puts {prefix} before a text, but a Condenser reads the "
-            f"dense vector at position 0 and needs the CLS token ({cls_id}) there."
+            f"{name} puts {prefix.tolist()} before a text, but a Condenser reads the dense vector "
+            f"at position 0 and needs the CLS token ({cls_id}) there."
         )
-    return np.array(prefix, dtype=np.int64), np.array(suffix, dtype=np.int64)
+    return prefix, suffix
+
+
+def text_room(length: int, n_special: int, *, name: str = "max_length") -> int:
+    """How many tokens of text fit beside the special tokens."""
+    if length <= n_special:
+        raise ValueError(f"{name} is {length}, which leaves no room for text.")
+    return length - n_special
 
 
 def is_packed(batch: Mapping[str, Any]) -> bool:
@@ -314,29 +286,17 @@ class TokenBudgetBatches(BatchSampler):
     rounded up to a multiple of the processes, because the Trainer resumes by counting them. Batches
     beyond that are left out; missing ones come from a second order of all blocks.
 
-    Args:
-        lengths: (N,) tokens of each block, with special ones.
-        tokens_per_batch: the budget.
-        seed: of the run.
-        n_processes: number of processes that share the batches.
-
-    Raises:
-        ValueError: a block is longer than the budget.
+    `lengths` are the tokens of each block, (N,), with special ones.
     """
 
     def __init__(
-        self,
-        lengths: np.ndarray | Sequence[int],
-        tokens_per_batch: int,
-        *,
-        seed: int,
-        n_processes: int = 1,
+        self, lengths: np.ndarray, tokens_per_batch: int, *, seed: int, n_processes: int = 1
     ):
-        self.lengths = np.asarray(lengths, dtype=np.int64)
-        if tokens_per_batch < self.lengths.max():
+        self.lengths = lengths
+        if tokens_per_batch < lengths.max():
             raise ValueError(
-                f"tokens_per_batch is {tokens_per_batch}, but a block has {self.lengths.max()} "
-                "tokens: set it to max_length or more; a device is used well from thousands on."
+                f"tokens_per_batch is {tokens_per_batch}, but a block has {lengths.max()} tokens: "
+                "set it to max_length or more; a device is used well from thousands on."
             )
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
@@ -355,15 +315,14 @@ class TokenBudgetBatches(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         turns = (self._fill(epoch=self.epoch, turn=turn) for turn in count())
-        for batch in islice(chain.from_iterable(turns), self._n_batches):
-            yield batch.tolist()
+        return islice(chain.from_iterable(turns), self._n_batches)
 
-    def _fill(self, *, epoch: int, turn: int) -> Iterator[np.ndarray]:
+    def _fill(self, *, epoch: int, turn: int) -> Iterator[list[int]]:
         """All blocks once, in batches."""
         order = np.random.default_rng([self.seed, epoch, turn]).permutation(len(self.lengths))
         ends = np.cumsum(self.lengths[order])
         first, filled = 0, 0
         while first < len(order):
             last = int(np.searchsorted(ends, filled + self.tokens_per_batch, side="right"))
-            yield order[first:last]
+            yield order[first:last].tolist()
             first, filled = last, int(ends[last - 1])

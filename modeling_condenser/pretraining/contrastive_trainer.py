@@ -12,7 +12,7 @@ chunk by chunk with a graph, and continue the cached gradient g of each vector b
 <vector, g>. Both passes must drop the same units, so each chunk has a dropout seed of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -32,10 +32,10 @@ _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and
 def contrast(
     vectors: torch.Tensor, *, cosine: bool, temperature: float, one_way: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contrast a whole batch of vectors, (S, H), of at least two pairs.
+    """Contrast a whole batch of vectors, (S, H), of at least two pairs of neighbouring rows.
 
     Args:
-        vectors: neighbouring rows are partners.
+        vectors: of all processes.
         cosine: whether similarities are cosines; otherwise dot products, as published.
         temperature: what similarities are divided by.
         one_way: False (coCondenser): every text looks for its partner among all other texts. True
@@ -52,9 +52,7 @@ def contrast(
         scores = vectors[::2] @ vectors[1::2].T  # (S/2, S/2)
         targets = torch.arange(len(scores), device=scores.device)
     else:
-        scores = vectors @ vectors.T  # (S, S)
-        own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-        scores = scores.masked_fill(own, float("-inf"))
+        scores = (vectors @ vectors.T).fill_diagonal_(float("-inf"))  # (S, S)
         targets = torch.arange(len(scores), device=scores.device) ^ 1  # 1, 0, 3, 2, ...
     loss = F.cross_entropy(scores / temperature, targets)
     return loss, (scores.detach().argmax(dim=-1) == targets).float().mean()
@@ -84,11 +82,8 @@ def split_batch(
 ) -> list[Chunk]:
     """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
 
-    Args:
-        inputs: the model's, padded at the right, each (S, T); or a packed batch.
-        chunk_size: texts in a chunk; None for all in one, in their order.
-        seed: decides the dropout of all chunks.
-        pad_token_id: of the tokenizer.
+    `inputs` are padded at the right, each (S, T), or packed. Without a `chunk_size` all texts are
+    one chunk, in their order. `seed` decides the dropout of all chunks.
     """
     packed = is_packed(inputs)
     padded = unpack(inputs, pad_token_id=pad_token_id) if packed else inputs
@@ -106,10 +101,9 @@ def split_batch(
     return chunks
 
 
-def put_back(parts: Sequence[torch.Tensor], chunks: Sequence[Chunk]) -> torch.Tensor:
+def put_back(parts: list[torch.Tensor], chunks: list[Chunk]) -> torch.Tensor:
     """Vectors of chunks, each (C, H), in the order of the batch, (S, H)."""
-    place = torch.cat([chunk.rows for chunk in chunks]).argsort()
-    return torch.cat(list(parts))[place]
+    return torch.cat(parts)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
 
 
 class ContrastiveTrainer(CondenserTrainer):
@@ -125,12 +119,23 @@ class ContrastiveTrainer(CondenserTrainer):
     args: CondenserTrainingArguments
 
     def __init__(self, model: Any, args: CondenserTrainingArguments, *others: Any, **kwargs: Any):
-        _check_batch(args)
+        if args.gradient_accumulation_steps > 1:
+            raise ValueError(
+                f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a "
+                "contrastive loss is over the whole batch: set it to 1, "
+                "per_device_train_batch_size to the batch that you want, and cache_chunk_size to "
+                "what fits the memory."
+            )
+        batch = args.train_batch_size * args.world_size
+        if batch < 2:
+            raise ValueError(
+                "The batch is one pair, without negatives: set per_device_train_batch_size (pairs "
+                "on a device) to 2 or more; the papers' is 1,024."
+            )
         super().__init__(model, args, *others, **kwargs)
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
         n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
-        batch = args.train_batch_size * args.world_size
         if n_pairs < batch:
             raise ValueError(
                 f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
@@ -155,43 +160,36 @@ class ContrastiveTrainer(CondenserTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch; of a cached one with the gradient of the last chunk only.
-
-        The gradients of the other chunks are added to the parameters here.
-        """
+        """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
         if not model.training:
             raise ValueError(
                 "A contrastive loss is over training batches only: set eval_strategy to 'no', and "
                 "evaluate the exported encoder with `condenser evaluate`."
             )
-        seed = int(torch.randint(2**62, ()))
-        size, padding = self.args.cache_chunk_size, self.pad_token_id
-        chunks = split_batch(inputs, size, seed=seed, pad_token_id=padding)
+        seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
+        chunks = split_batch(inputs, size, seed=seed, pad_token_id=self.pad_token_id)
+        # Processes average their gradients, but each holds only its own vectors' part of this one.
+        n_processes = self.accelerator.num_processes
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
             term = self._contrast_all(vectors)
-            surrogate = model_loss + term * self.accelerator.num_processes
-            loss = _with_value(surrogate, model_loss + term)
-        else:
-            loss = self._loss_by_chunks(model, chunks, num_items_in_batch)
-        return (loss, {"loss": loss}) if return_outputs else loss
+            return _with_value(model_loss + term * n_processes, model_loss + term)
 
-    def _loss_by_chunks(
-        self, model: torch.nn.Module, chunks: list[Chunk], num_items: torch.Tensor | int | None
-    ) -> torch.Tensor:
-        vectors = put_back([self._encode(model, chunk) for chunk in chunks], chunks)  # (S, H)
-        vectors.requires_grad_()
+        with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
+            parts = []
+            for chunk in chunks:
+                with chunk.replaying():
+                    parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
+        vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
-        # Processes average their gradients, but each holds only its own vectors' part of this one.
-        (cache,) = torch.autograd.grad(term * self.accelerator.num_processes, vectors)
+        (cache,) = torch.autograd.grad(term * n_processes, vectors)
 
-        value = term.detach()
-        surrogate = value
+        value = surrogate = term.detach()
         for chunk in chunks:
             is_last = chunk is chunks[-1]
             # Processes exchange gradients once: in the backward pass of the last chunk.
             with nullcontext() if is_last else self.accelerator.no_sync(model):
-                model_loss, own = self._run(model, chunk, num_items)
+                model_loss, own = self._run(model, chunk, num_items_in_batch)
                 value = value + model_loss.detach()
                 surrogate = model_loss + (own * cache[chunk.rows]).sum()
                 if not is_last:
@@ -207,12 +205,6 @@ class ContrastiveTrainer(CondenserTrainer):
                 model, chunk.inputs, return_outputs=True, num_items_in_batch=num_items
             )
         return loss, _vectors(outputs, chunk)
-
-    @torch.no_grad()
-    def _encode(self, model: torch.nn.Module, chunk: Chunk) -> torch.Tensor:
-        """The vectors of a chunk (C, H), by the wrapped model, in which FSDP gathers weights."""
-        with chunk.replaying():
-            return _vectors(model(**chunk.inputs, vectors_only=True), chunk)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
         """The weighted loss of the vectors of all processes, with a graph to this one's (S, H)."""
@@ -233,32 +225,6 @@ class ContrastiveTrainer(CondenserTrainer):
         self.add_measure("contrastive_loss", loss / n_processes)
         self.add_measure("contrastive_accuracy", accuracy / n_processes)
         return self.args.contrastive_weight * loss
-
-
-def _check_batch(args: CondenserTrainingArguments) -> None:
-    """Check that the arguments fit a loss over the whole batch."""
-    if not isinstance(args, CondenserTrainingArguments):
-        raise ValueError(
-            f"args are {type(args).__name__}, but ContrastiveTrainer needs "
-            "CondenserTrainingArguments, which decide the contrast."
-        )
-    n_pairs, chunk = args.per_device_train_batch_size, args.cache_chunk_size
-    if args.gradient_accumulation_steps > 1:
-        raise ValueError(
-            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a contrastive "
-            "loss is over the whole batch: set it to 1, per_device_train_batch_size to the batch "
-            "that you want, and cache_chunk_size to what fits the memory."
-        )
-    if n_pairs * args.world_size < 2:
-        raise ValueError(
-            "The batch is one pair, without negatives: set per_device_train_batch_size (pairs on a "
-            "device) to 2 or more; the papers' is 1,024."
-        )
-    if chunk is not None and (chunk % 2 or not 2 <= chunk <= 2 * n_pairs):
-        raise ValueError(
-            f"cache_chunk_size is {chunk}, expected an even number of texts from 2 to {2 * n_pairs}"
-            " (two for each of per_device_train_batch_size)."
-        )
 
 
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:

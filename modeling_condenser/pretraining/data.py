@@ -1,19 +1,17 @@
 """Text becomes documents, and documents become blocks.
 
-Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of at
-most `max_length` tokens. As in the reference, sentences of one document are added until the next
-would not fit, one block in ten has a random shorter length, and a longer sentence stays whole (the
-collator cuts it). But a document is tokenized in one piece, so that byte-level vocabularies see the
-blank before a sentence.
+Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of one
+document. As in the reference, sentences are added until the next would not fit, one block in ten
+has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
+document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
 """
 
 import glob
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,11 @@ from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from .collator import special_frame
+from .collator import special_frame, text_room
 from .counter_random import random_keys, uniforms
 
-_BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json"}
-_BUILDERS |= {".parquet": "parquet", ".csv": "csv"}
+_BUILDERS = {f".{kind}": kind for kind in ("json", "csv", "parquet")}
+_BUILDERS |= {".txt": "text", ".jsonl": "json"}
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _FEATURES = Features({"text": Value("string")})
 
@@ -98,11 +96,9 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     except StopIteration:  # of no rows; the library raises it, too
         raise ValueError(f"{source.path} holds no documents: the corpus is empty.") from None
     if source.text_column not in columns:
-        nearest = get_close_matches(source.text_column, columns, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(
             f"{source.path} has no column {source.text_column!r}: its columns are "
-            f"{', '.join(sorted(columns))}.{hint} Set text_column."
+            f"{', '.join(sorted(columns))}. Set text_column."
         )
     rows = rows.select_columns([source.text_column])
     if source.text_column != "text":
@@ -110,7 +106,11 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     if rows.features != _FEATURES:  # Parquet often holds large strings
         rows = rows.cast(_FEATURES)
     if source.join_rows > 1:
-        rows = rows.map(_join, batched=True, batch_size=source.join_rows)
+        rows = rows.map(
+            lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
+            batched=True,
+            batch_size=source.join_rows,
+        )
     return rows
 
 
@@ -124,44 +124,36 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             f"(owner/name), or a local file, folder or pattern of {', '.join(_BUILDERS)} files."
         )
-    kinds = {_ending(file) for file in files}
-    builders = {_BUILDERS.get(kind) for kind in kinds}
-    if None in builders or len(builders) != 1:
+    endings = sorted({_ending(file) for file in files})
+    builder, *others = {_BUILDERS.get(ending) for ending in endings}
+    if builder is None or others:
         raise ValueError(
-            f"{source.path} means files ending in {', '.join(sorted(kinds))}; expected files of "
-            f"one kind among {', '.join(_BUILDERS)}."
+            f"{source.path} means files ending in {', '.join(endings)}; expected files of one kind "
+            f"among {', '.join(_BUILDERS)}."
         )
     filled = [str(file) for file in files if file.stat().st_size > 0]
     if not filled:
         return Dataset.from_dict({})
-    return load_dataset(builders.pop(), data_files=filled, split="train", streaming=streaming)
+    return load_dataset(builder, data_files=filled, split="train", streaming=streaming)
 
 
 def _local_files(path: str) -> list[Path] | None:
     """The local files that a path means, sorted; None if it names a Hub data set."""
     local = Path(path)
-    if local.is_file():
-        return [local]
     if local.is_dir():
         found = [file for file in sorted(local.rglob("*")) if _ending(file) in _BUILDERS]
     else:
         found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
-    is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
-    if not is_path and not local.is_dir() and _ending(local) not in _BUILDERS:
-        return None
+        is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
+        if not found and not is_path and _ending(local) not in _BUILDERS:
+            return None
     return [file for file in found if file.is_file()]
 
 
 def _ending(file: Path) -> str:
     """The kind of a file, below a compression ending."""
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def _join(rows: dict[str, list[Any]]) -> dict[str, list[str]]:
-    return {"text": [" ".join(text for text in rows["text"] if text)]}
+    endings = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in _COMPRESSED]
+    return endings[-1] if endings else ""
 
 
 @cache
@@ -185,15 +177,11 @@ def sentence_starts(text: str) -> list[int]:
 class BlockBuilder:
     """Turns documents into blocks; the result depends on the seed and the documents only.
 
-    Args:
-        tokenizer: a fast tokenizer.
-        max_length: longest sequence in tokens, with the special tokens that the collator adds.
-        short_block_probability: share of blocks whose length is drawn between 1 and the longest.
-        seed: of the choice of short blocks.
-
-    Raises:
-        ValueError: `max_length` leaves no room for text.
+    Blocks have at most `max_length` tokens with the special ones, which the collator adds; a share
+    of `short_block_probability` has a length that is drawn between 1 and the longest.
     """
+
+    features = Features({"input_ids": List(Value("int32"))})
 
     def __init__(
         self,
@@ -204,14 +192,12 @@ class BlockBuilder:
         seed: int = 0,
     ):
         self.tokenizer = tokenizer
-        self.room = max_length - sum(map(len, special_frame(tokenizer)))
-        if self.room < 1:
-            raise ValueError(f"max_length is {max_length}, which leaves no room for text.")
+        self.room = text_room(max_length, sum(map(len, special_frame(tokenizer))))
         self.short_block_probability = short_block_probability
         self.seed = seed
 
-    def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[np.ndarray]:
-        """The blocks of documents, int32 ids without special tokens.
+    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
+        """The blocks of documents, int32 ids without special tokens, as the column `input_ids`.
 
         `numbers`, the places of the documents in the corpus, seed their short blocks.
         """
@@ -219,13 +205,12 @@ class BlockBuilder:
         for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
             if len(ids):
                 blocks.extend(np.split(ids, self.cut(lengths, number)))
-        return blocks
+        return {"input_ids": blocks}
 
-    def __getitem__(self, chunk: tuple[Sequence[str | None], Sequence[int]]) -> list[np.ndarray]:
-        return self.build(*chunk)
-
-    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        return {"input_ids": self.build(texts, numbers)}
+    def __getitem__(self, chunk: Sequence[tuple[str | None, int]]) -> list[np.ndarray]:
+        """The blocks of documents and their numbers."""
+        texts, numbers = zip(*chunk, strict=True)
+        return self.rows(texts, numbers)["input_ids"]
 
     def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and how many tokens each of its sentences has."""
@@ -272,12 +257,8 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row.
-
-    Raises:
-        ValueError: no document has any text.
-    """
-    blocks = map_documents(documents, builder, {"input_ids": List(Value("int32"))}, num_proc)
+    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row."""
+    blocks = map_documents(documents, builder, num_proc=num_proc)
     if len(blocks) == 0:
         raise ValueError(
             f"None of the {len(documents)} documents has any text: the corpus is empty."
@@ -285,9 +266,7 @@ def build_blocks(
     return blocks
 
 
-def map_documents(
-    documents: Dataset, builder: Any, features: dict[str, Any], num_proc: int | None
-) -> Dataset:
+def map_documents(documents: Dataset, builder: Any, *, num_proc: int | None) -> Dataset:
     """Apply `builder.rows` to a corpus; the cache depends on `builder.fingerprint`."""
     key = f"{documents._fingerprint} {builder.fingerprint}"
     return documents.map(
@@ -296,7 +275,7 @@ def map_documents(
         batch_size=_CHUNK,
         with_indices=True,
         remove_columns=documents.column_names,
-        features=Features(features),
+        features=builder.features,
         num_proc=num_proc if num_proc and num_proc > 1 else None,
         new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:16],
         desc="Cutting documents",
@@ -331,20 +310,17 @@ class KeyedBlocks(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        rows = self.blocks[indices]["input_ids"]
-        keys = self.keys(indices).tolist()
-        return [{"input_ids": i, "mask_key": key} for i, key in zip(rows, keys, strict=True)]
+        rows = zip(self.blocks[indices]["input_ids"], self.keys(indices).tolist(), strict=True)
+        return [{"input_ids": ids, "mask_key": key} for ids, key in rows]
 
 
 class StreamedBlocks(torch.utils.data.IterableDataset):
     """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Give it to a data loader without workers: it has `num_proc` processes of its own, on whose
-    number the order does not depend.
+    Epoch follows epoch without an end, because the Trainer resumes by counting batches from the
+    start. Give it to a data loader without workers: it has `num_proc` processes of its own, on
+    whose number the order does not depend.
     """
 
     def __init__(
@@ -361,17 +337,22 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         self.seed = seed
         self.num_proc = num_proc
         self.buffer_size = buffer_size
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield a random block of the buffer for each one that is read."""
-        rng = np.random.default_rng([self.seed, self.epoch])
+        for epoch in count():
+            n_blocks = 0
+            for block in self.read_epoch(epoch):
+                n_blocks += 1
+                yield block
+            if n_blocks == 0:
+                raise ValueError("None of the documents has any text: the corpus is empty.")
+
+    def read_epoch(self, epoch: int) -> Iterator[dict[str, Any]]:
+        """All blocks once: a random one of the buffer for each one that is read."""
+        rng = np.random.default_rng([self.seed, epoch])
         buffer: list[dict[str, Any]] = []
         for number, ids in enumerate(self.build()):
-            key = int(random_keys(self.seed, self.epoch, number)[0])
+            key = int(random_keys(self.seed, epoch, number)[0])
             block = {"input_ids": ids, "mask_key": key}
             if len(buffer) < self.buffer_size:
                 buffer.append(block)
@@ -384,20 +365,13 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
 
     def build(self) -> Iterator[np.ndarray]:
         """The blocks in the order of `build_blocks`."""
+        numbered = ((document["text"], number) for number, document in enumerate(self.documents))
         chunks: DataLoader = DataLoader(
             self.builder,  # type: ignore[arg-type]
             batch_size=None,
-            sampler=self._numbered_chunks(),
+            sampler=iter(lambda: list(islice(numbered, _CHUNK)), []),  # type: ignore[arg-type]
             num_workers=self.num_proc,
             collate_fn=list,
             generator=torch.Generator(),  # leaves the global one as it is
         )
-        for blocks in chunks:
-            yield from blocks
-
-    def _numbered_chunks(self) -> Iterator[tuple[list[str | None], range]]:
-        texts = (document["text"] for document in self.documents)
-        first = 0
-        while chunk := list(islice(texts, _CHUNK)):
-            yield chunk, range(first, first + len(chunk))
-            first += len(chunk)
+        return chain.from_iterable(chunks)

@@ -1,8 +1,8 @@
 """Text becomes training examples and batches; the model is made ready for them."""
 
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -13,9 +13,9 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import CondenserDataCollator, TokenBudgetBatches
+from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
 from .data import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .pairs import ClozePairs, SpanPairs, TextCutter, cut_documents
+from .pairs import TextCutter, TextPairs, cut_documents, draw_query, draw_spans
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 
@@ -50,29 +50,21 @@ def prepare_model(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
 ) -> bool:
-    """Make a model ready for the objective, and for packed batches where the encoder takes them.
-
-    Returns:
-        Whether batches are to be packed.
-
-    Raises:
-        ValueError: the arguments do not fit the model.
-    """
+    """Make a model ready for the objective; return whether batches are to be packed."""
+    objective = arguments.objective
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
-    if arguments.objective == "tsdae":
-        add_decoder(model, tokenizer)
-    if arguments.objective in ("ict", "tsdae") and not arguments.bow_weight:
-        shared = {id(parameter) for parameter in model.condenser.parameters()}
-        for parameter in model.lm_head.parameters():
-            if id(parameter) not in shared:
-                parameter.requires_grad_(False)
+    if objective == "tsdae":
+        add_decoder(model)
+    if objective in ("ict", "tsdae") and not arguments.bow_weight:
+        model.lm_head.requires_grad_(False)  # only its tied weights are trained
+        model.condenser.encoder.get_input_embeddings().requires_grad_(True)
     use_cheap_dropout(model)
     packed = arguments.packed
     if packed is None and arguments.attn_implementation is None:
         packed = why_not_packed(model.condenser.encoder) is None
-    if not packed or arguments.objective == "tsdae":  # whose decoder takes padded batches
+    if not packed or objective == "tsdae":  # whose decoder takes padded batches
         return False
     use_packing(model)
     return True
@@ -88,13 +80,8 @@ def make_examples(
 ) -> tuple[Any, Any, TokenBudgetBatches | None, dict[str, Any]]:
     """Tokenize documents and cut them into the examples of the objective.
 
-    A streamed corpus takes over the data loader's workers.
-
     Returns:
         Data set, collator, batches if they have a token budget, and facts for the run's record.
-
-    Raises:
-        ValueError: no document can be used, or the arguments do not fit.
     """
     arguments.streaming = isinstance(documents, IterableDataset)
     arguments.check_settings()
@@ -108,15 +95,17 @@ def make_examples(
         seed=seed,
         packed=packed,
     )
+    n_special = collator.n_special
+    if objective == "tsdae":
+        collator = DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
     builder = BlockBuilder(
         tokenizer,
         max_length=arguments.span_length or arguments.max_length,
         short_block_probability=arguments.short_block_probability,
         seed=arguments.blocks_seed,
     )
-    if objective == "tsdae":
-        collator = DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
     if isinstance(documents, IterableDataset):
+        # The stream has workers of its own.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
         stream = StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers)
         return stream, collator, None, {}
@@ -124,15 +113,16 @@ def make_examples(
     # Of several processes the first builds what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
         if objective in CONTRASTIVE:
-            pairs, facts = _make_pairs(documents, builder, arguments, collator.n_special)
+            pairs, facts = _make_pairs(documents, builder, arguments, n_special)
             return pairs, collator, None, facts
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
         sha256 = fingerprint_blocks(blocks)
     facts = {"blocks_sha256": sha256, "n_documents": len(documents), "n_blocks": len(blocks)}
     batches = None
     if arguments.tokens_per_batch is not None:
+        lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
         batches = TokenBudgetBatches(
-            count_block_tokens(blocks, collator.n_special, arguments.max_length),
+            (lengths.astype("int64") + n_special).clip(max=arguments.max_length),
             arguments.tokens_per_batch,
             seed=seed,
             n_processes=arguments.world_size,
@@ -142,27 +132,17 @@ def make_examples(
 
 def _make_pairs(
     documents: Dataset, builder: BlockBuilder, arguments: CondenserTrainingArguments, n_special: int
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[TextPairs, dict[str, Any]]:
     """Pairs of texts, and facts about them."""
-    is_ict = arguments.objective == "ict"
-    cutter = TextCutter(builder, "passages" if is_ict else arguments.spans)
-    rows, facts = cut_documents(documents, cutter, num_proc=arguments.preprocessing_workers)
-    if not is_ict:
-        return SpanPairs(rows, seed=arguments.seed), facts
-    query_room = min(arguments.query_length, arguments.max_length) - n_special
-    if query_room < 1:
-        raise ValueError(
-            f"query_length is {arguments.query_length}, which leaves no room for text."
+    draw: Any = draw_spans
+    if arguments.objective == "ict":
+        length = min(arguments.query_length, arguments.max_length)
+        draw = partial(
+            draw_query,
+            query_room=text_room(length, n_special, name="query_length"),
+            removal_probability=arguments.removal_probability,
         )
-    removed = arguments.removal_probability
-    pairs = ClozePairs(
-        rows, seed=arguments.seed, query_room=query_room, removal_probability=removed
-    )
-    return pairs, facts
-
-
-def count_block_tokens(blocks: Dataset, n_special: int, max_length: int) -> np.ndarray:
-    """(N,) int64 tokens of each block as it is trained on: with special tokens, and cut."""
-    columns = (batch["input_ids"] for batch in blocks.with_format("arrow").iter(50_000))
-    lengths = [pc.list_value_length(column).to_numpy() for column in columns]
-    return np.minimum(np.concatenate(lengths).astype(np.int64) + n_special, max_length)
+    kind = "passages" if arguments.objective == "ict" else arguments.spans
+    cutter = TextCutter(builder, kind)
+    texts, facts = cut_documents(documents, cutter, num_proc=arguments.preprocessing_workers)
+    return TextPairs(texts, seed=arguments.seed, draw=draw), facts

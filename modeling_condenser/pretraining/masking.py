@@ -14,48 +14,42 @@ import json
 import unicodedata
 
 import numpy as np
+from tokenizers.decoders import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
-from .counter_random import permutations, uniforms_at
+from .counter_random import uniforms
 
 IGNORE_INDEX = -100
 # Streams of a block's key, so that the draws of different steps are independent.
 WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM, HEAD_STREAM = range(5)
 
+# Marks of a token: outside words; begins a word; a word begins after it; a marker without text,
+# which belongs to the word after it.
 _SPECIAL, _STARTS, _ENDS, _BARE_MARKER = 1, 2, 4, 8
 _METASPACE, _BYTE_LEVEL_SPACE = "▁", "Ġ"
-# Byte-level BPE writes bytes as printable characters (Radford et al. 2019).
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE}
-_BYTE_OF |= {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
 _CJK_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
 
 
 class WordStarts:
-    """How blocks are cut into words.
+    """Which tokens of a vocabulary begin a word."""
 
-    Args:
-        marks: (V,) uint8 flags of each token: `_SPECIAL` for tokens outside words, `_STARTS` for
-            those that begin a word, `_ENDS` for those after which a word begins, `_BARE_MARKER` for
-            a marker alone, which belongs to the word after it.
-    """
-
-    def __init__(self, marks: np.ndarray):
-        self.marks = marks
-        self.special = marks & _SPECIAL != 0  # (V,) tokens that are never masked
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        kind, prefix = _marking(tokenizer)
+        tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        marks = [0 if token is None else _marks_of(token, kind, prefix) for token in tokens]
+        self.marks = np.array(marks, dtype=np.uint8)  # (V,)
+        self.marks[tokenizer.all_special_ids] = _SPECIAL
+        self.special = self.marks == _SPECIAL  # (V,), the tokens that are never masked
 
     def number_words(self, ids: np.ndarray, is_text: np.ndarray) -> np.ndarray:
         """(B, T) int64: each token's word, counted from 0 in each row; -1 outside words.
 
-        Args:
-            ids: (B, T) token ids.
-            is_text: (B, T) bool, False at padding and added special tokens.
+        `is_text`, (B, T), is False at padding and added special tokens.
         """
         marks = self.marks.take(ids)
+        before = marks[:, :-1]
         in_word = is_text & (marks & _SPECIAL == 0)
         begins = marks & _STARTS != 0
-        before = marks[:, :-1]
         begins[:, 1:] &= before & _BARE_MARKER == 0
         begins[:, 1:] |= before & _ENDS != 0
         # The first token, and one after a token outside words, always begin a word.
@@ -65,66 +59,37 @@ class WordStarts:
         return np.cumsum(begins, axis=1) * in_word - 1
 
 
-def find_word_starts(tokenizer: PreTrainedTokenizerBase) -> WordStarts:
-    """Read from a tokenizer which of its tokens begin a word.
-
-    Raises:
-        ValueError: the tokenizer is not a fast WordPiece, byte-level BPE or SentencePiece one.
-    """
-    kind, prefix = _marking(tokenizer)
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    special = set(tokenizer.all_special_ids)
-    marks = np.zeros(len(tokens), dtype=np.uint8)
-    for i, token in enumerate(tokens):
-        if i in special:
-            marks[i] = _SPECIAL
-        elif token is not None:
-            marks[i] = _marks_of(token, kind, prefix)
-    return WordStarts(marks)
-
-
 def _marks_of(token: str, kind: str, prefix: str) -> int:
     if kind == "WordPiece":
         return 0 if token.startswith(prefix) else _STARTS
-    text = _byte_level_text(token) if kind == "ByteLevel" else token
-    text = text.replace(_METASPACE, " ").strip()
-    starts = token.startswith(prefix) or not text or _stands_alone(text[0])
     if token == prefix:
         return _BARE_MARKER | _STARTS
+    text = ByteLevel().decode([token]) if kind == "ByteLevel" else token
+    text = text.replace(_METASPACE, " ").strip()
+    starts = token.startswith(prefix) or not text or _stands_alone(text[0])
     ends = not text or _stands_alone(text[-1])
     return _STARTS * starts | _ENDS * ends
 
 
 def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """The kind of a vocabulary, and the prefix of its marked tokens."""
-    name = type(tokenizer).__name__
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise ValueError(
-            f"{name} is not backed by the tokenizers library, so its words are not known: load it "
-            "with AutoTokenizer (use_fast=True)."
-        )
-    spec = json.loads(tokenizer.backend_tokenizer.to_str())
-    model = spec["model"]
-    if model["type"] == "WordPiece":
-        return "WordPiece", model["continuing_subword_prefix"]
-    parts = json.dumps([spec.get("pre_tokenizer"), spec.get("decoder")])
-    if '"ByteLevel"' in parts:
-        return "ByteLevel", _BYTE_LEVEL_SPACE
-    # SentencePiece conversions without a Metaspace part replace blanks in the normalizer.
-    normalizer = json.dumps(spec.get("normalizer"), ensure_ascii=False)
-    if '"Metaspace"' in parts or _METASPACE in normalizer:
-        return "Metaspace", _METASPACE
+    kind = "not a fast tokenizer"
+    if tokenizer.is_fast:
+        spec = json.loads(tokenizer.backend_tokenizer.to_str())
+        kind = spec["model"]["type"]
+        if kind == "WordPiece":
+            return kind, spec["model"]["continuing_subword_prefix"]
+        parts = json.dumps([spec.get("pre_tokenizer"), spec.get("decoder")])
+        if '"ByteLevel"' in parts:
+            return "ByteLevel", _BYTE_LEVEL_SPACE
+        # SentencePiece conversions without a Metaspace part replace blanks in the normalizer.
+        normalizer = json.dumps(spec.get("normalizer"), ensure_ascii=False)
+        if '"Metaspace"' in parts or _METASPACE in normalizer:
+            return "Metaspace", _METASPACE
     raise ValueError(
-        f"{name} marks words in no known way (model {model['type']}): whole-word masking knows "
-        "WordPiece, byte-level BPE and SentencePiece vocabularies."
+        f"{type(tokenizer).__name__} marks words in no known way ({kind}): whole-word masking "
+        "needs a fast tokenizer with a WordPiece, byte-level BPE or SentencePiece vocabulary."
     )
-
-
-def _byte_level_text(token: str) -> str:
-    """The text of a byte-level token; bytes that are no whole character become U+FFFD."""
-    if not set(token) <= _BYTE_OF.keys():  # an added token, kept as plain text
-        return token
-    return bytes(_BYTE_OF[character] for character in token).decode("utf-8", errors="replace")
 
 
 def _stands_alone(character: str) -> bool:
@@ -149,22 +114,18 @@ def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:
 def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Go through the words of each row in random order; take a word if it fits the budget left.
 
-    Args:
-        words: (B, T) the word of each token, -1 outside words.
-        budget: (B,) tokens to choose at most.
-        keys: (B,) random keys of the rows.
-
-    Returns:
-        (B, T) bool: tokens of the chosen words.
+    `words`, (B, T), are numbers of words, -1 outside; `budget`, (B,), the most tokens of a row;
+    `keys`, (B,), the rows' random keys. Returns (B, T) bool, tokens of the chosen words.
     """
     n_words = max(int(words.max(initial=-1)) + 1, 1)
+    orders = uniforms(keys, n_words, stream=ORDER_STREAM).argsort(axis=1)
     # One flat index for all rows' words is faster than row and column. Word -1 has a column, too.
     first_cells = np.arange(len(words))[:, None] * (n_words + 1) + 1  # (B, 1), of words 0
     cells = words + first_cells  # (B, T)
     lengths = np.bincount(cells.ravel(), minlength=len(words) * (n_words + 1))
     chosen = np.zeros(len(lengths), dtype=bool)
     left = budget.astype(np.int64)
-    for cell in (permutations(keys, n_words, stream=ORDER_STREAM) + first_cells).T:  # (B,)
+    for cell in (orders + first_cells).T:  # (B,)
         chosen[cell] = lengths[cell] <= left
         left -= lengths[cell] * chosen[cell]
         if not left.any():
@@ -180,21 +141,13 @@ def replace_tokens(
     mask_token_id: int,
     ordinary_ids: np.ndarray,
 ) -> np.ndarray:
-    """Replace chosen tokens: 80 % by [MASK], 10 % by one of `ordinary_ids`, 10 % by themselves.
+    """Replace `chosen` tokens, (B, T) bool, of `ids`, (B, T), by the draws of `keys`, (B,).
 
-    Args:
-        ids: (B, T) token ids.
-        chosen: (B, T) bool.
-        keys: (B,) random keys of the rows.
-        mask_token_id: id of [MASK].
-        ordinary_ids: (N,).
+    80 % become [MASK], 10 % one of `ordinary_ids`, (N,), and 10 % stay.
     """
-    rows, columns = np.nonzero(chosen)
-    fate = uniforms_at(keys, rows, columns, stream=FATE_STREAM)
-    masked = ids.copy()
-    masked[rows[fate < 0.8], columns[fate < 0.8]] = mask_token_id
-    is_random = (fate >= 0.8) & (fate < 0.9)
-    rows, columns = rows[is_random], columns[is_random]
-    draw = uniforms_at(keys, rows, columns, stream=REPLACEMENT_STREAM)
-    masked[rows, columns] = ordinary_ids[(draw * len(ordinary_ids)).astype(np.int64)]
-    return masked
+    fate, draws = (
+        uniforms(keys, ids.shape[1], stream=s) for s in (FATE_STREAM, REPLACEMENT_STREAM)
+    )
+    random_ids = ordinary_ids[(draws * len(ordinary_ids)).astype(np.int64)]  # (B, T)
+    is_kept = ~chosen | (fate >= 0.9)
+    return np.where(is_kept, ids, np.where(fate < 0.8, mask_token_id, random_ids))

@@ -10,13 +10,13 @@ Documents are cut once and kept on disk. Draws depend on seed, epoch and documen
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, List, Value
+from datasets import Dataset, Features, List, Value
 
 from .counter_random import random_keys, uniforms
 from .data import BlockBuilder, KeyedBlocks, map_documents
@@ -24,23 +24,6 @@ from .data import BlockBuilder, KeyedBlocks, map_documents
 logger = logging.getLogger(__name__)
 
 SpanKind = Literal["sentences", "windows"]
-_FEATURES = {
-    "input_ids": List(Value("int32")),
-    "starts": List(Value("int32")),
-    "document": Value("int64"),
-}
-
-
-class CutText(NamedTuple):
-    """A text of at least two parts, and the place of its document in the corpus."""
-
-    input_ids: np.ndarray  # (T,) int32, without special tokens
-    starts: np.ndarray  # (P,) int32, where its parts begin, the first at 0
-    document: int
-
-    def part(self, number: int) -> np.ndarray:
-        bounds = [*self.starts, len(self.input_ids)]
-        return self.input_ids[bounds[number] : bounds[number + 1]]
 
 
 class TextCutter:
@@ -53,27 +36,32 @@ class TextCutter:
             is a text, whose parts are its sentences.
     """
 
+    features = Features(
+        {
+            "input_ids": List(Value("int32")),  # of a text, without special tokens
+            "starts": List(Value("int32")),  # where its parts begin, the first at 0
+            "document": Value("int64"),  # the place of its document in the corpus
+        }
+    )
+
     def __init__(self, blocks: BlockBuilder, kind: Literal["sentences", "windows", "passages"]):
         self.blocks = blocks
         self.kind = kind
         self.fingerprint = f"{kind} {blocks.fingerprint}"
 
-    def build(self, texts: Sequence[str | None], numbers: Sequence[int]) -> list[CutText]:
-        return [
-            CutText(ids, np.array(starts, dtype=np.int32), number)
+    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
+        """The texts of documents, whose places in the corpus are `numbers`, as columns."""
+        cut = [
+            (ids, starts, number)
             for number, (tokens, lengths) in zip(numbers, self.blocks.tokenize(texts), strict=True)
-            if len(tokens)
             for ids, starts in self._cut(tokens, lengths, number)
             if len(starts) > 1
         ]
-
-    def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        cut = self.build(texts, numbers)
-        return {name: [getattr(text, name) for text in cut] for name in CutText._fields}
+        return {name: [text[i] for text in cut] for i, name in enumerate(self.features)}
 
     def _cut(
         self, ids: np.ndarray, lengths: np.ndarray, number: int
-    ) -> Iterator[tuple[np.ndarray, Any]]:
+    ) -> Iterator[tuple[np.ndarray, Sequence[int] | np.ndarray]]:
         if self.kind == "windows":
             n_windows = -(-len(ids) // self.blocks.room)
             yield ids, [i * len(ids) // n_windows for i in range(n_windows)]
@@ -82,83 +70,79 @@ class TextCutter:
         if self.kind == "sentences":
             yield ids, bounds
             return
-        sentences = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        sentences = np.cumsum(lengths) - lengths
         for start, end in pairwise([*bounds, len(ids)]):
-            own = sentences[(sentences >= start) & (sentences < end)]
-            yield ids[start:end], own - start
+            yield ids[start:end], sentences[(sentences >= start) & (sentences < end)] - start
 
 
 def cut_documents(
     documents: Dataset, cutter: TextCutter, *, num_proc: int | None = None
 ) -> tuple[Dataset, dict[str, int]]:
-    """Cut a corpus, cached by its content, to a data set with the columns of `CutText`.
+    """Cut a corpus, cached by its content.
 
     Returns:
-        The data set; and the numbers of documents, of those left out because they have one part
-        only, and of spans or passages.
+        A data set with a text a row and the columns of `TextCutter.features`; and the numbers of
+        documents, of those left out because they have one part only, and of spans or passages.
     """
-    rows = map_documents(documents, cutter, _FEATURES, num_proc)
-    if len(rows) == 0:
+    texts = map_documents(documents, cutter, num_proc=num_proc)
+    if len(texts) == 0:
         raise ValueError(
             f"None of the {len(documents)} documents can be cut in two, so there are no pairs to "
             "contrast. Give whole documents (join_rows puts rows of a sentence together), or "
             "shorter spans (span_length; spans: windows where sentences are not found)."
         )
-    columns = rows.select_columns(["starts", "document"]).with_format("arrow")[:]
+    columns = texts.select_columns(["starts", "document"]).with_format("arrow")[:]
     n_left_out = len(documents) - pc.count_distinct(columns["document"]).as_py()
     if n_left_out:
         logger.warning(
             "%d of %d documents cannot be cut in two and are left out.", n_left_out, len(documents)
         )
     n_spans = pc.sum(pc.list_value_length(columns["starts"])).as_py()
-    made = {"n_passages": len(rows)} if cutter.kind == "passages" else {"n_spans": n_spans}
-    return rows, {"n_documents": len(documents), "n_documents_left_out": n_left_out, **made}
+    made = {"n_passages": len(texts)} if cutter.kind == "passages" else {"n_spans": n_spans}
+    return texts, {"n_documents": len(documents), "n_documents_left_out": n_left_out, **made}
 
 
-class _KeyedTexts(KeyedBlocks):
-    """Cut texts on disk. Each gives two neighbouring examples, which `_draw` chooses."""
+class TextPairs(KeyedBlocks):
+    """Cut texts on disk, each of which gives two neighbouring examples.
 
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        rows = self.blocks[indices]
-        texts = zip(rows["input_ids"], rows["starts"], rows["document"], strict=True)
-        examples = []
-        for text, key in zip(texts, self.keys(indices)[:, None], strict=True):
-            pair = self._draw(CutText(*text), uniforms(key, 2)[0])
-            mask_keys = random_keys(key, np.arange(2)).tolist()
-            for ids, mask_key in zip(pair, mask_keys, strict=True):
-                examples.append({"input_ids": ids, "mask_key": mask_key})
-        return examples
-
-    def _draw(self, text: CutText, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        raise NotImplementedError
-
-
-class SpanPairs(_KeyedTexts):
-    """Two different spans of each document; every ordered pair is equally likely."""
-
-    def _draw(self, text: CutText, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        first = int(draws[0] * len(text.starts))
-        second = int(draws[1] * (len(text.starts) - 1))
-        return text.part(first), text.part(second + (second >= first))
-
-
-class ClozePairs(_KeyedTexts):
-    """A random sentence of each passage, cut to `query_room` tokens, and the passage.
-
-    `removal_probability` is the share of the passages without the sentence.
+    `draw` makes the pair from the parts of a text, a new list, and two random numbers in [0, 1).
     """
 
     def __init__(
-        self, blocks: Dataset, *, seed: int, query_room: int, removal_probability: float = 0.9
+        self,
+        texts: Dataset,
+        *,
+        seed: int,
+        draw: Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]],
     ):
-        super().__init__(blocks, seed=seed)
-        self.query_room = query_room
-        self.removal_probability = removal_probability
+        super().__init__(texts, seed=seed)
+        self.draw = draw
 
-    def _draw(self, text: CutText, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        number = int(draws[0] * len(text.starts))
-        query, context = text.part(number), text.input_ids
-        if draws[1] < self.removal_probability:
-            start = int(text.starts[number])
-            context = np.delete(context, np.s_[start : start + len(query)])
-        return query[: self.query_room], context
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        rows, keys = self.blocks[indices], self.keys(indices)
+        draws = uniforms(keys, 2)
+        mask_keys = random_keys(keys[:, None], np.arange(2)).ravel().tolist()
+        texts = [
+            text
+            for ids, starts, drawn in zip(rows["input_ids"], rows["starts"], draws, strict=True)
+            for text in self.draw(np.split(ids, starts[1:]), drawn)
+        ]
+        pairs = zip(texts, mask_keys, strict=True)
+        return [{"input_ids": ids, "mask_key": key} for ids, key in pairs]
+
+
+def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two different spans of a document; every ordered pair is equally likely."""
+    first = parts.pop(int(draws[0] * len(parts)))
+    return first, parts[int(draws[1] * len(parts))]
+
+
+def draw_query(
+    parts: list[np.ndarray], draws: np.ndarray, *, query_room: int, removal_probability: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random sentence, cut to `query_room` tokens, and its passage, with or without it."""
+    number = int(draws[0] * len(parts))
+    query = parts[number]
+    if draws[1] < removal_probability:
+        del parts[number]
+    return query[:query_room], np.concatenate(parts)

@@ -35,7 +35,7 @@ from .contrastive_trainer import ContrastiveTrainer
 from .data import load_documents
 from .trainer import CondenserTrainer
 from .tsdae import remove_decoder
-from .warm_start import condenser_from_encoder, masked_lm_from_encoder
+from .warm_start import change_config, condenser_from_encoder, masked_lm_from_encoder
 
 logger = logging.getLogger(__name__)
 
@@ -125,17 +125,13 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     changes = recipe.encoder_changes
     if recipe.objective in ("mlm", "ict", "tsdae"):
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
-    stated = {
-        name: value
-        for name in ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
-        if (value := getattr(recipe, name)) is not None
-    }
+    names = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
+    stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}
     folder = resolve_encoder_name(recipe.encoder)
     config: Any = AutoConfig.from_pretrained(folder)
     if config.model_type != "condenser" or recipe.new_head:
         return condenser_from_encoder(recipe.encoder, config_changes=changes, **stated)
-    for name, value in changes.items():
-        setattr(config.encoder_config, name, value)
+    change_config(config.encoder_config, changes)
     model = CondenserForPreTraining.from_pretrained(folder, config=config)
     for name, value in stated.items():
         if getattr(config, name) != value:

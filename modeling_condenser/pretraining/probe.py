@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
 
 from modeling_condenser.modeling_condenser import IGNORE_INDEX, CondenserForPreTraining
 
 
 @torch.no_grad()
-def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, float]:
+def probe(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """Measure a model on a batch without dropout; its mode and all random states are kept.
 
     Args:
@@ -27,24 +26,35 @@ def probe(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         `late_accuracy` and, with a head, `head_accuracy`: shares of masked tokens that are
         predicted. With a head and two blocks or more, `swap_cost`: the rise of the head's loss, in
-        nats a masked token, when each block is given another block's late CLS vector.
+        nats a masked token, when each block is given another block's late CLS vector. Nothing if
+        no token is masked.
     """
+    masked = batch["labels"] != IGNORE_INDEX
+    if not masked.any():
+        return {}
     was_training = model.training
     model.eval()
     try:
-        return _measure(model, batch)
+        measured = {}
+        if hasattr(model, "run_head"):  # by name: remote code has classes of its own
+            read = ReadBlocks(model, batch)
+            own, late = read.predict(read.cls_late), read.late
+            measured["head_accuracy"] = _accuracy(own, read.targets)
+            if len(masked) > 1:
+                swapped = read.predict(read.cls_late.roll(1, dims=0))
+                cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
+                measured["swap_cost"] = cost
+        else:
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            late = model.condenser(**inputs).last_hidden_state
+        late_accuracy = _accuracy(model.lm_head(late[masked]), batch["labels"][masked])
+        return {"late_accuracy": late_accuracy, **measured}
     finally:
         model.train(was_training)
 
 
 class ReadBlocks:
-    """Blocks that the backbone has read, for the head to predict with one CLS vector or another.
-
-    Attributes:
-        late: (B, T, H) [cls_late ; late].
-        cls_late: (B, 1, H), which the head reads in training.
-        targets: (M,) int64, the tokens that the head predicts.
-    """
+    """Blocks that the backbone has read, for the head to predict with one CLS vector or another."""
 
     def __init__(self, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]):
         self.model = model
@@ -52,12 +62,12 @@ class ReadBlocks:
             batch["input_ids"],
             batch["attention_mask"],
             head_input_ids=batch.get("head_input_ids"),
-        )
+        )  # (B, T, H) [cls_late ; late]
+        self.cls_late = self.late[:, :1]  # (B, 1, H), which the head reads in training
         self._layer_call = output.layer_call
         labels = batch.get("head_targets", batch["labels"])
         self._is_predicted = labels != IGNORE_INDEX
-        self.targets = labels[self._is_predicted]
-        self.cls_late = self.late[:, :1]
+        self.targets = labels[self._is_predicted]  # (M,), the tokens that the head predicts
 
     def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
         """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
@@ -70,27 +80,6 @@ def prediction_loss(
 ) -> float:
     """Cross-entropy in nats of predictions (M, V): the mean over tokens, or their sum."""
     return cross_entropy(logits.float(), targets, reduction=reduction).item()
-
-
-def _measure(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    ids, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
-    masked = labels != IGNORE_INDEX
-    if not masked.any():
-        return {}
-    if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
-        late = model.condenser(input_ids=ids, attention_mask=mask).last_hidden_state
-        return {"late_accuracy": _accuracy(model.lm_head(late[masked]), labels[masked])}
-    read = ReadBlocks(model, batch)
-    own = read.predict(read.cls_late)
-    measured = {
-        "head_accuracy": _accuracy(own, read.targets),
-        "late_accuracy": _accuracy(model.lm_head(read.late[masked]), labels[masked]),
-    }
-    if len(ids) > 1:
-        swapped = read.predict(read.cls_late.roll(1, dims=0))
-        cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
-        measured["swap_cost"] = cost
-    return measured
 
 
 def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:

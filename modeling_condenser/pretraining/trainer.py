@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,11 @@ from .examples import as_documents, find_tokenizer, make_examples, prepare_model
 from .masking import IGNORE_INDEX
 from .probe import probe
 
-# Arguments that transformers computes where none are given.
-_DERIVED = ("accelerator_config", "debug", "hub_token", "report_to")
+# Arguments that transformers or the trainer computes where none are given.
+_DERIVED = (
+    "accelerator_config debug hub_token include_num_input_tokens_seen remove_unused_columns "
+    "report_to"
+).split()
 
 
 class CondenserTrainer(WholeTrainer):
@@ -98,6 +102,8 @@ class CondenserTrainer(WholeTrainer):
                 )
                 data_collator = data_collator or collator
                 self.facts = {"objective": args.objective, **data_facts, **self.facts}
+        args.remove_unused_columns = False  # `mask_key` is no argument of the model
+        args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
             model=model,
             args=args,
@@ -106,16 +112,14 @@ class CondenserTrainer(WholeTrainer):
             processing_class=processing_class,
             **kwargs,
         )
-        self.args.remove_unused_columns = False  # `mask_key` is no argument of the model
-        self.args.include_num_input_tokens_seen = "non_padding"
         if isinstance(self.train_dataset, IterableDataset):
             # Each process reads its own batches: they differ in width and cannot be dealt out.
             self.accelerator.dataloader_config.dispatch_batches = False
+        self.pad_token_id: Any = getattr(self.data_collator, "pad_token_id", None)
         self._losses: dict[str, torch.Tensor] = {}
-        self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of the coming step
+        self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
+        self._probed: dict[str, float] = {}  # of this step's batch
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
-        self._probed: tuple[int, dict[str, float]] | None = None  # at which step, and what
-        self._bow_weight: float | None = None  # of the last step
         self.add_callback(_SetEpoch(self))
 
     def train(  # type: ignore[override]
@@ -123,24 +127,15 @@ class CondenserTrainer(WholeTrainer):
     ) -> TrainOutput:
         """Train, by default from the last complete checkpoint of `output_dir`, if any.
 
-        Args:
-            resume_from_checkpoint: a checkpoint folder; a repository of the Hub that was pushed
-                with `hub_strategy="checkpoint"`; False to start anew.
-            **kwargs: as for `Trainer.train`.
+        `resume_from_checkpoint` is a checkpoint folder; a repository of the Hub that was pushed
+        with `hub_strategy="checkpoint"`; or False to start anew.
         """
         self._since = None
         resume = self.find_resume(resume_from_checkpoint)
         output = super().train(resume_from_checkpoint=resume, **kwargs)
         model: Any = self.accelerator.unwrap_model(self.model)
-        model.training_stages = _describe_training(self)
+        model.training_stages = self._describe_training()
         return output
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, with its provenance beside it."""
-        super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            folder = Path(output_dir or str(self.args.output_dir))
-            write_provenance(folder, _describe_training(self))
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""
@@ -160,48 +155,36 @@ class CondenserTrainer(WholeTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step; counts their bags and second masks, too."""
+        """The micro-batches of a step; counts their bags and second masks, and probes the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._counts = {}
-        if samples and "bow_targets" in samples[0]:
+        first = samples[0] if samples else {}
+        self._since = self._since or self._now()
+        self._counts, self._probed = {}, {}
+        if "bow_targets" in first:
             self._counts["num_bags_in_batch"] = self._sum_up(map(count_bags, samples))
-        if samples and "head_targets" in samples[0]:
+        if "head_targets" in first:
             self._counts["num_head_items_in_batch"] = self._sum_up(
                 (sample["head_targets"] != IGNORE_INDEX).sum() for sample in samples
             )
+        if "labels" in first and "noisy_input_ids" not in first and self._is_step_logged():
+            batch = self._prepare_inputs(self.choose_probed(first))
+            with self.accelerator.autocast():
+                self._probed = probe(self.accelerator.unwrap_model(self.model), batch)
         return samples, n_items
 
-    def _sum_up(self, counts: Iterator[torch.Tensor]) -> torch.Tensor:
+    def _sum_up(self, counts: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
         total = torch.stack([count.to(self.args.device) for count in counts]).sum()
         if self.args.world_size > 1 and self.args.average_tokens_across_devices:
             total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
         return total
 
-    def training_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> torch.Tensor:
-        if self._since is None:
-            self._since = self._now()
-        if self._is_probe_due() and "noisy_input_ids" not in inputs:  # TSDAE masks nothing
-            batch = self._prepare_inputs(self.choose_probed(inputs))
-            with self.accelerator.autocast():
-                measured = probe(self.accelerator.unwrap_model(model), batch)
-            self._probed = (self.state.global_step, measured)
-        return super().training_step(model, inputs, num_items_in_batch)
-
-    def _is_probe_due(self) -> bool:
-        """Whether the coming step is one that is logged, and not yet probed."""
-        step = self.state.global_step
-        # FSDP gathers shards for a whole forward pass only.
-        if self.is_fsdp_enabled or (self._probed is not None and self._probed[0] == step):
+    def _is_step_logged(self) -> bool:
+        if self.is_fsdp_enabled:  # which gathers shards for a whole forward pass only
             return False
-        every = max(int(self.state.logging_steps or self.args.logging_steps), 1)
-        is_first = step == 0 and self.args.logging_first_step
-        return is_first or (step + 1) % every == 0
+        step = self.state.global_step
+        every = max(int(self.state.logging_steps), 1)
+        return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The part of a batch that is probed, padded.
@@ -213,11 +196,6 @@ class CondenserTrainer(WholeTrainer):
         room = 2 * inputs["input_ids"].numel()
         return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
 
-    @property
-    def pad_token_id(self) -> int:
-        collator: Any = self.data_collator
-        return collator.tokenizer.pad_token_id
-
     def compute_loss(
         self,
         model: torch.nn.Module,
@@ -228,8 +206,7 @@ class CondenserTrainer(WholeTrainer):
         if model.training:
             inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
-            self._bow_weight = self.bow_weight_now()
-            inputs = {**inputs, "bow_weight": self._bow_weight}
+            inputs = {**inputs, "bow_weight": self._bow_weight_at(self.state.global_step)}
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -238,11 +215,11 @@ class CondenserTrainer(WholeTrainer):
                 self.add_measure(name, value)
         return (loss, outputs) if return_outputs else loss
 
-    def bow_weight_now(self) -> float:
-        """The weight of bag-of-words prediction at this step: a cosine over the training."""
+    def _bow_weight_at(self, step: int) -> float:
+        """The weight of bag-of-words prediction: a cosine over the training."""
         first = getattr(self.args, "bow_weight", 1.0)
         last = getattr(self.args, "bow_weight_end", None)
-        done = self.state.global_step / max(self.state.max_steps, 1)
+        done = step / max(self.state.max_steps, 1)
         cosine = (1 + math.cos(math.pi * min(done, 1.0))) / 2
         return first if last is None else last + (first - last) * cosine
 
@@ -265,12 +242,11 @@ class CondenserTrainer(WholeTrainer):
                 summed = self.accelerator.reduce(total, reduction="sum").item()
                 logs[name] = summed / max(step - first_step, 1)
             self._losses = {}
+            if "bow_loss" in logs:
+                logs["bow_weight"] = self._bow_weight_at(step - 1)
             logs["tokens_per_second"] = (tokens - first_token) / max(now - since, 1e-9)
             logs["seconds"] = now - since
-            if "bow_loss" in logs and self._bow_weight is not None:
-                logs["bow_weight"] = self._bow_weight
-            if self._probed is not None and self._probed[0] == step - 1:
-                logs.update(self._probed[1])
+            logs.update(self._probed)
         super().log(logs, start_time)
 
     def _now(self) -> tuple[float, int, int]:
@@ -289,16 +265,56 @@ class CondenserTrainer(WholeTrainer):
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, with its provenance beside it."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            folder = Path(output_dir or str(self.args.output_dir))
+            write_provenance(folder, self._describe_training())
+
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill a folder with model, code, tokenizer, provenance and card."""
         if checkpoint is None:
             self.save_model(str(folder), _internal_call=True)
             (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
         else:
-            _link_model(checkpoint, folder)
+            shutil.copytree(
+                checkpoint,
+                folder,
+                ignore=lambda _, names: [n for n in names if is_training_state(Path(n))],
+                copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
+                dirs_exist_ok=True,
+            )
         if self.is_world_process_zero():
-            write_provenance(folder, _describe_training(self))
+            write_provenance(folder, self._describe_training())
             write_card(folder, name=self.hub_model_id)
+
+    def _describe_training(self) -> list[Stage]:
+        """The stages of the model so far, with the running one."""
+        stages = read_pretraining(Path(str(self.args.output_dir))) or self._stages_of_script()
+        log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
+        running = dataclasses.replace(
+            stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
+        )
+        return [*stages[:-1], running]
+
+    def _stages_of_script(self) -> list[Stage]:
+        """The stages of the encoder that a run without a recipe started from, and the run itself.
+
+        Its settings are its arguments, except those that are the library's defaults.
+        """
+        # Not the values of a second instance, which would reset the state of accelerate.
+        usual = {field.name: field.default for field in dataclasses.fields(self.args)}
+        changed = {
+            name: value
+            for name, value in self.args.to_dict().items()
+            if name not in _DERIVED and value != usual.get(name) and (value or usual.get(name))
+        }
+        config: Any = self.accelerator.unwrap_model(self.model).config
+        start = str(getattr(config, "encoder_config", config).name_or_path)
+        settings = publishable({"encoder": start, **changed} if start else changed)
+        earlier = read_provenance(Path(start)) if start and Path(start).is_dir() else []
+        return [*earlier, Stage(PRETRAINING, settings, {})]
 
 
 def _check_arguments(args: TrainingArguments) -> None:
@@ -327,44 +343,6 @@ def _check_objective(objective: str, model: Any, supported: tuple[str, ...]) -> 
             f"objective is {objective!r}, which trains a {wanted}, but the model is a "
             f"{type(model).__name__}: change the objective or the model."
         )
-
-
-def _link_model(checkpoint: Path, folder: Path) -> None:
-    """Link a checkpoint's model files into a folder, without its training state."""
-    for file in checkpoint.rglob("*"):
-        if file.is_file() and not is_training_state(file):
-            target = folder / file.relative_to(checkpoint)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(file, target)
-
-
-def _describe_training(trainer: CondenserTrainer) -> list[Stage]:
-    """The stages of a model so far, with the running one."""
-    stages = read_pretraining(Path(str(trainer.args.output_dir))) or _stages_of_script(trainer)
-    log, run = trainer.state.log_history, {**describe_machine(), **trainer.run_facts()}
-    running = dataclasses.replace(
-        stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
-    )
-    return [*stages[:-1], running]
-
-
-def _stages_of_script(trainer: CondenserTrainer) -> list[Stage]:
-    """The stages of the encoder that a run without a recipe started from, and the run itself.
-
-    Its settings are its arguments, except those that are the library's defaults.
-    """
-    # Not the values of a second instance, which would reset the state of accelerate.
-    usual = {field.name: field.default for field in dataclasses.fields(trainer.args)}
-    changed = {
-        name: value
-        for name, value in trainer.args.to_dict().items()
-        if name not in _DERIVED and value != usual.get(name) and (value or usual.get(name))
-    }
-    config: Any = trainer.accelerator.unwrap_model(trainer.model).config
-    start = str(getattr(config, "encoder_config", config).name_or_path)
-    settings = publishable({"encoder": start, **changed} if start else changed)
-    earlier = read_provenance(Path(start)) if start and Path(start).is_dir() else []
-    return [*earlier, Stage(PRETRAINING, settings, {})]
 
 
 def train_seconds(log: list[dict[str, float]]) -> float:

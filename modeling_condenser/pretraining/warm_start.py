@@ -47,11 +47,10 @@ def condenser_from_encoder(
     Args:
         name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint;
             "starter" for the encoder that comes with this package.
-        n_head_layers: layers of the Condenser head.
-        skip_from: backbone layer whose tokens the head reads; half of the layers by default.
-        late_mlm: whether to train the backbone's late output with MLM too, eq. (10).
-        head_mlm_probability: rate of a second masking that the head reads, as in RetroMAE; None for
-            a Condenser head (`CondenserConfig`).
+        n_head_layers: see `CondenserConfig`, like the following three.
+        skip_from: by default half of the layers.
+        late_mlm: see there.
+        head_mlm_probability: see there.
         config_changes: attributes of the encoder's configuration to set before it is loaded, such
             as dropout probabilities.
         **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
@@ -60,31 +59,25 @@ def condenser_from_encoder(
         ValueError: the encoder is of no supported kind, its weights are incomplete, or
             `n_head_layers` or `skip_from` is out of range.
     """
-    encoder, lm_head = _load_parts(name_or_path, config_changes or {}, **kwargs)
-    config = CondenserConfig(
-        encoder_config=encoder.config,
-        n_head_layers=n_head_layers,
-        skip_from=skip_from,
-        late_mlm=late_mlm,
-        head_mlm_probability=head_mlm_probability,
-    )
-    return _copy_weights(CondenserForPreTraining(config), encoder, lm_head)
+    head = {
+        "n_head_layers": n_head_layers,
+        "skip_from": skip_from,
+        "late_mlm": late_mlm,
+        "head_mlm_probability": head_mlm_probability,
+    }
+    return _start(CondenserForPreTraining, name_or_path, config_changes, head, **kwargs)
 
 
 def masked_lm_from_encoder(
     name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
 ) -> CondenserForMaskedLM:
-    """Warm-start backbone and LM head for plain MLM; arguments as of `condenser_from_encoder`.
-
-    Raises:
-        ValueError: the encoder is of no supported kind, or its weights are incomplete.
-    """
-    encoder, lm_head = _load_parts(name_or_path, config_changes or {}, **kwargs)
-    model = CondenserForMaskedLM(CondenserConfig(encoder_config=encoder.config))
-    return _copy_weights(model, encoder, lm_head)
+    """Warm-start backbone and LM head for plain MLM; see `condenser_from_encoder`."""
+    return _start(CondenserForMaskedLM, name_or_path, config_changes, {}, **kwargs)
 
 
-def _copy_weights(model: Any, encoder: Any, lm_head: nn.Module | None) -> Any:
+def _start(model_class: Any, name: str, changes: dict | None, head: dict, **kwargs: Any) -> Any:
+    encoder, lm_head = _load_parts(name, changes or {}, **kwargs)
+    model = model_class(CondenserConfig(encoder_config=encoder.config, **head))
     model.condenser.encoder.load_state_dict(encoder.state_dict())
     if lm_head is not None:
         model.lm_head.load_state_dict(lm_head.state_dict())
@@ -99,12 +92,11 @@ def _load_parts(
     name_or_path = resolve_encoder_name(name_or_path)
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     if config.model_type == CondenserConfig.model_type:
-        _change(config.encoder_config, config_changes)
+        change_config(config.encoder_config, config_changes)
         model, missing = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
         refuse_incomplete(name_or_path, missing, set())
         return model.condenser.encoder, model.lm_head
-
-    _change(config, config_changes)
+    change_config(config, config_changes)
     check_encoder(config)
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
@@ -133,7 +125,8 @@ def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any,
     return model, set(info["missing_keys"])
 
 
-def _change(config: Any, changes: dict[str, Any]) -> None:
+def change_config(config: Any, changes: dict[str, Any]) -> None:
+    """Set attributes of an encoder's configuration, which must exist."""
     for name, value in changes.items():
         if not hasattr(config, name):  # the library would keep it, and nothing would read it
             raise ValueError(
@@ -145,12 +138,7 @@ def _change(config: Any, changes: dict[str, Any]) -> None:
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_length: int) -> None:
-    """Check that a tokenizer and a sequence length fit a model.
-
-    Raises:
-        ValueError: the tokenizer has more tokens than the model, or another padding token, which
-            some encoders recognise and count positions from; or the encoder has fewer positions.
-    """
+    """Raise a ValueError if a tokenizer or a sequence length does not fit a model."""
     vocab_size = model.config.encoder_config.vocab_size
     if len(tokenizer) > vocab_size:
         raise ValueError(
@@ -160,6 +148,7 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
         )
     encoder: Any = model.base_model.encoder
     padding = encoder.get_input_embeddings().padding_idx
+    # RoBERTa and its kin count positions from the padding token's id.
     if padding is not None and tokenizer.pad_token_id != padding:
         raise ValueError(
             f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "

@@ -1,21 +1,42 @@
-"""The settings of a short pre-training run, and its tokenizer."""
+"""Short pre-training runs: their settings, corpus and tokenizer."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import Accelerator
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from modeling_condenser.pretraining import pretrain
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 
+@pytest.fixture(scope="session")
+def small_corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lines = corpus_file.read_text().splitlines(keepends=True)
+    file = tmp_path_factory.mktemp("corpus") / "small.jsonl"
+    file.write_text("".join([*lines[:50], '{"text": "Why?"}\n']))
+    return file
+
+
+@pytest.fixture(autouse=True)
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out model cards with their pictures, and a collection of garbage after each training.
+
+    Both take longer than the steps of a short run.
+    """
+    monkeypatch.setattr(pretrain, "write_card", lambda folder: None)
+    monkeypatch.setattr(Accelerator, "free_memory", lambda self, *objects: list(objects))
+
+
 @pytest.fixture
-def settings(tmp_path: Path, bert_folder: Path, corpus_file: Path) -> dict[str, Any]:
+def settings(tmp_path: Path, bert_folder: Path, small_corpus: Path) -> dict[str, Any]:
+    """The settings of a run."""
     return {
         **SETTINGS,
         "encoder": str(bert_folder),
         "encoder_changes": NO_DROPOUT,
-        "corpus": str(corpus_file),
+        "corpus": str(small_corpus),
         "output_dir": str(tmp_path / "run"),
     }
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 
 from modeling_condenser import (
     CondenserTrainingArguments,
@@ -28,16 +27,18 @@ def build_trainer(
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.copy_(0.2 * torch.randn_like(parameter))
-    settings = {"similarity": "cosine", "temperature": 0.1, "use_cpu": True, **settings}
-    arguments = CondenserTrainingArguments(
-        str(folder),
-        objective="cocondenser",
-        max_length=32,
-        span_length=24,
-        contrastive_weight=0.7,
-        **{"per_device_train_batch_size": N_DOCUMENTS, **settings},
-    )
-    documents = Dataset.from_dict({"text": texts[:100]})
+    defaults = {
+        "objective": "cocondenser",
+        "max_length": 32,
+        "span_length": 24,
+        "contrastive_weight": 0.7,
+        "similarity": "cosine",
+        "temperature": 0.1,
+        "per_device_train_batch_size": N_DOCUMENTS,
+        "use_cpu": True,
+    }
+    arguments = CondenserTrainingArguments(str(folder), **{**defaults, **settings})
+    documents = [{"text": text} for text in texts[:40]]
     return ContrastiveTrainer(model, arguments, train_dataset=documents)
 
 

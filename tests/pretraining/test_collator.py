@@ -1,32 +1,37 @@
-"""Batches: what a model is given, and that masks depend on nothing but a block and its key."""
+"""Batches: what a model is given, that masks depend on a block and its key, packing, budgets."""
 
 import copy
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from tokenizers import processors
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining.collator import CondenserDataCollator, count_bags, pack, unpack
+from modeling_condenser import CondenserDataCollator
+from modeling_condenser.packing import use_packing
+from modeling_condenser.pretraining.collator import TokenBudgetBatches, count_bags, pack, unpack
 from modeling_condenser.pretraining.data import KeyedBlocks
+from tests.test_packing import make_model
 
-KINDS = ["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"]
 Batch = Mapping[str, torch.Tensor]
+LENGTHS = np.random.default_rng(0).integers(3, 65, size=1000)
 
 
-@pytest.fixture(params=KINDS)
-def tokenizer(request):
+@pytest.fixture(params=["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"])
+def any_tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
-def wordpiece_blocks(wordpiece_tokenizer, texts):
-    return [ids[:100] for ids in blocks_of(wordpiece_tokenizer, texts)]
+def blocks(tokenizer, texts):
+    return [ids[:100] for ids in blocks_of(tokenizer, texts)]
 
 
 def blocks_of(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
@@ -45,97 +50,87 @@ def same(a: Batch, b: Batch) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(wordpiece_tokenizer):
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64)
+def test_a_batch_holds_three_tensors_of_integers_as_wide_as_its_longest_block(tokenizer):
+    collator = CondenserDataCollator(tokenizer, max_length=64)
     for longest, width in [(1, 8), (6, 8), (7, 16), (62, 64), (500, 64)]:
         batch = collator(examples_of([[50] * longest, [50]]))
         assert list(batch) == ["input_ids", "attention_mask", "labels"]
         for tensor in batch.values():
             assert tensor.shape == (2, width) and tensor.dtype == torch.int64
         assert batch["attention_mask"].sum(1).tolist() == [min(longest + 2, 64), 3]
-    odd = CondenserDataCollator(wordpiece_tokenizer, max_length=33)(examples_of([[50] * 40]))
+    odd = CondenserDataCollator(tokenizer, max_length=33)(examples_of([[50] * 40]))
     assert odd["input_ids"].shape == (1, 33)
 
 
-def test_blocks_stand_between_their_special_tokens_and_padding_follows(tokenizer, texts):
-    blocks = [ids[:60] for ids in blocks_of(tokenizer, texts)]
-    batch = CondenserDataCollator(tokenizer, max_length=64)(examples_of(blocks))
-    restored = restore(batch).tolist()
-    cls, sep, pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
-    for row, mask, block in zip(restored, batch["attention_mask"].tolist(), blocks, strict=True):
+def test_blocks_stand_between_special_tokens_which_are_never_masked(any_tokenizer, texts):
+    cls, sep = any_tokenizer.cls_token_id, any_tokenizer.sep_token_id
+    pad, mask = any_tokenizer.pad_token_id, any_tokenizer.mask_token_id
+    blocks = [ids[:60] for ids in blocks_of(any_tokenizer, texts)]
+    for block in blocks[::2]:
+        block[len(block) // 2] = any_tokenizer.unk_token_id
+    collator = CondenserDataCollator(any_tokenizer, max_length=64, mlm_probability=0.9)
+    batch = collator(examples_of(blocks))
+    rows = zip(restore(batch).tolist(), batch["attention_mask"].tolist(), blocks, strict=True)
+    for row, is_token, block in rows:
         n_pads = len(row) - len(block) - 2
         assert row == [cls, *block, sep] + [pad] * n_pads
-        assert mask == [1] * (len(block) + 2) + [0] * n_pads
-
-
-def test_special_tokens_and_padding_are_never_masked(tokenizer, texts):
-    blocks = [ids[:60] for ids in blocks_of(tokenizer, texts)]
-    for block in blocks[::2]:
-        block[len(block) // 2] = tokenizer.unk_token_id
-    collator = CondenserDataCollator(tokenizer, max_length=64, mlm_probability=0.9)
-    special = torch.tensor(tokenizer.all_special_ids)
-    batch = collator(examples_of(blocks))
-    labels, ids = batch["labels"], batch["input_ids"]
-    masked = labels != -100
+        assert is_token == [1] * (len(block) + 2) + [0] * n_pads
+    special = torch.tensor(any_tokenizer.all_special_ids)
+    masked = batch["labels"] != -100
     assert masked.sum() > 4_000
-    assert not torch.isin(labels[masked], special).any()
-    assert not masked[batch["attention_mask"] == 0].any()
+    assert not torch.isin(batch["labels"][masked], special).any()
     # A masked place holds [MASK] or an ordinary token.
-    put = ids[masked]
-    assert not torch.isin(put[put != tokenizer.mask_token_id], special).any()
+    put = batch["input_ids"][masked]
+    assert not torch.isin(put[put != mask], special).any()
 
 
-def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(
-    wordpiece_tokenizer, wordpiece_blocks
-):
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
-    batch = collator(examples_of(wordpiece_blocks))
-    continues = [
-        token.startswith("##")
-        for token in wordpiece_tokenizer.convert_ids_to_tokens(list(range(500)))
-    ]
-    for labels, block in zip(batch["labels"], wordpiece_blocks, strict=True):
+def test_fifteen_per_cent_of_the_tokens_are_masked_as_whole_words(tokenizer, blocks):
+    batch = CondenserDataCollator(tokenizer, max_length=256)(examples_of(blocks))
+    tokens = tokenizer.convert_ids_to_tokens(list(range(500)))
+    for labels, block in zip(batch["labels"], blocks, strict=True):
         masked = (labels[1 : len(block) + 1] != -100).tolist()
         # These texts have words of one token enough for the budget to be met.
         assert sum(masked) == max(1, round(0.15 * len(block)))
         for i in range(1, len(block)):
-            assert not continues[block[i]] or masked[i] == masked[i - 1]
+            assert not tokens[block[i]].startswith("##") or masked[i] == masked[i - 1]
 
 
-def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(wordpiece_tokenizer):
+def test_an_over_long_block_is_cut_to_a_window_that_differs_between_keys(tokenizer):
     block = list(range(100, 150))
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=16)
-    batch = collator(examples_of([block] * 2000))
+    batch = CondenserDataCollator(tokenizer, max_length=16)(examples_of([block] * 2000))
     assert batch["input_ids"].shape == (2000, 16) and batch["attention_mask"].all()
-    starts = []
-    for row in restore(batch).tolist():
-        starts.append(row[1] - 100)
-        assert row[1:15] == block[starts[-1] : starts[-1] + 14]
-    counts = np.bincount(starts)
+    restored = restore(batch)
+    starts = restored[:, 1] - 100
+    assert torch.equal(restored[:, 1:15], restored[:, 1:2] + torch.arange(14))
+    counts = starts.bincount()
     assert len(counts) == 37  # the first window, the last, and all between
     assert counts.min() > 20 and counts.max() < 100  # 54 on average
 
 
-def test_masks_depend_on_the_block_and_its_key_only(tokenizer, texts):
-    collator = CondenserDataCollator(tokenizer, max_length=48)  # some blocks are cut
-    blocks = blocks_of(tokenizer, texts)[:60]
+def test_masks_depend_on_the_block_and_its_key_only(any_tokenizer, texts):
+    collator = CondenserDataCollator(any_tokenizer, max_length=48)  # some blocks are cut
+    blocks = blocks_of(any_tokenizer, texts)[:60]
     examples = examples_of(blocks)
     together = collator(examples)
     order = np.random.default_rng(0).permutation(60)
-    shuffled = CondenserDataCollator(tokenizer, max_length=48, seed=9)([examples[i] for i in order])
+    other_seed = CondenserDataCollator(any_tokenizer, max_length=48, seed=9)
+    shuffled = other_seed([examples[i] for i in order])
+    alone = collator([{**examples[7], "input_ids": torch.tensor(blocks[7])}])
     for name, column in together.items():
         assert torch.equal(shuffled[name], column[order])
-        alone = collator([{**examples[7], "input_ids": torch.tensor(blocks[7])}])[name][0]
-        assert torch.equal(alone, column[7, : len(alone)])
+        assert torch.equal(alone[name][0], column[7, : alone[name].shape[1]])
     assert not same(together, collator(examples_of(blocks, first_key=1000)))
+    # Texts that were tokenized with their special tokens give the same batch.
+    framed = any_tokenizer(texts[:60])["input_ids"]
+    assert same(collator(examples_of(framed)), together)
 
 
-def test_masks_depend_on_seed_epoch_and_block_not_on_workers(wordpiece_tokenizer, wordpiece_blocks):
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=256)
-    blocks = Dataset.from_dict({"input_ids": wordpiece_blocks})
+def test_masks_depend_on_seed_epoch_and_block_not_on_workers(tokenizer, blocks):
+    collator = CondenserDataCollator(tokenizer, max_length=256)
+    rows = Dataset.from_dict({"input_ids": blocks[:96]})
 
     def two_epochs(seed: int = 1, **options: Any) -> list[list[Batch]]:
-        dataset = KeyedBlocks(blocks, seed=seed)
+        dataset = KeyedBlocks(rows, seed=seed)
         loader = DataLoader(dataset, batch_size=32, collate_fn=collator, **options)
         epochs = []
         for epoch in range(2):
@@ -153,62 +148,41 @@ def test_masks_depend_on_seed_epoch_and_block_not_on_workers(wordpiece_tokenizer
             assert (batch["labels"] != other["labels"]).any(1).double().mean() > 0.9
 
 
-def test_examples_without_keys_are_masked_differently_in_each_epoch_with_workers(
-    wordpiece_tokenizer, wordpiece_blocks
-):
-    examples = [{"input_ids": ids} for ids in wordpiece_blocks[:64]]
-
-    collator = CondenserDataCollator(wordpiece_tokenizer, max_length=64)
+def test_examples_without_keys_are_masked_anew_in_each_batch_and_epoch_with_workers(tokenizer):
+    examples = [{"input_ids": list(range(100, 150))}] * 32
+    collator = CondenserDataCollator(tokenizer, max_length=64)
     loader = DataLoader(examples, batch_size=16, num_workers=2, collate_fn=collator)
     first, second = list(loader), list(loader)
     assert not any(same(a, b) for a, b in zip(first, second, strict=True))
-    assert not same(first[0], first[1])
-
-
-def test_texts_tokenized_the_usual_way_give_the_same_batch(tokenizer, texts):
-    collator = CondenserDataCollator(tokenizer, max_length=64)
-    bare, framed = (
-        collator(examples_of(tokenizer(texts[:20], add_special_tokens=flag)["input_ids"]))
-        for flag in (False, True)
-    )
-    for name, column in bare.items():
-        assert torch.equal(framed[name], column), name
+    assert not same(*first)
 
 
 def bags(targets: torch.Tensor) -> list[list[int]]:
     return [sorted(row[row != -100].tolist()) for row in targets]
 
 
-def test_a_bag_holds_each_token_of_the_unmasked_block_once_and_no_special_one(
-    wordpiece_tokenizer, wordpiece_blocks
-):
-    unknown, sep = wordpiece_tokenizer.unk_token_id, wordpiece_tokenizer.sep_token_id
-    blocks = [*wordpiece_blocks[:9], [50, unknown, 50, 51, sep], [unknown]]
+def test_a_bag_holds_each_token_of_the_unmasked_block_once_and_no_special_one(tokenizer, blocks):
+    unknown, sep = tokenizer.unk_token_id, tokenizer.sep_token_id
+    blocks = [*blocks[:9], [50, unknown, 50, 51, sep], [unknown]]
     settings = {"max_length": 128, "mlm_probability": 0.9, "bag_of_words": True}
-    batch = CondenserDataCollator(wordpiece_tokenizer, **settings)(examples_of(blocks))
-    special = set(wordpiece_tokenizer.all_special_ids)
+    batch = CondenserDataCollator(tokenizer, **settings)(examples_of(blocks))
+    special = set(tokenizer.all_special_ids)
     assert bags(batch["bow_targets"]) == [sorted(set(ids) - special) for ids in blocks]
     assert bags(batch["bow_targets"])[-2:] == [[50, 51], []]
     packed = pack(batch, pad_token_id=0)
     assert int(count_bags(batch)) == int(count_bags(packed)) == len(blocks) - 1
-    restored = unpack(packed, pad_token_id=0)
-    assert bags(restored["bow_targets"]) == bags(batch["bow_targets"])
 
 
-def test_the_second_masking_is_another_one_of_its_own_rate_and_leaves_the_first_as_it_was(
-    wordpiece_tokenizer, wordpiece_blocks
-):
+def test_the_second_masking_is_independent_and_leaves_the_first_as_it_was(tokenizer, blocks):
     settings = {"max_length": 128, "mlm_probability": 0.3}
-    examples = examples_of(wordpiece_blocks)
-    once = CondenserDataCollator(wordpiece_tokenizer, **settings)(examples)
-    twice = CondenserDataCollator(wordpiece_tokenizer, **settings, head_mlm_probability=0.5)(
-        examples
-    )
+    examples = examples_of(blocks)
+    once = CondenserDataCollator(tokenizer, **settings)(examples)
+    twice = CondenserDataCollator(tokenizer, **settings, head_mlm_probability=0.5)(examples)
     assert all(torch.equal(twice[name], column) for name, column in once.items())
     first, second = (twice[name] != -100 for name in ("labels", "head_targets"))
-    n_tokens = sum(map(len, wordpiece_blocks))
+    n_tokens = sum(map(len, blocks))
     assert second.sum().item() / n_tokens == pytest.approx(0.5, abs=0.03)
-    # Independent: of what the first masks, the second masks its own rate.
+    # Of what the first masks, the second masks its own rate.
     assert second[first].float().mean().item() == pytest.approx(0.5, abs=0.03)
     whole = twice["head_input_ids"].where(~second, twice["head_targets"])
     assert torch.equal(whole, restore(once))
@@ -226,3 +200,96 @@ def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenize
     )
     with pytest.raises(ValueError, match="needs the CLS token .2. there"):
         CondenserDataCollator(tokenizer)
+
+
+def batch_of(*blocks: list[int]) -> dict[str, torch.Tensor]:
+    """A padded batch, by hand; a token's label is its tenfold."""
+    ids = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, blocks)), batch_first=True)
+    is_token = ids != 0
+    labels = torch.where(is_token, 10 * ids, -100)
+    return {"input_ids": ids, "attention_mask": is_token.long(), "labels": labels}
+
+
+def test_blocks_lie_end_to_end_and_the_filler_behind_them():
+    packed = pack(batch_of([2, 5, 3], [2, 3], [2, 7, 8, 9, 3]), pad_token_id=0)
+    text = [2, 5, 3, 2, 3, 2, 7, 8, 9, 3]
+    assert packed["input_ids"].tolist() == [text + [0] * 54]
+    assert packed["labels"].tolist() == [[10 * i for i in text] + [-100] * 54]
+    positions = [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, *[0] * 54]
+    assert packed["position_ids"].tolist() == [positions]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        assert packed[name].tolist() == [0, 3, 5, 10, 64]
+        assert packed[name].dtype == torch.int32
+    assert packed["max_length_q"] == packed["max_length_k"] == 54  # the filler's
+    assert "attention_mask" not in packed
+    some = unpack(packed, pad_token_id=0, room=14)
+    assert some["input_ids"].tolist() == [[2, 5, 3, 0, 0], [2, 3, 0, 0, 0]]
+    assert some["labels"].tolist() == [[20, 50, 30, -100, -100], [20, 30, -100, -100, -100]]
+    assert len(unpack(packed, pad_token_id=0, room=15)["input_ids"]) == 3
+    block = [2, *range(10, 40), 3]  # 32 tokens: two blocks need no filler
+    packed = pack(batch_of(block, block), pad_token_id=0)
+    assert packed["cu_seq_lens_q"].tolist() == [0, 32, 64]
+    assert unpack(packed, pad_token_id=0)["input_ids"].tolist() == [block, block]
+
+
+def test_unpacked_again_a_packed_batch_is_the_padded_one(any_tokenizer, texts):
+    settings: dict[str, Any] = {"max_length": 24, "bag_of_words": True}
+    for n in (1, 17):
+        examples = examples_of(blocks_of(any_tokenizer, texts[:n]))
+        expected = CondenserDataCollator(any_tokenizer, **settings)(examples)
+        packed = CondenserDataCollator(any_tokenizer, **settings, packed=True)(examples)
+        n_tokens, width = (
+            int(expected["attention_mask"].sum(1).sum()),
+            packed["input_ids"].numel(),
+        )
+        assert width % 64 == 0 and 0 <= width - n_tokens < 64
+        unpacked = unpack(packed, pad_token_id=any_tokenizer.pad_token_id)
+        longest = int(expected["attention_mask"].sum(1).max())
+        assert same(unpacked, {name: column[:, :longest] for name, column in expected.items()})
+
+
+def test_an_encoder_of_fewer_positions_than_the_filler_has_tokens_takes_the_batch():
+    model = make_model("BERT")  # of 40 positions
+    padded = {**batch_of([2, 5, 3], [2, 7, 8, 9, 3]), "labels": torch.full((2, 5), -100)}
+    padded["labels"][1, 2] = 8
+    expected = model(**padded).loss
+    use_packing(model)
+    assert model(**pack(padded, pad_token_id=0)).loss.item() == pytest.approx(expected.item())
+
+
+def epoch_of(batches: TokenBudgetBatches, epoch: int) -> list[list[int]]:
+    batches.set_epoch(epoch)
+    return list(batches)
+
+
+def test_an_epoch_holds_each_block_once_in_batches_as_full_as_the_budget_allows():
+    batches = TokenBudgetBatches(LENGTHS, 256, seed=1)
+    epoch = epoch_of(batches, 0)
+    assert len(epoch) == len(batches)
+    assert sorted(i for batch in epoch for i in batch) == list(range(1000))
+    assert max(LENGTHS[batch].sum() for batch in epoch) <= 256
+    for batch, following in pairwise(epoch):
+        assert LENGTHS[batch].sum() + LENGTHS[following[0]] > 256
+    with pytest.raises(ValueError, match="tokens_per_batch is 63, but a block has 64 tokens"):
+        TokenBudgetBatches(LENGTHS, 63, seed=0)
+
+
+def test_order_and_batches_depend_on_seed_and_epoch_only_and_epochs_are_equally_long():
+    one, other = (TokenBudgetBatches(LENGTHS, 256, seed=1) for _ in range(2))
+    epochs = [epoch_of(one, epoch) for epoch in range(5)]
+    assert epoch_of(other, 3) == epochs[3] != epochs[0]
+    assert epoch_of(TokenBudgetBatches(LENGTHS, 256, seed=2), 3) != epochs[3]
+    for given in epochs:
+        assert len(given) == len(one)
+        assert len({i for batch in given for i in batch}) > 970
+
+
+@pytest.mark.parametrize("n_processes", [2, 7])
+def test_processes_share_whole_batches_and_get_equally_many(n_processes):
+    batches = TokenBudgetBatches(LENGTHS, 256, seed=1, n_processes=n_processes)
+    shares = [list(BatchSamplerShard(batches, n_processes, rank)) for rank in range(n_processes)]
+    together = [batch for turn in zip(*shares, strict=True) for batch in turn]
+    assert together == list(batches)
+    alone = list(TokenBudgetBatches(LENGTHS, 256, seed=1))
+    assert together[: len(alone)] == alone
+    assert len(together) - len(alone) < n_processes

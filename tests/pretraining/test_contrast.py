@@ -1,5 +1,6 @@
 """The contrastive loss against brute force, and its gradient in chunks against that at once."""
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -8,19 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM, TrainingArguments
+from transformers import AutoModel, AutoModelForMaskedLM
 
-from modeling_condenser import CondenserForMaskedLM, ContrastiveTrainer
+from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.contrastive_trainer import contrast
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
-from tests.pretraining.contrasting import (
-    assert_same_gradients,
-    build_trainer,
-    naive_step,
-    step,
-)
+from tests.pretraining.contrasting import assert_same_gradients, build_trainer, naive_step, step
 
 
 def brute_force(vectors, *, cosine, temperature, one_way) -> tuple[float, float]:
@@ -74,16 +70,15 @@ def test_with_dropout_the_cached_gradient_is_the_uncached_one(
     assert step(trainer, seed=6)[0] != step(trainer, seed=5)[0] == loss
 
 
-@pytest.mark.parametrize(("chunk_size", "packed"), [(2, True), (4, False), (12, True)])
-def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(
-    make_trainer, chunk_size, packed
-):
+def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(make_trainer):
     expected_loss, expected, state = step(make_trainer(dropout=False, packed=False))
-    parts = make_trainer(dropout=False, packed=packed, cache_chunk_size=chunk_size)
-    loss, found, state_after = step(parts)
-    assert loss == pytest.approx(expected_loss, rel=1e-6)
-    assert_same_gradients(found, expected)
-    assert torch.equal(state_after, state)  # also the random states, bit for bit
+    trainer = make_trainer(dropout=False)
+    for chunk_size in (3, 4, 12):
+        trainer.args.cache_chunk_size = chunk_size
+        loss, found, state_after = step(trainer)
+        assert loss == pytest.approx(expected_loss, rel=1e-6)
+        assert_same_gradients(found, expected)
+        assert torch.equal(state_after, state)  # also the random states, bit for bit
 
 
 def test_with_bfloat16_autocast_the_cached_gradient_is_the_uncached_one(make_trainer):
@@ -112,7 +107,6 @@ def test_on_a_gpu_with_dropout_the_cached_gradient_is_the_uncached_one(make_trai
     ("settings", "message"),
     [
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2.*cache_chunk_size"),
-        ({"cache_chunk_size": 3}, "cache_chunk_size is 3, expected an even number"),
         ({"per_device_train_batch_size": 1}, "The batch is one pair.*to 2 or more"),
         ({"per_device_train_batch_size": 999}, "a batch is 999 of them"),
     ],
@@ -122,41 +116,33 @@ def test_arguments_that_do_not_fit_a_loss_over_the_batch_are_refused(
 ):
     with pytest.raises(ValueError, match=message):
         make_trainer(**settings)
-    with pytest.raises(ValueError, match="needs CondenserTrainingArguments"):
-        ContrastiveTrainer(None, TrainingArguments("unused", use_cpu=True))
-
-
-COCONDENSER = {"objective": "cocondenser", "similarity": "cosine", "cache_chunk_size": 6}
 
 
 def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path):
-    pretrain({**settings, **COCONDENSER, "max_length": 24, "contrastive_weight": 0.5})
+    contrast = {"objective": "cocondenser", "similarity": "cosine", "contrastive_weight": 0.5}
+    pretrain({**settings, **contrast, "cache_chunk_size": 6, "max_length": 24})
     for entry in read_log(tmp_path / "run"):
         own = entry["head_loss"] + entry["late_loss"]
         assert entry["loss"] == pytest.approx(own + 0.5 * entry["contrastive_loss"], rel=1e-5)
         assert 0 <= entry["contrastive_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
-    card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "coCondenser" in card and "| documents left out |" in card
-
-
-@pytest.fixture
-def topical_corpus(write_jsonl):
-    """Documents whose every sentence names the document's own things."""
-    things = ["river", "museum", "engine", "poet", "harbour", "theorem", "orchard", "railway"]
-    rows = [
-        f"The {a} visits the {b}. Why did the {a} hide a {b}? It measures the {b} near the {a}."
-        for a in things
-        for b in things
-    ]
-    return write_jsonl([{"text": row} for row in rows])
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["objective"] == "cocondenser" and record["n_documents_left_out"] > 0
 
 
 @pytest.mark.slow
 def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
-    settings, tmp_path, bert_folder, topical_corpus
+    settings, tmp_path, bert_folder, write_jsonl
 ):
-    changes = {"corpus": str(topical_corpus), "objective": "ict", "similarity": "cosine"}
+    # Every sentence of a document names the document's own things.
+    things = ["river", "museum", "engine", "poet", "harbour", "theorem", "orchard", "railway"]
+    texts = [
+        f"The {a} visits the {b}. Why did the {a} hide a {b}? It measures the {b} near the {a}."
+        for a in things
+        for b in things
+    ]
+    corpus = write_jsonl([{"text": text} for text in texts])
+    changes = {"corpus": str(corpus), "objective": "ict", "similarity": "cosine"}
     changes |= {"max_length": 64, "per_device_train_batch_size": 16, "cache_chunk_size": 8}
     changes |= {"max_steps": 40, "logging_steps": 10, "learning_rate": 5e-3, "weight_decay": 0.01}
     model = pretrain({**settings, **changes})

@@ -40,13 +40,11 @@ for settings in json.loads(sys.argv[1]):
     pretrain(settings)
 """
 CASES = {
-    "condenser": {"objective": "condenser"},
-    "budget": {"objective": "condenser", "tokens_per_batch": 100},
-    "streamed, padded": {
-        "objective": "condenser",
+    "budget": {"tokens_per_batch": 100},
+    # Batches differ in width.
+    "streamed": {
         "streaming": True,
         "packed": False,
-        # So that batches differ in width.
         "max_length": 64,
         "short_block_probability": 1.0,
     },
@@ -121,16 +119,12 @@ def launch(commands: list[list[str]]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *(port if word == "PORT" else word for word in command)],
-            env=dict(os.environ, OMP_NUM_THREADS="1"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for command in commands
-    ]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = []
+    for command in commands:
+        words = [port if word == "PORT" else word for word in command]
+        processes.append(subprocess.Popen([sys.executable, *words], env=environment, **pipes))
     try:
         printed = [process.communicate(timeout=600)[0] for process in processes]
     finally:
@@ -163,7 +157,7 @@ def shared(tmp_path_factory, bert_folder, corpus_file):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, shared):
-    """Folders of all runs: number of processes -> their common folder."""
+    """Number of processes -> the folder of its runs."""
     folders = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}
     for n_processes, folder in folders.items():
         batch = {"per_device_train_batch_size": 8 // n_processes}

@@ -1,4 +1,4 @@
-"""The trainer: text in Python, its log, exact accumulation, the probe, and what it refuses."""
+"""The trainer: text in Python, its log, packed batches, the probe, and what it refuses."""
 
 import json
 import math
@@ -9,13 +9,8 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    TrainerCallback,
-    TrainingArguments,
-    set_seed,
-)
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModel, AutoTokenizer, TrainerCallback, TrainingArguments, set_seed
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_condenser import (
@@ -27,6 +22,10 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
+from modeling_condenser.cpu_kernels import Dropout
+from modeling_condenser.packing import PACKED
+from modeling_condenser.pretraining import examples
+from modeling_condenser.pretraining.collator import unpack
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
@@ -36,9 +35,9 @@ from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 
 @pytest.fixture
-def blocks(texts, tokenizer) -> Dataset:
-    documents = Dataset.from_dict({"text": list(texts)})
-    return build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
+def blocks(texts, tokenizer) -> KeyedBlocks:
+    documents = Dataset.from_dict({"text": texts[:50]})
+    return KeyedBlocks(build_blocks(documents, BlockBuilder(tokenizer, max_length=32)), seed=0)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
         return CondenserTrainer(
             model=condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT),
             args=TrainingArguments(str(tmp_path / name), **settings),
-            train_dataset=KeyedBlocks(blocks, seed=0),
+            train_dataset=blocks,
             data_collator=CondenserDataCollator(tokenizer, max_length=32),
             processing_class=tokenizer,
         )
@@ -62,49 +61,51 @@ def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
 
 @pytest.fixture
 def batch(tokenizer, blocks) -> dict[str, torch.Tensor]:
-    collator = CondenserDataCollator(tokenizer, max_length=32)
-    return collator(KeyedBlocks(blocks, seed=0).__getitems__(list(range(6))))
+    return CondenserDataCollator(tokenizer, max_length=32)(blocks.__getitems__(list(range(6))))
 
 
 def steps_of(trainer) -> list[dict[str, float]]:
+    trainer.train()
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
 def test_accumulation_4_by_4_takes_the_same_steps_as_16_by_1(make_trainer):
     whole = make_trainer("a")
     parts = make_trainer("b", per_device_train_batch_size=4, gradient_accumulation_steps=4)
-    whole.train()
-    parts.train()
     for a, b in zip(steps_of(whole), steps_of(parts), strict=True):
         for name in ("loss", "head_loss", "late_loss", "grad_norm"):
             assert b[name] == pytest.approx(a[name], rel=1e-5), name
-    expected = dict(whole.model.named_parameters())
-    for name, parameter in parts.model.named_parameters():
-        # AdamW's first steps divide by tiny second moments, which magnifies rounding.
-        torch.testing.assert_close(parameter, expected[name], rtol=0, atol=2e-4, msg=name)
 
 
-def test_the_log_holds_both_losses_as_means_over_the_steps_since_the_last_entry(make_trainer):
-    each = make_trainer("a", max_steps=4)
-    both = make_trainer("b", max_steps=4, logging_steps=2)
-    each.train()
-    both.train()
-    single = [entry["head_loss"] for entry in steps_of(each)]
-    double = [entry["head_loss"] for entry in steps_of(both)]
+def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_changes_nothing(
+    make_trainer,
+):
+    each, both = make_trainer("a", max_steps=4), make_trainer("b", max_steps=4, logging_steps=2)
+    entries = []
+    for trainer in (each, both):
+        for module in trainer.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.1
+        set_seed(7)
+        entries.append(steps_of(trainer))
+    single = [entry["head_loss"] for entry in entries[0]]
+    double = [entry["head_loss"] for entry in entries[1]]
     assert double == pytest.approx([sum(single[:2]) / 2, sum(single[2:]) / 2], rel=1e-6)
-    for entry in steps_of(both):
+    for entry in entries[1]:
         assert entry["loss"] == pytest.approx(entry["head_loss"] + entry["late_loss"], rel=1e-5)
         assert entry["tokens_per_second"] > 0
         assert 0 <= entry["head_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
+    # One was probed twice as often: neither weights nor random states depend on that.
+    for a, b in zip(each.model.parameters(), both.model.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_seconds_that_are_left_out_are_not_counted_as_training(make_trainer):
-    trainer = make_trainer()
+    trainer = make_trainer(max_steps=2)
     measurer = TrainerCallback()
     measurer.on_step_end = lambda *args, **kwargs: trainer.leave_out(1000)
     trainer.add_callback(measurer)
-    trainer.train()
     assert all(-1000 < entry["seconds"] < -900 for entry in steps_of(trainer))
 
 
@@ -127,6 +128,8 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, batch):
     model.train()
     measured = probe(model, batch)
     assert model.training
+    one = probe(model, {name: rows[:1] for name, rows in batch.items()})
+    assert one.keys() == {"head_accuracy", "late_accuracy"}
 
     model.eval()
     labels = batch.pop("labels")
@@ -148,20 +151,6 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, batch):
     assert abs(measured["swap_cost"]) > 1e-4
     assert measured["head_accuracy"] == pytest.approx(accuracy(output.head_logits))
     assert measured["late_accuracy"] == pytest.approx(accuracy(output.logits))
-    one = probe(model, {name: rows[:1] for name, rows in {**batch, "labels": labels}.items()})
-    assert one.keys() == {"head_accuracy", "late_accuracy"}
-
-
-def test_probing_changes_neither_weights_nor_random_states(make_trainer):
-    often, never = make_trainer("a", logging_steps=1), make_trainer("b", logging_steps=100)
-    for trainer in (often, never):
-        for module in trainer.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.1
-        set_seed(7)
-        trainer.train()
-    for a, b in zip(often.model.parameters(), never.model.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 def test_a_model_of_remote_code_is_probed_as_the_package_s_own(tmp_path, bert_folder, batch):
@@ -179,18 +168,17 @@ def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
 
 
 def test_a_trainer_that_is_given_text_takes_the_steps_of_the_command(
-    settings, tmp_path, bert_folder, corpus_file
+    settings, tmp_path, bert_folder, small_corpus
 ):
     changes = {"bow_weight": 1.0, "tokens_per_batch": 200}
-    pretrain({**settings, **changes, "output_dir": str(tmp_path / "command")})
-    texts = [{"text": json.loads(line)["text"]} for line in corpus_file.read_text().splitlines()]
+    pretrain({**settings, **changes})
+    texts = [json.loads(line) for line in small_corpus.read_text().splitlines()]
     set_seed(42)
     model = CondenserForPreTraining.from_encoder(str(bert_folder), config_changes=NO_DROPOUT)
     trainer = CondenserTrainer(model, arguments(tmp_path / "a", **changes), train_dataset=texts)
-    trainer.train()
     assert trainer.data_collator.packed
     names = ("loss", "head_loss", "late_loss", "bow_loss", "num_input_tokens_seen")
-    for ours, expected in zip(steps_of(trainer), read_log(tmp_path / "command"), strict=True):
+    for ours, expected in zip(steps_of(trainer), read_log(tmp_path / "run"), strict=True):
         for name in names:
             assert ours[name] == pytest.approx(expected[name], rel=1e-6), name
 
@@ -206,7 +194,6 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
     for entry in log:
         total = entry["late_loss"] + entry["bow_weight"] * entry["bow_loss"]
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
-    assert "bag-of-words" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 def test_the_encoder_that_is_saved_opens_in_both_libraries_with_the_same_vectors(
@@ -225,18 +212,101 @@ def test_the_encoder_that_is_saved_opens_in_both_libraries_with_the_same_vectors
     torch.testing.assert_close(encoded, expected, rtol=0, atol=1e-6)
 
 
-def test_an_objective_that_is_not_the_model_s_or_the_trainer_s_is_refused(
-    tmp_path, bert_folder, texts
-):
-    data = [{"text": text} for text in texts]
+def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
+    data = [{"text": "The river left."}]
     plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
     with pytest.raises(ValueError, match="trains a CondenserForPreTraining, but the model is"):
         CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
     with pytest.raises(ValueError, match="objective is 'ict', but this .* use ContrastiveTrainer"):
         CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
-
-
-def test_a_model_without_a_checkpoint_needs_a_tokenizer(tmp_path):
     model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
     with pytest.raises(ValueError, match="pass processing_class=tokenizer"):
-        CondenserTrainer(model, arguments(tmp_path), train_dataset=[{"text": "The river left."}])
+        CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"objective": "condenser"},
+        pytest.param({"objective": "mlm", "streaming": True, "bow_weight": 1.0}, marks=SLOW),
+        pytest.param({"objective": "cocondenser", "cache_chunk_size": 8}, marks=SLOW),
+        pytest.param({"objective": "ict", "bow_weight": 1.0}, marks=SLOW),
+        pytest.param({"bow_weight": 1.0, "head_mlm_probability": 0.5}, marks=SLOW),
+    ],
+    ids=str,
+)
+def test_packed_and_padded_batches_take_the_same_steps(recipe, settings, tmp_path):
+    logs = []
+    for packed in (True, False):
+        changes = {"packed": packed, "output_dir": str(tmp_path / str(packed))}
+        model = pretrain({**settings, **recipe, **changes})
+        assert PACKED not in (model / "config.json").read_text()
+        logs.append(read_log(tmp_path / str(packed)))
+    own = {"loss", "grad_norm", "num_input_tokens_seen"}
+    others = {"late_loss", "late_accuracy", "head_loss", "head_accuracy", "contrastive_loss"}
+    names = own | (others | {"bow_loss", "swap_cost"}) & logs[1][0].keys()
+    assert len(names) > 4
+    for ours, expected in zip(*logs, strict=True):
+        for name in names:
+            assert ours[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
+
+
+def prepare(bert_folder: Path, **changes: Any) -> bool:
+    """Whether batches are packed."""
+    model = condenser_from_encoder(str(bert_folder))
+    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
+    packed = examples.prepare_model(model, tokenizer, arguments(Path("unused"), **changes))
+    assert (model.condenser.encoder.config._attn_implementation == PACKED) == packed
+    kinds = {type(module) for module in model.modules()}
+    assert Dropout in kinds and torch.nn.Dropout not in kinds
+    return packed
+
+
+def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
+    bert_folder, monkeypatch
+):
+    assert prepare(bert_folder)
+    assert prepare(bert_folder, objective="cocondenser")
+    assert not prepare(bert_folder, packed=False)
+    assert not prepare(bert_folder, attn_implementation="eager")
+    for module in ("modeling_condenser.pretraining.examples", "modeling_condenser.packing"):
+        monkeypatch.setattr(f"{module}.why_not_packed", lambda encoder: "it reads in circles")
+    assert not prepare(bert_folder)
+    with pytest.raises(ValueError, match="it reads in circles. Set packed: false"):
+        prepare(bert_folder, packed=True)
+
+
+def test_accumulated_budget_batches_take_the_step_of_their_union(
+    settings, tmp_path, bert_folder, monkeypatch
+):
+    """The union is trained on as one padded batch, by the model alone."""
+    columns: dict[str, list[torch.Tensor]] = {}
+    step = CondenserTrainer.training_step
+
+    def training_step(self: Any, model: Any, inputs: dict[str, Any], *rest: Any) -> torch.Tensor:
+        for name, rows in unpack(inputs, pad_token_id=0).items():
+            columns.setdefault(name, []).extend(rows)
+        return step(self, model, inputs, *rest)
+
+    monkeypatch.setattr(CondenserTrainer, "training_step", training_step)
+    changes = {"tokens_per_batch": 150, "gradient_accumulation_steps": 3, "max_steps": 1}
+    head = {"n_head_layers": 1, "head_mlm_probability": 0.5}
+    pretrain({**settings, **changes, **head, "bow_weight": 0.7})
+    [entry] = read_log(tmp_path / "run")
+    set_seed(42)  # the Trainer's own
+    model = condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT, **head)
+    fill = {"input_ids": 0, "attention_mask": 0, "head_input_ids": 0}
+    union = {
+        name: pad_sequence(rows, batch_first=True, padding_value=fill.get(name, -100))
+        for name, rows in columns.items()
+    }
+    assert union["attention_mask"].sum() > 2 * 150  # three batches
+    output = model(**union, bow_weight=0.7)
+    output.loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    for name in ("head_loss", "late_loss", "bow_loss"):
+        assert entry[name] == pytest.approx(output[name].item(), rel=1e-5), name
+    assert entry["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
