@@ -56,7 +56,7 @@ def prepare_model(
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
     if objective == "tsdae":
-        add_decoder(model)
+        add_decoder(model, tokenizer)
     if objective in ("ict", "tsdae") and not arguments.bow_weight:
         model.lm_head.requires_grad_(False)  # only its tied weights are trained
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)

@@ -3,22 +3,26 @@
 Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Denoising Auto-Encoder
 for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
 0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the CLS vector only,
-predicts the whole text from left to right. Encoder and decoder share their weights. Unlike in
-sentence-transformers, words are those of whole-word masking, not NLTK's; the rest is not tokenized
-again; and the loss is averaged over the tokens of an optimiser step, not of a micro-batch.
+predicts the whole text from left to right. Encoder and decoder share their weights. Loss and
+decoder are those of sentence-transformers (`DenoisingAutoEncoderLoss`), with three differences:
+words are those of whole-word masking, not NLTK's; the rest is not tokenized again; the loss is
+averaged over the tokens of an optimiser step, not of a micro-batch.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForMaskedLM
+from safetensors.torch import save_model
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from modeling_condenser.hub.quiet_loading import quiet_loading
-from modeling_condenser.modeling_condenser import take_lm_head
+from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
 
 from .collator import CondenserDataCollator
 from .counter_random import uniforms
@@ -32,11 +36,14 @@ ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
-    The deleted words depend on a block and its `mask_key` only; at least one is kept.
+    The deleted words depend on a block and its `mask_key` only, as masks do. `deletion_probability`
+    is that of each word; at least one word of a block is kept.
     """
 
     def __init__(self, collator: CondenserDataCollator, *, deletion_probability: float = 0.6):
         self.collator = collator
+        self.tokenizer = collator.tokenizer
+        self.n_special = collator.n_special
         self.deletion_probability = deletion_probability
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -51,7 +58,7 @@ class DenoisingCollator:
         kept = _choose_kept(words, is_text, keys, self.deletion_probability)
         left = [row[is_kept] for row, is_kept in zip(ids, kept, strict=True)]
         noisy_ids, _, is_noisy_token = self.collator.frame(left)
-        labels = np.where(ids == self.collator.pad_token_id, IGNORE_INDEX, ids)
+        labels = np.where(ids == self.tokenizer.pad_token_id, IGNORE_INDEX, ids)
         labels[:, 0] = IGNORE_INDEX
         batch = {
             "input_ids": ids,
@@ -75,74 +82,98 @@ def _choose_kept(
     return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 
-def add_decoder(model: Any) -> None:
-    """Give a `CondenserForMaskedLM` TSDAE's decoder and loss, in place of its forward pass.
+def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give a model the decoder of TSDAE, tied to its encoder, and TSDAE's loss as forward pass.
 
-    The decoder is tied to the encoder; it starts from a copy of the LM head, and its
-    cross-attention is drawn from torch's generator. It is the model's `head`, so checkpoints hold
-    its untied weights, and an encoder or a masked LM that is opened from one ignores them.
+    The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
+    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and an
+    encoder or a masked LM that is opened from one ignores them.
+
+    Raises:
+        ValueError: transformers has no decoder of the encoder's model type.
     """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
     encoder: Any = model.condenser.encoder
-    config = copy.deepcopy(encoder.config)
+    config = encoder.config
     if config.model_type not in ENCODERS_WITH_DECODER:
         raise ValueError(
             f"The encoder is of model_type {config.model_type!r}, of which transformers has no "
             "decoder with cross-attention, which objective tsdae needs: choose an encoder of type "
             f"{', '.join(ENCODERS_WITH_DECODER)}, or another objective."
         )
-    masked_lm: Any = AutoModelForMaskedLM.from_config(config)
-    take_lm_head(masked_lm)[0].load_state_dict(model.lm_head.state_dict())
-    setattr(masked_lm, masked_lm.base_model_prefix, encoder)
-    config.is_decoder = config.add_cross_attention = True
-    decoder_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    state = copy.deepcopy(masked_lm.state_dict())
-    with quiet_loading():
-        decoder = decoder_class.from_pretrained(None, config=config, state_dict=state)
-    tied = _tie(decoder, encoder)
-    model.head = decoder
-    # A checkpoint has these as the encoder's.
-    model._keys_to_ignore_on_save = {f"head.{name}" for name in tied} | {*model._tied_weights_keys}
-
-    # Replaces the forward pass of the instance; checkpoints name and copy its class. The Trainer
-    # gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
-    def forward(
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        noisy_input_ids: torch.Tensor,
-        noisy_attention_mask: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> dict[str, torch.Tensor]:
-        """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
-        read = encoder(input_ids=noisy_input_ids, attention_mask=noisy_attention_mask)
-        logits = decoder(
-            input_ids=input_ids[:, :-1],
-            encoder_hidden_states=read.last_hidden_state[:, :1],  # (B, 1, H)
-            encoder_attention_mask=noisy_attention_mask[:, :1],
-            use_cache=False,
-        ).logits  # (B, T - 1, V)
-        targets = labels[:, 1:].flatten()
-        mean = cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORE_INDEX)
-        n_items = (targets != IGNORE_INDEX).sum()
-        return {"loss": mean * n_items / (num_items_in_batch or n_items)}
-
-    model.forward = forward
+    with TemporaryDirectory() as folder, quiet_loading():
+        # The library loads the decoder from the folder that the encoder's configuration names.
+        _save_plain(model, folder)
+        tokenizer.save_pretrained(folder)
+        transformer = Transformer(folder)
+        transformer.model = encoder
+        start, config.name_or_path = config.name_or_path, folder
+        pooling = Pooling(config.hidden_size, pooling_mode="cls")
+        loss = DenoisingAutoEncoderLoss(SentenceTransformer(modules=[transformer, pooling]))
+        config.name_or_path = start
+    model.head = loss.decoder
+    _declare_ties(model)
+    model.tie_weights()  # the library has put the decoder's embeddings into the encoder
+    _replace_forward(model, loss)
 
 
 def remove_decoder(model: Any) -> None:
     """Make a model with a decoder a plain masked LM again."""
-    model._keys_to_ignore_on_save = None
+    model._tied_weights_keys = {
+        name: source
+        for name, source in model._tied_weights_keys.items()
+        if not name.startswith("head.")
+    }
     del model.head, model.forward
 
 
-def _tie(decoder: Any, encoder: torch.nn.Module) -> list[str]:
-    """Replace weights of a decoder by its encoder's, and return their names in the decoder."""
-    layers = dict(decoder.base_model.named_modules())
-    for name, weight in encoder.named_parameters():
-        layer, _, attribute = name.rpartition(".")
-        if layer in layers:  # all but the pooler
-            setattr(layers[layer], attribute, weight)
-    decoder.tie_weights()  # its LM head to its new embeddings
-    of_encoder = {id(weight) for weight in encoder.parameters()}
-    weights = decoder.named_parameters(remove_duplicate=False)
-    return [name for name, weight in weights if id(weight) in of_encoder]
+def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
+    """Save encoder and LM head as the masked LM of their own model type, in every process."""
+    masked_lm: Any = AutoModelForMaskedLM.from_config(copy.deepcopy(model.config.encoder_config))
+    take_lm_head(masked_lm)[0].load_state_dict(model.lm_head.state_dict())
+    setattr(masked_lm, masked_lm.base_model_prefix, model.condenser.encoder)
+    masked_lm.config.save_pretrained(folder)
+    # Not save_pretrained: of several processes only the first would write.
+    save_model(masked_lm, str(Path(folder, SAFE_WEIGHTS_NAME)), metadata={"format": "pt"})
+
+
+def _declare_ties(model: Any) -> None:
+    """List the decoder's weights that are the encoder's, which are saved once."""
+    sources = {id(p): name for name, p in model.condenser.encoder.named_parameters()}
+    tied = {
+        f"head.{name}": f"condenser.encoder.{sources[id(p)]}"
+        for name, p in model.head.named_parameters(remove_duplicate=False)
+        if id(p) in sources
+    }
+    model._tied_weights_keys |= tied
+
+    def forget_tied(_: torch.nn.Module, keys: Any) -> None:
+        """Report no tied weight as missing: a checkpoint has it as the encoder's."""
+        keys.missing_keys[:] = [key for key in keys.missing_keys if key not in tied]
+
+    model.head.register_load_state_dict_post_hook(forget_tied)
+
+
+def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
+    """Replace the forward pass of the instance; checkpoints name and copy its class.
+
+    The Trainer gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
+    """
+
+    def forward(
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **columns: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
+        names = ("input_ids", "attention_mask")
+        noisy, whole = ({n: columns[f"{kind}{n}"] for n in names} for kind in ("noisy_", ""))
+        mean = loss([noisy, whole], None)
+        n_items = (labels != IGNORE_INDEX).sum()
+        n_all = n_items if num_items_in_batch is None else num_items_in_batch
+        return {"loss": mean * n_items / n_all}
+
+    model.forward = forward
