@@ -25,7 +25,6 @@ from modeling_condenser.evaluation.similarity import (
     evaluate_graded_pairs,
     pair_similarities,
     read_graded_pairs,
-    spearman_interval,
 )
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.runs.recipe import read_recipe
@@ -93,9 +92,9 @@ def measure(retriever: Retriever, data: Path) -> list[float]:
         )
         cosines = pair_similarities(first, second, similarity="cosine")
         scores = np.array([score for _, _, score in pairs])
-        figures.append(evaluate_graded_pairs(cosines, scores).means["Spearman"])
-    bounds = spearman_interval(cosines, scores)
-    return [100 * float(figure) for figure in (*figures, *bounds)]
+        evaluation = evaluate_graded_pairs(cosines, scores)
+        figures.append(evaluation.means["Spearman"])
+    return [100 * figure for figure in (*figures, *(evaluation.interval("Spearman") or ()))]
 
 
 if __name__ == "__main__":

@@ -129,20 +129,21 @@ def _type_of_noun(phrase: str) -> AnswerType | None:
     return first_run[-1] if first_run else None
 
 
-def group_by_type(questions: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group queries (id -> text) by answer type, in the order of `ANSWER_TYPES`.
+def group_queries(queries: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
+    """Group queries (id -> text) by "answer type" and by "query length", in words.
 
-    Empty groups and questions without a type are left out.
+    Groups are in the order of `ANSWER_TYPES` and of length. Empty groups and queries without a type
+    are left out.
     """
-    types = {query_id: answer_type(text) for query_id, text in questions.items()}
-    groups = {answer: [q for q, t in types.items() if t == answer] for answer in ANSWER_TYPES}
-    return {answer: ids for answer, ids in groups.items() if ids}
-
-
-def group_by_length(queries: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group queries (id -> text) by their number of words; empty groups are left out."""
+    types = {query_id: answer_type(text) for query_id, text in queries.items()}
+    lengths = {query_id: len(text.split()) for query_id, text in queries.items()}
     groups = {
-        name: [query_id for query_id, text in queries.items() if len(text.split()) in lengths]
-        for name, lengths in _LENGTHS.items()
+        "answer type": {
+            answer: [q for q, found in types.items() if found == answer] for answer in ANSWER_TYPES
+        },
+        "query length": {
+            name: [q for q, n in lengths.items() if n in span] for name, span in _LENGTHS.items()
+        },
     }
-    return {name: ids for name, ids in groups.items() if ids}
+    found = {by: {name: ids for name, ids in of.items() if ids} for by, of in groups.items()}
+    return {by: of for by, of in found.items() if of}
