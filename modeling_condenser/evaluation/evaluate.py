@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.hub.contract import CONTRACT_FILE
@@ -23,14 +21,9 @@ from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
+from .measures import Evaluation
 from .report import Report, write_report
-from .similarity import (
-    evaluate_graded_pairs,
-    evaluate_triplets,
-    pair_similarities,
-    read_graded_pairs,
-    read_triplets,
-)
+from .similarity import evaluate_graded_pairs, evaluate_triplets, pair_similarities, read_items
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
 
 
@@ -86,7 +79,6 @@ def evaluate(
 
     Args:
         systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`.
-        progress: whether to show progress bars.
         **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
 
     Returns:
@@ -103,7 +95,7 @@ def evaluate(
         "systems": [str(system) for system in listed],
         "collection": str(collection),
         "split": split,
-        "measures": None if measures is None else list(measures),
+        "measures": measures,
         "baseline": None if baseline is None else str(baseline),
         "output_dir": str(output_dir),
         **settings,
@@ -164,24 +156,24 @@ def _evaluate_texts(
     recipe: EvaluationRecipe, systems: Sequence[System], *, progress: bool
 ) -> list[SystemResult]:
     """Measure the systems on a file of graded pairs or triplets."""
-    file, is_graded = Path(recipe.collection), recipe.task == "graded_pairs"
-    rows = (read_graded_pairs if is_graded else read_triplets)(file, columns=recipe.columns)
-    columns = list(zip(*rows, strict=True))
-    scores = np.array(columns.pop()) if is_graded else np.empty(0)
+    file, task = Path(recipe.collection), recipe.task.replace("_", " ")
+    texts = read_items(file, recipe.task, columns=recipe.columns)
+    scores = texts.pop("score").to_numpy() if "score" in texts else None
     results = []
     for system in systems:
         retriever = system.open()
         contract, vectors = retriever.contract, []  # (N, D) float32 each
-        for column in columns:
-            texts = [contract.passage("", text) for text in column]
+        for column in texts:
+            passages = [contract.passage("", text) for text in texts[column]]
             length = contract.passage_max_length
-            vectors.append(retriever.encode_texts(texts, length, progress=progress))
-        if is_graded:
-            similarities = pair_similarities(*vectors, similarity=contract.similarity)
-            evaluation = evaluate_graded_pairs(similarities, scores)
-        else:
+            vectors.append(retriever.encode_texts(passages, length, progress=progress))
+        evaluation: Evaluation
+        if scores is None:
             evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
-        task, settings = recipe.task.replace("_", " "), dict(system.settings)
+        else:
+            own = pair_similarities(*vectors, similarity=contract.similarity)
+            evaluation = evaluate_graded_pairs(own, scores)
+        settings = dict(system.settings)
         results.append(SystemResult(system.name, file.stem, task, evaluation, settings=settings))
     return results
 

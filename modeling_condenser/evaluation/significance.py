@@ -70,7 +70,8 @@ def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
         seed=seed,
     )
     return Comparison(
-        *values.mean(axis=1).tolist(),
+        mean_system=float(values[0].mean()),
+        mean_baseline=float(values[1].mean()),
         difference=float(differences.mean()),
         p_value=p_value,
         interval=bootstrap_interval(np.mean, differences, seed=seed),

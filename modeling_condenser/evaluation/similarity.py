@@ -7,7 +7,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -18,45 +18,36 @@ from modeling_condenser.hub.contract import Similarity
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, bootstrap_interval, randomisation_test
 
+Task = Literal["graded_pairs", "triplets"]
+
+_COLUMNS: dict[Task, list[str]] = {
+    "graded_pairs": ["sentence1", "sentence2", "score"],
+    "triplets": ["anchor", "positive", "negative"],
+}
 _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3": "negative"}
 _STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source".split()
 
 
-def read_graded_pairs(
-    path: str | Path, *, columns: Mapping[str, str] | None = None
-) -> list[tuple[str, str, float]]:
-    """Read pairs of sentences and the scores that people gave them.
+def read_items(
+    path: str | Path, task: Task, *, columns: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Read pairs of sentences with the scores that people gave them, or triplets.
 
     Args:
         path: a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow) with columns
-            sentence1, sentence2 and score, or a file of the STS benchmark, such as sts-test.csv
-            (Cer et al. 2017), which has tabs and no header.
+            sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
+            benchmark (Cer et al. 2017), which has tabs and no header, such as sts-test.csv; or of
+            Ein Dor et al. (2018), with columns Sentence1, Sentence2 and Sentence3.
+        task: which of them the file has.
         columns: our name of a column -> the file's, where they differ.
+
+    Returns:
+        The three columns, by our names; the score is a float.
 
     Raises:
-        ValueError: a column is missing, a score is not a number, or there is no pair.
+        ValueError: a column is missing, a score is not a number, or there is no row.
     """
-    table = _read_columns(Path(path), ["sentence1", "sentence2", "score"], columns or {})
-    table["score"] = pd.to_numeric(table["score"]).astype(float)
-    return list(table.itertuples(index=False, name=None))
-
-
-def read_triplets(
-    path: str | Path, *, columns: Mapping[str, str] | None = None
-) -> list[tuple[str, str, str]]:
-    """Read triplets: anchor, positive, negative.
-
-    Args:
-        path: a table with these columns, or Sentence1, Sentence2 and Sentence3 as in Ein Dor et
-            al.'s files (2018).
-        columns: our name of a column -> the file's, where they differ.
-    """
-    table = _read_columns(Path(path), ["anchor", "positive", "negative"], columns or {})
-    return list(table.itertuples(index=False, name=None))
-
-
-def _read_columns(path: Path, names: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
-    table = _read_table(path)
+    table, names, columns = _read_table(Path(path)), _COLUMNS[task], columns or {}
     table = table.rename(columns=_EIN_DOR_COLUMNS | {columns[name]: name for name in columns})
     if missing := [name for name in names if name not in table.columns]:
         raise ValueError(
@@ -66,6 +57,8 @@ def _read_columns(path: Path, names: list[str], columns: Mapping[str, str]) -> p
     table = table[names]
     if not len(table) or table.isna().any(axis=None):
         raise ValueError(f"{path} has no rows or has null values, expected {', '.join(names)}")
+    if task == "graded_pairs":
+        table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
     return table
 
 

@@ -84,32 +84,30 @@ def evaluate_system(
     Args:
         system: "bm25", a run file, or an encoder's folder or Hub name; see `parse_system`.
         collection: see `load_collection`; or a loaded one.
-        out: folder for the run, the measures and, without `work_folder`, embeddings and index.
-        split: whose queries to search and judge.
+        out: folder for the run and the measures.
         depth: passages to retrieve for each query.
         measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
-        work_folder: for embeddings and index.
+        work_folder: for embeddings and index; `out` by default.
         name: of the system in files and tables; by default made from the folder's name.
-        progress: whether to show progress bars.
 
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
-    if depth < 1:
-        raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
     out, search = Path(out), search or SearchSettings()
     system = (system if isinstance(system, System) else parse_system(system)).in_dtype(search.dtype)
     system = replace(system, name=name or system.name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
-    run_file = out / f"{_run_name(system, depth, search)}.trec"
-    record_file = run_file.with_suffix(".json")
+    words = ["run", str(depth)]
+    if system.is_dense and not search.is_exact:
+        words += filter(None, (search.index, search.search_parameters))
+    run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
+    run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     identity = _identity(system, collection, depth, search)
     if run_file.is_file() and record_file.is_file():
         record = json.loads(record_file.read_text())
-        changed = [key for key in identity if record["identity"].get(key) != identity[key]]
-        if changed:
+        if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
             raise ValueError(
                 f"{out} contains another run, with a different {', '.join(changed)}: choose"
                 " another output_dir, or remove this one"
@@ -134,13 +132,6 @@ def evaluate_system(
         record=record,
         settings=dict(system.settings),
     )
-
-
-def _run_name(system: System, depth: int, search: SearchSettings) -> str:
-    words = ["run", str(depth)]
-    if system.is_dense and not search.is_exact:
-        words += filter(None, (search.index, search.search_parameters))
-    return re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
 
 
 def _identity(

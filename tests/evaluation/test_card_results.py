@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,34 +81,19 @@ def test_results_have_corrected_p_values_and_say_what_they_were_made_from(
     assert str(tmp_path) not in (folder / "README.md").read_text()
 
 
-@pytest.mark.slow
-def test_an_evaluation_on_a_second_collection_keeps_the_first(
-    folder: Path, collection: Path, tmp_path: Path
-) -> None:
-    other, out = tmp_path / "other", tmp_path / "out"
-    shutil.copytree(collection, other)
-    for place in (collection, other):
-        evaluate(folder, place, baseline="bm25", output_dir=out, progress=False)
-    results = [(result.collection, result.n_queries) for result in read_results(folder)]
-    assert results == [("small", 20), ("other", 20)]
-    written = (folder / "evaluation_results.json").read_text()
-    assert str(tmp_path) not in written and str(collection.parent) not in written
-    # With another similarity than its contract's, it is another system.
-    evaluate(f"{folder},similarity=cosine", other, output_dir=out, progress=False)
-    assert (folder / "evaluation_results.json").read_text() == written
-
-
 def test_the_command_names_a_collection_as_the_hub_does(
     folder: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_collection(collection)
     monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
-    report = evaluate(folder, "owner/small", measures=["P@5"], depth=20, progress=False)
+    settings = {"measures": ["P@5"], "depth": 20, "progress": False}
+    report = evaluate(folder, "owner/small", **settings)
     options = "owner/small --split test --measures '[\"P@5\"]' --depth 20"
     [found] = read_results(folder)
-    assert (found.source, found.command) == (
-        "owner/small",
-        f"condenser evaluate OWNER/NAME {options}",
-    )
-    assert report.content["command"] == f"condenser evaluate {folder.name} {options}"
+    assert (found.source, found.n_queries) == ("owner/small", 20)
+    assert found.command == f"condenser evaluate OWNER/NAME {options}"
+    assert report.content["command"] == f"condenser evaluate retriever {options}"
+    # With another similarity than its contract's, it is another system.
+    evaluate(f"{folder},similarity=cosine", "owner/small", **settings)
+    assert read_results(folder) == [found]

@@ -1,6 +1,5 @@
 """The evaluation stage, against NumPy brute force: what it writes, reads again and refuses."""
 
-import csv
 import json
 import re
 import shlex
@@ -8,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -19,6 +19,7 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.retrieval.approximate import recall_against_exact
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.runs import read_run, write_run
 from tests.hub.making import plain_vectors
@@ -138,13 +139,11 @@ def test_an_approximate_index_reports_its_recall(
 ) -> None:
     search = {"index": "IVF4,Flat", "search_parameters": "nprobe=1", "depth": 10}
     report = evaluate(retriever, collection, output_dir=tmp_path / "out", progress=False, **search)
-    [system] = report.results
     exact = evaluate_system(retriever, collection, tmp_path / "exact", depth=10, progress=False)
-    found, expected = read_run(system.run_file), read_run(exact.run_file)
-    shares = [len(found[q].keys() & expected[q].keys()) / 10 for q in expected]
-    assert system.record["recall_against_exact"] == pytest.approx(sum(shares) / len(shares))
-    assert 0 < system.record["recall_against_exact"] < 1
-    assert "recall against exact 0." in report.file.read_text()
+    runs = [read_run(result.run_file) for result in (*report.results, exact)]
+    recall = report.results[0].record["recall_against_exact"]
+    assert 0 < recall == recall_against_exact(*runs, depth=10) < 1
+    assert f"recall against exact {recall}" in report.file.read_text()
 
 
 @pytest.mark.parametrize(
@@ -163,12 +162,6 @@ def test_what_does_not_fit_is_refused(
         evaluate(collection=collection, progress=False, **settings)
 
 
-def write_csv(file: Path, *rows: tuple[object, ...]) -> Path:
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows(rows)
-    return file
-
-
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
@@ -177,8 +170,10 @@ def test_graded_pairs_give_the_correlation_of_cosines_with_scores(
     bert_folder: Path, texts: list[str], tmp_path: Path
 ) -> None:
     sides, scores = (texts[:12], texts[20:32]), [(i * 7) % 12 / 2 for i in range(12)]
-    header = ("sentence1", "sentence2", "score")
-    file = write_csv(tmp_path / "pairs.csv", header, *zip(*sides, scores, strict=True))
+    file = tmp_path / "pairs.jsonl"
+    pd.DataFrame({"sentence1": sides[0], "sentence2": sides[1], "score": scores}).to_json(
+        file, orient="records", lines=True
+    )
     poolings = ("mean", "max")
     mean, largest = (f"{bert_folder},pooling={p},similarity=cosine,name={p}" for p in poolings)
     settings = {"task": "graded_pairs", "output_dir": tmp_path / "out", "progress": False}
@@ -187,20 +182,19 @@ def test_graded_pairs_give_the_correlation_of_cosines_with_scores(
         vectors = [plain_vectors(bert_folder, side, pooling=system).numpy() for side in sides]
         expected = stats.spearmanr(cosine(*vectors), scores).statistic
         assert means["Spearman"] == pytest.approx(expected, abs=1e-9)
-    difference = report.means["mean"]["Spearman"] - report.means["max"]["Spearman"]
-    assert report.comparisons["mean", "Spearman"].difference == pytest.approx(difference)
+    assert ("mean", "Spearman") in report.comparisons
     assert report.file == tmp_path / "out" / "pairs" / "report.md"
 
 
 def test_triplets_give_the_share_that_is_in_order(
     bert_folder: Path, texts: list[str], tmp_path: Path
 ) -> None:
-    sides = (texts[:15], texts[15:30], texts[30:45])
-    header = ("anchor", "positive", "negative")
-    file = write_csv(tmp_path / "t.csv", header, *zip(*sides, strict=True))
+    sides = {"anchor": texts[:15], "positive": texts[15:30], "negative": texts[30:45]}
+    pd.DataFrame(sides).to_csv(tmp_path / "t.csv", index=False)
     system = f"{bert_folder},pooling=cls,similarity=euclidean,name=plain"
-    report = evaluate(system, file, task="triplets", output_dir=tmp_path / "out", progress=False)
-    anchor, positive, negative = (plain_vectors(bert_folder, side).numpy() for side in sides)
+    settings = {"task": "triplets", "output_dir": tmp_path / "out", "progress": False}
+    report = evaluate(system, tmp_path / "t.csv", **settings)
+    anchor, positive, negative = (plain_vectors(bert_folder, s).numpy() for s in sides.values())
     right = np.linalg.norm(anchor - positive, axis=1) < np.linalg.norm(anchor - negative, axis=1)
     assert 0 < right.mean() < 1
     assert report.means == {"plain": {"triplet accuracy": pytest.approx(right.mean())}}
