@@ -168,7 +168,7 @@ def evaluate_run(
     }
     if not rankings:
         raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
-    values = _measure_grades(graded, qrels, rankings)
+    values = _measure_grades(graded, qrels, rankings) if graded else {}
     if cutoffs:
         assert find_texts is not None
         values |= _measure_hits(cutoffs, answers, rankings, find_texts)
@@ -197,7 +197,7 @@ def _measure_grades(
     }
     judged = {query: dict(qrels[query]) for query in run}
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
-    if values and run:
+    if run:
         for metric in ir_measures.iter_calc(list(values), judged, run):
             values[metric.measure][metric.query_id] = float(metric.value)
     return {name: dict(values[measure]) for name, measure in measures.items()}

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import replace
 
 import ir_measures
 import numpy as np
@@ -138,7 +139,9 @@ COLLECTION = Collection(
 
 def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measures, "_QUERIES_AT_ONCE", 2)
-    found = measure_run(COLLECTION, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"])
+    unjudged = replace(COLLECTION, qrels={})
+    assert list(measure_run(unjudged, RUN).means) == ["Hit@20", "Hit@100"]
+    found = measure_run(unjudged, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"])
     assert found.per_query["Hit@2"] == {
         **dict.fromkeys(("where", "what", "nothing", "absent"), 0.0),
         "when": 1.0,
