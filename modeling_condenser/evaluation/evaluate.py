@@ -139,8 +139,6 @@ def evaluate(
 
 def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[System]:
     """The systems in the order of the tables, the baseline first."""
-    if not recipe.systems:
-        raise ValueError("the recipe names no systems: add at least one, such as bm25")
     words = [*([recipe.baseline] if recipe.baseline else []), *recipe.systems]
     systems: dict[str, System] = {}
     for system in (parse_system(word).in_dtype(search.dtype) for word in words):
