@@ -114,8 +114,8 @@ def _parse(name: str) -> ir_measures.Measure:
             measure.validate_params()
             return measure
     raise ValueError(
-        f"unknown measure {name!r}: expected one of {', '.join(_FAMILIES)}, with a cut-off where it"
-        " needs one, as in MRR@10 or R(rel=2)@1000"
+        f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off where"
+        " it needs one, as in MRR@10 or R(rel=2)@1000"
     )
 
 

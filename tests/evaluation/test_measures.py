@@ -171,9 +171,9 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
 @pytest.mark.parametrize(
     ("qrels", "run", "measure", "message"),
     [
-        (GRADED, ONE, "NDCG@20", "unknown measure 'NDCG@20': expected one of MRR, nDCG, R,"),
-        (GRADED, ONE, "R", "unknown measure 'R': .* with a cut-off"),
-        (GRADED, ONE, "P@0", "unknown measure 'P@0'"),  # aborts trec_eval's code
+        (GRADED, ONE, "NDCG@20", "'NDCG@20' is not a measure: expected one of MRR, nDCG, R,"),
+        (GRADED, ONE, "R", "'R' is not a measure: .* with a cut-off"),
+        (GRADED, ONE, "P@0", "'P@0' is not a measure"),  # aborts trec_eval's code
         (GRADED, ONE, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
         ({"q": {"a": 0}}, ONE, "MRR@10", "none of the 1 judged queries has anything relevant"),
         ({"x": {"a": 1}}, ONE, "MRR@10", "none of the 1 queries of the run is judged"),
