@@ -7,7 +7,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,7 @@ from modeling_condenser.hub.contract import Similarity
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, bootstrap_interval, randomisation_test
 
-Task = Literal["graded_pairs", "triplets"]
-
-_COLUMNS: dict[Task, list[str]] = {
+_COLUMNS = {
     "graded_pairs": ["sentence1", "sentence2", "score"],
     "triplets": ["anchor", "positive", "negative"],
 }
@@ -29,7 +27,7 @@ _STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source
 
 
 def read_items(
-    path: str | Path, task: Task, *, columns: Mapping[str, str] | None = None
+    path: str | Path, task: str, *, columns: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """Read pairs of sentences with the scores that people gave them, or triplets.
 
@@ -38,7 +36,7 @@ def read_items(
             sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
             benchmark (Cer et al. 2017), which has tabs and no header, such as sts-test.csv; or of
             Ein Dor et al. (2018), with columns Sentence1, Sentence2 and Sentence3.
-        task: which of them the file has.
+        task: "graded_pairs" or "triplets".
         columns: our name of a column -> the file's, where they differ.
 
     Returns:

@@ -10,7 +10,6 @@ from scipy import stats
 
 from modeling_condenser.evaluation.similarity import (
     GradedEvaluation,
-    Task,
     evaluate_graded_pairs,
     evaluate_triplets,
     pair_similarities,
@@ -105,7 +104,7 @@ PAIRS = [
 ]
 
 
-def rows_of(path: Path, task: Task, **columns: str) -> list[tuple[object, ...]]:
+def rows_of(path: Path, task: str, **columns: str) -> list[tuple[object, ...]]:
     return list(read_items(path, task, columns=columns).itertuples(index=False, name=None))
 
 
