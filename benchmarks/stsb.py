@@ -17,15 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.harness import print_table
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.similarity import (
     evaluate_graded_pairs,
     pair_similarities,
-    read_graded_pairs,
-    spearman_interval,
+    read_items,
 )
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.runs.recipe import read_recipe
@@ -87,15 +84,15 @@ def measure(retriever: Retriever, data: Path) -> list[float]:
     length = retriever.contract.passage_max_length
     figures = []
     for split in ("dev", "test"):
-        pairs = read_graded_pairs(data / f"{split}.csv")
+        pairs = read_items(data / f"{split}.csv", "graded_pairs")
         first, second = (
-            retriever.encode_texts([pair[side] for pair in pairs], length) for side in (0, 1)
+            retriever.encode_texts(list(pairs[side]), length) for side in ("sentence1", "sentence2")
         )
         cosines = pair_similarities(first, second, similarity="cosine")
-        scores = np.array([score for _, _, score in pairs])
-        figures.append(evaluate_graded_pairs(cosines, scores).means["Spearman"])
-    bounds = spearman_interval(cosines, scores)
-    return [100 * float(figure) for figure in (*figures, *bounds)]
+        scores = pairs["score"].to_numpy()
+        evaluation = evaluate_graded_pairs(cosines, scores)
+        figures.append(evaluation.means["Spearman"])
+    return [100 * figure for figure in (*figures, *(evaluation.interval("Spearman") or ()))]
 
 
 if __name__ == "__main__":

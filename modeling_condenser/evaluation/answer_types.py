@@ -4,23 +4,15 @@ The types are the six coarse classes of Li & Roth (2002), "Learning Question Cla
 the thesis breaks its results down (section 4.4.2, Table 4.4).
 """
 
+import math
 import re
-import sys
 from collections.abc import Mapping
-from itertools import dropwhile, takewhile
 from typing import Literal, get_args
 
 AnswerType = Literal["description", "number", "human", "location", "entity", "abbreviation"]
-ANSWER_TYPES: tuple[AnswerType, ...] = get_args(AnswerType)
 """In the order of the thesis's Table 4.4."""
 
-_LENGTHS = {
-    "1-4 words": range(1, 5),
-    "5-8 words": range(5, 9),
-    "9-12 words": range(9, 13),
-    "13 words or more": range(13, sys.maxsize),
-}
-_MOST_WORDS = 100  # only the beginning of a longer text is read
+_MOST_WORDS = {"1-4 words": 4, "5-8 words": 8, "9-12 words": 12, "13 words or more": math.inf}
 # The first pattern that is found decides.
 _PATTERNS: tuple[tuple[str, AnswerType | None], ...] = (
     (r"\b(stands?|short) for\b|\b(abbreviations?|abbreviated|acronym|full form)\b", "abbreviation"),
@@ -92,7 +84,7 @@ def answer_type(question: str) -> AnswerType | None:
     """
     text = re.sub(r"[’`]", "'", question.lower())
     text = re.sub(r"\b(what|who|where|when|how)( ?'s|s)\b", r"\1 is", text).replace(".", "")
-    text = " ".join(re.findall(r"'s\b|\w+", text)[:_MOST_WORDS])
+    text = " ".join(re.findall(r"'s\b|\w+", text)[:100])  # the beginning of a long text
     for pattern, answer in _PATTERNS:
         if re.search(pattern, text):
             return answer
@@ -120,29 +112,28 @@ def answer_type(question: str) -> AnswerType | None:
 def _type_of_noun(phrase: str) -> AnswerType | None:
     """Of the last known noun in the first run of known nouns, before a verb or preposition."""
     bare = re.sub(_BEFORE_NOUN, "", re.sub(r"^(the|an?|your|my|its) ", "", phrase))
-    types: list[AnswerType | None] = []
+    found: AnswerType | None = None
     for word in re.split(_PHRASE_END, bare)[0].split():
         forms = (word, word.removesuffix("s"), word.removesuffix("es"), re.sub("ies$", "y", word))
-        known = [_TYPE_OF_NOUN[form] for form in forms if form in _TYPE_OF_NOUN]
-        types.append(known[0] if known else None)
-    first_run = list(takewhile(bool, dropwhile(lambda answer: answer is None, types)))
-    return first_run[-1] if first_run else None
+        known = next((_TYPE_OF_NOUN[form] for form in forms if form in _TYPE_OF_NOUN), None)
+        if found and not known:
+            break
+        found = known
+    return found
 
 
-def group_by_type(questions: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group queries (id -> text) by answer type, in the order of `ANSWER_TYPES`.
+def group_queries(queries: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
+    """Group queries (id -> text) by "answer type" and by "query length", in words.
 
-    Empty groups and questions without a type are left out.
+    Empty groups and queries without a type are left out.
     """
-    types = {query_id: answer_type(text) for query_id, text in questions.items()}
-    groups = {answer: [q for q, t in types.items() if t == answer] for answer in ANSWER_TYPES}
-    return {answer: ids for answer, ids in groups.items() if ids}
-
-
-def group_by_length(queries: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group queries (id -> text) by their number of words; empty groups are left out."""
-    groups = {
-        name: [query_id for query_id, text in queries.items() if len(text.split()) in lengths]
-        for name, lengths in _LENGTHS.items()
-    }
-    return {name: ids for name, ids in groups.items() if ids}
+    by_type: dict[str, list[str]] = {answer: [] for answer in get_args(AnswerType)}
+    by_length: dict[str, list[str]] = {name: [] for name in _MOST_WORDS}
+    for query_id, text in queries.items():
+        if answer := answer_type(text):
+            by_type[answer].append(query_id)
+        n_words = len(text.split())
+        by_length[next(name for name, n in _MOST_WORDS.items() if n_words <= n)].append(query_id)
+    groups = {"answer type": by_type, "query length": by_length}
+    filled = {by: {name: ids for name, ids in of.items() if ids} for by, of in groups.items()}
+    return {by: of for by, of in filled.items() if of}

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.hub.contract import CONTRACT_FILE
@@ -23,16 +21,9 @@ from modeling_condenser.retrieval.systems import System, parse_system
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
+from .measures import Evaluation
 from .report import Report, write_report
-from .significance import Comparison
-from .similarity import (
-    compare_spearman,
-    evaluate_graded_pairs,
-    evaluate_triplets,
-    pair_similarities,
-    read_graded_pairs,
-    read_triplets,
-)
+from .similarity import evaluate_graded_pairs, evaluate_triplets, pair_similarities, read_items
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
 
 
@@ -41,8 +32,10 @@ class EvaluationRecipe:
     """The fields of an evaluation recipe.
 
     Attributes:
-        systems: folders or Hub names of encoders, run files, or bm25; settings follow commas.
-        collection: folder or Hub name; for graded pairs and triplets, their file.
+        systems: folders or Hub names of encoders, TREC run files, or bm25; settings follow commas,
+            as in google-bert/bert-base-uncased,pooling=mean.
+        collection: folder (BEIR, MS MARCO or DPR) or Hub name; for graded pairs and triplets, their
+            file.
         output_dir: folder for the results.
         task: "retrieval", "graded_pairs" (STS-b), or "triplets" (Wikipedia sections).
         split: whose queries to search and judge.
@@ -85,14 +78,7 @@ def evaluate(
     repeated. The results also go on the model cards of local exports.
 
     Args:
-        systems: what to evaluate: folders or Hub names of encoders, TREC run files, or "bm25".
-            Settings follow commas, as in "google-bert/bert-base-uncased,pooling=mean".
-        collection: a folder (BEIR, MS MARCO or DPR), or a data set on the Hub.
-        split: whose queries to search and judge.
-        measures: such as ["MRR@10"]; see `EvaluationRecipe` for the default.
-        baseline: a further system, which the others are compared with; by default the first.
-        output_dir: folder for the results.
-        progress: whether to show progress bars.
+        systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`.
         **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
 
     Returns:
@@ -109,22 +95,50 @@ def evaluate(
         "systems": [str(system) for system in listed],
         "collection": str(collection),
         "split": split,
-        "measures": None if measures is None else list(measures),
+        "measures": measures,
         "baseline": None if baseline is None else str(baseline),
         "output_dir": str(output_dir),
         **settings,
     }
     recipe, search = fill(stated, EvaluationRecipe, SearchSettings)
-    parsed = _parse_systems(recipe, search)
+    parsed, out = _parse_systems(recipe, search), Path(recipe.output_dir)
     if recipe.task == "retrieval":
-        return _evaluate_retrieval(recipe, search, parsed, progress=progress)
-    return _evaluate_similarity(recipe, parsed, progress=progress)
+        loaded = load_collection(recipe.collection, split=recipe.split)
+        root = out / _as_path(loaded.name)
+        folder = root / _as_path(recipe.split)
+        results = [
+            evaluate_system(
+                system,
+                loaded,
+                folder / _as_path(system.name),
+                split=recipe.split,
+                depth=recipe.depth,
+                measures=recipe.measures,
+                search=search,
+                work_folder=root / "embeddings" / _as_path(system.name),
+                progress=progress,
+            )
+            for system in parsed
+        ]
+    else:
+        loaded, folder = None, out / _as_path(Path(recipe.collection).stem)
+        results = _evaluate_texts(recipe, parsed, progress=progress)
+    measured = [system for system in parsed if system.is_dense and recipe.cost]
+    report = write_report(
+        folder,
+        results,
+        collection=loaded,
+        costs={s.name: measure_cost(s.model, settings=s.settings) for s in measured},
+        command=_command(recipe, search, parsed),
+        seed=recipe.seed,
+    )
+    if loaded:
+        _report_on_cards(recipe, search, parsed, results, loaded)
+    return report
 
 
 def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[System]:
     """The systems in the order of the tables, the baseline first."""
-    if not recipe.systems:
-        raise ValueError("the recipe names no systems: add at least one, such as bm25")
     words = [*([recipe.baseline] if recipe.baseline else []), *recipe.systems]
     systems: dict[str, System] = {}
     for system in (parse_system(word).in_dtype(search.dtype) for word in words):
@@ -133,82 +147,33 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
                 f"{systems[system.name].model} and {system.model} have the same name"
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
-        if recipe.task != "retrieval" and not system.is_dense:
-            raise ValueError(f"{system.model} has no vectors: {recipe.task} needs encoders")
     return list(systems.values())
 
 
-def _evaluate_retrieval(
-    recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System], *, progress: bool
-) -> Report:
-    collection = load_collection(recipe.collection, split=recipe.split)
-    root = Path(recipe.output_dir) / _as_path(collection.name)
-    folder = root / _as_path(recipe.split)
-    results = [
-        evaluate_system(
-            system,
-            collection,
-            folder / _as_path(system.name),
-            split=recipe.split,
-            depth=recipe.depth,
-            measures=recipe.measures,
-            search=search,
-            work_folder=root / "embeddings" / _as_path(system.name),
-            progress=progress,
-        )
-        for system in systems
-    ]
-    command = _command(recipe, search, systems, collection.name)
-    report = _write_report(folder, recipe, systems, results, collection=collection, command=command)
-    _report_on_cards(recipe, search, systems, results, collection)
-    return report
-
-
-def _evaluate_similarity(
+def _evaluate_texts(
     recipe: EvaluationRecipe, systems: Sequence[System], *, progress: bool
-) -> Report:
-    file, is_graded = Path(recipe.collection), recipe.task == "graded_pairs"
-    rows = (read_graded_pairs if is_graded else read_triplets)(file, columns=recipe.columns)
-    columns = list(zip(*rows, strict=True))
-    scores = np.array(columns.pop()) if is_graded else np.empty(0)
-    results: list[SystemResult] = []
-    similarities: list[np.ndarray] = []
-    comparisons: dict[tuple[str, str], Comparison] = {}
+) -> list[SystemResult]:
+    """Measure the systems on a file of graded pairs or triplets."""
+    file, task = Path(recipe.collection), recipe.task.replace("_", " ")
+    texts = read_items(file, recipe.task, columns=recipe.columns)
+    scores = texts.pop("score").to_numpy() if "score" in texts else None
+    results = []
     for system in systems:
         retriever = system.open()
-        contract = retriever.contract
-        vectors = []  # (N, D) float32 each
-        for column in columns:
-            texts = [contract.passage("", text) for text in column]
+        contract, vectors = retriever.contract, []  # (N, D) float32 each
+        for column in texts:
+            passages = [contract.passage("", text) for text in texts[column]]
             length = contract.passage_max_length
-            vectors.append(retriever.encode_texts(texts, length, progress=progress))
-        if is_graded:
+            vectors.append(retriever.encode_texts(passages, length, progress=progress))
+        evaluation: Evaluation
+        if scores is None:
+            evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
+        else:
             own = pair_similarities(*vectors, similarity=contract.similarity)
             evaluation = evaluate_graded_pairs(own, scores)
-            if similarities:
-                comparison = compare_spearman(own, similarities[0], scores, seed=recipe.seed)
-                comparisons[system.name, "Spearman"] = comparison
-            similarities.append(own)
-        else:
-            evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
-        task, settings = recipe.task.replace("_", " "), dict(system.settings)
+        settings = dict(system.settings)
         results.append(SystemResult(system.name, file.stem, task, evaluation, settings=settings))
-    folder = Path(recipe.output_dir) / _as_path(file.stem)
-    command = _command(recipe, SearchSettings(), systems, file.name)
-    facts = {"n_items": len(rows), "comparisons": comparisons, "command": command}
-    return _write_report(folder, recipe, systems, results, **facts)
-
-
-def _write_report(
-    folder: Path,
-    recipe: EvaluationRecipe,
-    systems: Sequence[System],
-    results: Sequence[SystemResult],
-    **facts: Any,
-) -> Report:
-    measured = [system for system in systems if system.is_dense and recipe.cost]
-    costs = {s.name: measure_cost(s.model, settings=s.settings) for s in measured}
-    return write_report(folder, results, costs=costs, seed=recipe.seed, **facts)
+    return results
 
 
 def _report_on_cards(
@@ -221,11 +186,11 @@ def _report_on_cards(
     """Write results on the cards of local exports that were evaluated by their own contract."""
     from modeling_condenser.hub.card import PLACEHOLDER
 
-    from .card_results import place_on_hub, report_on_card
+    from .card_results import report_on_card
 
     n_baselines = 1 if recipe.baseline else 0
-    name = recipe.collection if place_on_hub(recipe.collection) else collection.name
     named = [*systems[:n_baselines], parse_system(PLACEHOLDER)]
+    command = _command(recipe, search, named)
     for system, result in list(zip(systems, results, strict=True))[n_baselines:]:
         is_export = system.is_dense and (Path(system.model) / CONTRACT_FILE).is_file()
         if is_export and not system.settings:
@@ -235,17 +200,15 @@ def _report_on_cards(
                 results[:n_baselines],
                 collection=collection,
                 source=recipe.collection,
-                depth=recipe.depth,
-                command=_command(recipe, search, named, name),
-                search=search,
+                command=command,
                 seed=recipe.seed,
             )
 
 
-def _command(
-    recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System], collection: str
-) -> str:
+def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System]) -> str:
     """The command that makes a report again. Local paths are reduced to their last parts."""
+    place = Path(recipe.collection)
+    collection = place.resolve().name if place.exists() else recipe.collection
     words = [*(system.word for system in systems), collection]
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]

@@ -13,12 +13,13 @@ broken by passage id, ascending. The mean is over all queries that have a releva
 without results counts as 0. All but Hit@k are computed by ir_measures.
 """
 
-import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Self
 
 import ir_measures
 from ir_measures.measures.base import ParamInfo
@@ -26,17 +27,18 @@ from ir_measures.measures.base import ParamInfo
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
+from .significance import Comparison, compare, mean_interval
+
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
 _NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on very great numbers
 _NAME = re.compile(rf"([A-Za-z][A-Za-z0-9-]*)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
-_GREATEST_GRADE = 1_000_000  # trec_eval's code allocates a table of this size
 _QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
 
 
 class Hit(ir_measures.Measure):
-    """Whether an answer string is in one of the first k passages; see `evaluate_answers`."""
+    """Whether an answer string is in one of the first k passages."""
 
     NAME = "Hit"
     SUPPORTED_PARAMS = {"cutoff": ParamInfo(dtype=int, required=True)}
@@ -55,61 +57,66 @@ _FAMILIES = {
 }
 
 
+PerQuery = dict[str, dict[str, float]]
+"""Measure -> query id -> value."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The measures of one run.
 
     Attributes:
         means: measure -> mean over the evaluated queries.
-        per_query: measure -> query id -> value; the same queries for every measure, in the order of
-            the judgements.
+        per_query: the same queries for every measure, in the order of the judgements.
         unanswerable: ids of judged queries that were left out because nothing is relevant to them.
     """
 
     means: dict[str, float]
-    per_query: dict[str, dict[str, float]]
+    per_query: PerQuery
     unanswerable: tuple[str, ...] = ()
 
+    @property
+    def n_items(self) -> int:
+        """Number of evaluated queries."""
+        return len(next(iter(self.per_query.values())))
 
-def parse_measure(name: str) -> ir_measures.Measure:
-    """Parse the name of a measure, or raise a ValueError that suggests the nearest one."""
-    match = _NAME.fullmatch(name)
-    if not match or match[1] not in _FAMILIES:
-        aliases = {family.lower(): family for family in _FAMILIES} | {"recall": "R"}
-        word = re.split(r"[(@]", name)[0].lower()
-        nearest = aliases[difflib.get_close_matches(word, aliases, n=1, cutoff=0.0)[0]]
-        raise ValueError(
-            f"unknown measure {name!r}: expected one of {', '.join(_FAMILIES)}, as in MRR@10 or"
-            f" R(rel=2)@1000; did you mean {nearest!r}?"
-        )
-    family, threshold, cutoff = match.groups()
-    stated = {"rel": threshold, "cutoff": cutoff}
-    measure = _FAMILIES[family](**{key: int(value) for key, value in stated.items() if value})
-    try:
-        measure.validate_params()
-    except AssertionError as error:
-        takes = [
-            f"{key} ({'required' if info.required else 'optional'})"
-            for key, info in measure.SUPPORTED_PARAMS.items()
-            if key in stated
-        ]
-        raise ValueError(f"measure {name!r}: {family} takes {' and '.join(takes)}") from error
-    return measure
+    def interval(self, measure: str, *, seed: int = 0) -> tuple[float, float] | None:
+        """95 % bootstrap interval of a mean; None for a single query."""
+        values = self.per_query[measure]
+        return mean_interval(values, seed=seed) if len(values) > 1 else None
+
+    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison | None:
+        """Compare with another evaluation of the same queries in one measure."""
+        return compare(self.per_query[measure], other.per_query[measure], seed=seed)
 
 
-def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
-    """Parse a list of names: name -> measure."""
-    if isinstance(names, str) or not names:
-        raise ValueError(f'measures is {names!r}, expected a list of names, such as ["MRR@10"]')
-    return {name: parse_measure(name) for name in names}
-
-
-def make_evaluation(
-    per_query: dict[str, dict[str, float]], *, unanswerable: Sequence[str] = ()
-) -> Evaluation:
+def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) -> Evaluation:
     """An evaluation whose means are those of the values per query."""
     means = {name: fmean(values.values()) for name, values in per_query.items()}
     return Evaluation(means, per_query, tuple(unanswerable))
+
+
+def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
+    """Parse names of measures: name -> measure.
+
+    Raises:
+        ValueError: a name is unknown, or lacks a cut-off that the measure needs.
+    """
+    return {name: _parse(name) for name in names}
+
+
+def _parse(name: str) -> ir_measures.Measure:
+    match = _NAME.fullmatch(name)
+    if match and match[1] in _FAMILIES:
+        stated = {"rel": match[2], "cutoff": match[3]}
+        measure = _FAMILIES[match[1]](**{key: int(value) for key, value in stated.items() if value})
+        with suppress(AssertionError):
+            measure.validate_params()
+            return measure
+    raise ValueError(
+        f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off where"
+        " it needs one, as in MRR@10 or R(rel=2)@1000"
+    )
 
 
 def evaluate_run(
@@ -117,107 +124,101 @@ def evaluate_run(
     run: Run,
     *,
     measures: Sequence[str] = DEFAULT_MEASURES,
+    answers: Mapping[str, Sequence[str]] | None = None,
+    find_texts: Callable[[list[str]], Mapping[str, str]] | None = None,
 ) -> Evaluation:
-    """Measure a run by judgements.
+    """Measure a run by judgements, by answer strings, or by both.
 
-    All measures have the same queries: a query whose best grade is 1 counts as 0 in MRR(rel=2)@10,
-    as with `trec_eval -l 2`. Queries and passages that are not judged are ignored or not relevant.
+    All measures have the same queries: those with a relevant passage and, for Hit@k, an answer. A
+    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`.
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
-        run: query id -> passage id -> score.
+        run: query id -> passage id -> score; other queries than the judged ones are ignored.
         measures: names; see the module's docstring.
+        answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
+            the title, contains one of them; see `AnswerMatcher`.
+        find_texts: maps ids of passages to their texts, for Hit@k. It is called for the passages of
+            several queries at a time, to limit memory.
 
     Raises:
-        ValueError: an unknown measure, a NaN score, or no judged query in the run.
+        ValueError: an unknown measure, a NaN score, or no query that can be measured.
     """
-    wanted = check_measures(measures)
-    if any(isinstance(measure, Hit) for measure in wanted.values()):
-        raise ValueError("Hit is measured by answer strings: use evaluate_answers")
-    best_grades = {query: max(grades.values(), default=0) for query, grades in qrels.items()}
-    judged = {query: dict(qrels[query]) for query, grade in best_grades.items() if grade > 0}
-    _check_queries(qrels, run, usable=judged, lacking="a relevant passage")
-    if (greatest := max(best_grades.values())) > _GREATEST_GRADE:
-        raise ValueError(f"the qrels have the grade {greatest}: check the order of their columns")
-    # The providers of ir_measures order ties in different ways. Scores -1, -2, ... have no ties.
-    ranked = {
-        query: {passage: -float(rank) for rank, passage in enumerate(_ranking(query, run[query]))}
-        for query in judged
-        if run.get(query)
-    }
-    values = {measure: dict.fromkeys(judged, 0.0) for measure in wanted.values()}
-    if ranked:
-        for metric in ir_measures.iter_calc(list(values), judged, ranked):
-            values[metric.measure][metric.query_id] = float(metric.value)
-    return make_evaluation(
-        {name: dict(values[measure]) for name, measure in wanted.items()},
-        unanswerable=[query for query in qrels if query not in judged],
-    )
-
-
-def evaluate_answers(
-    answers: Mapping[str, Sequence[str]],
-    run: Run,
-    passage_text: Callable[[list[str]], list[str]],
-    *,
-    measures: Sequence[str] = DEFAULT_ANSWER_MEASURES,
-) -> Evaluation:
-    """Measure a run by answer strings, as DPR does (Karpukhin et al. 2020).
-
-    A passage is a hit if its text, without the title, contains one of the answers; see
-    `AnswerMatcher`. Queries without answers are left out and listed as unanswerable.
-
-    Args:
-        answers: query id -> strings.
-        run: query id -> passage id -> score.
-        passage_text: returns the texts of the passages with these ids, in their order. It is called
-            for the passages of several queries at a time, to limit memory.
-        measures: "Hit@20" and the like.
-
-    Raises:
-        ValueError: another kind of measure, a NaN score, or no query with an answer in the run.
-    """
-    parsed = check_measures(measures)
-    if not all(isinstance(measure, Hit) for measure in parsed.values()):
-        raise ValueError("only Hit@k is measured by answer strings: use evaluate_run for others")
-    cutoffs = {name: measure.params["cutoff"] for name, measure in parsed.items()}
-    asked = [query for query, strings in answers.items() if strings]
-    _check_queries(answers, run, usable=asked, lacking="an answer")
-    first_hits = dict.fromkeys(asked, math.inf)
-    for start in range(0, len(asked), _QUERIES_AT_ONCE):
-        rankings = {
-            query: _ranking(query, run.get(query, {}))[: max(cutoffs.values())]
-            for query in asked[start : start + _QUERIES_AT_ONCE]
-        }
-        ids = list(dict.fromkeys(passage for ranking in rankings.values() for passage in ranking))
-        texts = dict(zip(ids, passage_text(ids), strict=True))
-        for query, ranking in rankings.items():
-            matcher = AnswerMatcher(answers[query])
-            hits = (rank for rank, p in enumerate(ranking, 1) if matcher.is_in(texts[p]))
-            first_hits[query] = next(hits, math.inf)
-    return make_evaluation(
-        {
-            name: {q: float(rank <= k) for q, rank in first_hits.items()}
-            for name, k in cutoffs.items()
-        },
-        unanswerable=[query for query, strings in answers.items() if not strings],
-    )
-
-
-def _check_queries(
-    judgements: Mapping[str, object], run: Run, *, usable: Collection[str], lacking: str
-) -> None:
-    if run and not run.keys() & judgements.keys():
+    wanted, answers = check_measures(measures), answers or {}
+    cutoffs = {name: m.params["cutoff"] for name, m in wanted.items() if isinstance(m, Hit)}
+    graded = {name: m for name, m in wanted.items() if name not in cutoffs}
+    for names, given, what in ((cutoffs, answers, "answers"), (graded, qrels, "qrels")):
+        if names and not given:
+            raise ValueError(
+                f"{', '.join(names)} cannot be measured: the collection has no {what}. Choose other"
+                " measures"
+            )
+    judged = qrels if graded else answers
+    if run and not run.keys() & judged.keys():
         raise ValueError(
             f"none of the {len(run)} queries of the run is judged: the run has {next(iter(run))!r},"
-            f" the judgements have {next(iter(judgements), 'nothing')!r}. Take both from the same"
-            " collection and split"
+            f" the judgements have {next(iter(judged))!r}. Take both from the same collection and"
+            " split"
         )
-    if not usable:
-        raise ValueError(f"none of the {len(judgements)} judged queries has {lacking}")
+    rankings = {
+        query: _ranking(query, run.get(query, {}))
+        for query in judged
+        if (not graded or max(qrels[query].values(), default=0) > 0)
+        and (not cutoffs or answers.get(query))
+    }
+    if not rankings:
+        raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
+    values = _measure_grades(graded, qrels, rankings) if graded else {}
+    if cutoffs:
+        assert find_texts is not None
+        values |= _measure_hits(cutoffs, answers, rankings, find_texts)
+    return make_evaluation(
+        {name: values[name] for name in wanted},
+        unanswerable=[query for query in judged if query not in rankings],
+    )
 
 
 def _ranking(query_id: str, scores: Mapping[str, float]) -> list[str]:
     if any(math.isnan(score) for score in scores.values()):
         raise ValueError(f"query {query_id!r} has a NaN score: look for NaN in the embeddings")
     return [passage for passage, _ in rank_passages(scores)]
+
+
+def _measure_grades(
+    measures: Mapping[str, ir_measures.Measure],
+    qrels: Mapping[str, Mapping[str, int]],
+    rankings: Mapping[str, Sequence[str]],
+) -> PerQuery:
+    # The providers of ir_measures order ties in different ways. Scores -1, -2, ... have no ties.
+    run = {
+        query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
+        for query, ranking in rankings.items()
+        if ranking
+    }
+    judged = {query: dict(qrels[query]) for query in run}
+    values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
+    if run:
+        for metric in ir_measures.iter_calc(list(values), judged, run):
+            values[metric.measure][metric.query_id] = float(metric.value)
+    return {name: dict(values[measure]) for name, measure in measures.items()}
+
+
+def _measure_hits(
+    cutoffs: Mapping[str, int],
+    answers: Mapping[str, Sequence[str]],
+    rankings: Mapping[str, Sequence[str]],
+    find_texts: Callable[[list[str]], Mapping[str, str]],
+) -> PerQuery:
+    queries, depth = list(rankings), max(cutoffs.values())
+    first_hits = {}
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        batch = {q: rankings[q][:depth] for q in queries[start : start + _QUERIES_AT_ONCE]}
+        texts = find_texts(list({passage for ranking in batch.values() for passage in ranking}))
+        for query, ranking in batch.items():
+            matcher = AnswerMatcher(answers[query])
+            hits = (rank for rank, p in enumerate(ranking, 1) if matcher.is_in(texts[p]))
+            first_hits[query] = next(hits, math.inf)
+    return {
+        name: {query: float(rank <= k) for query, rank in first_hits.items()}
+        for name, k in cutoffs.items()
+    }

@@ -3,15 +3,13 @@
 The first system, the baseline, is grey; a system has the same colour in every picture.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from .measures import parse_measure
 
 _FONT_SIZE = 8
 _PANELS_PER_ROW = 3
@@ -28,15 +26,14 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
         figures[by] = plot_bars(
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
-    for family in ("R", "Hit"):
-        names = [measure for measure in results if measure.startswith(f"{family}@")]
-        if len(names) > 1:
-            depths = [parse_measure(name).params["cutoff"] for name in names]
-            curves = {
-                system: [results[name][system]["mean"] for name in names]
-                for system in content["systems"]
-            }
-            figures["recall"] = plot_curves(depths, curves, y_label=f"{family}@k")
+    for family in ("R@", "Hit@"):
+        by_depth = {
+            int(measure.removeprefix(family)): systems
+            for measure, systems in results.items()
+            if measure.startswith(family)
+        }
+        if len(by_depth) > 1:
+            figures["recall"] = plot_curves(by_depth, y_label=f"{family}k")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
     for name, figure in figures.items():
         figure.savefig(folder / files[name], dpi=150)
@@ -65,17 +62,15 @@ def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     return figure
 
 
-def plot_curves(
-    depths: Sequence[int], curves: Mapping[str, Sequence[float]], *, y_label: str
-) -> Figure:
-    """Draw each system's values over the depths, on a logarithmic scale."""
+def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_label: str) -> Figure:
+    """Draw each system's `mean` over the depths (depth -> system), on a logarithmic scale."""
     figure, [axes] = _figure(1, height=3.0)
-    order = np.argsort(depths)
-    for number, (system, values) in enumerate(curves.items()):
-        xs, ys = np.array(depths)[order], np.array(values)[order]
-        axes.plot(xs, ys, marker="o", color=_colour(number), label=system)
+    depths = sorted(by_depth)
+    for number, system in enumerate(by_depth[depths[0]]):
+        means = [by_depth[depth][system]["mean"] for depth in depths]
+        axes.plot(depths, means, marker="o", color=_colour(number), label=system)
     axes.set_xscale("log")
-    axes.set_xticks(sorted(depths), [f"{depth:,}" for depth in sorted(depths)])
+    axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
     axes.minorticks_off()
     axes.set_xlabel("k, passages", fontsize=_FONT_SIZE)
     axes.set_ylabel(y_label, fontsize=_FONT_SIZE)

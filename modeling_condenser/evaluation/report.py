@@ -6,48 +6,28 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 *.png            means, groups of queries, recall by depth
 """
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
-from modeling_condenser.hub.markdown import (
-    code_block,
-    counted,
-    escape,
-    listed,
-    p_in_words,
-    table,
-)
+from modeling_condenser.hub import markdown
+from modeling_condenser.hub.markdown import counted, p_in_words
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 
-from .answer_types import group_by_length, group_by_type
-from .significance import (
-    ALPHA,
-    N_RESAMPLES,
-    Comparison,
-    Values,
-    compare,
-    compare_in_groups,
-    correct,
-    holm,
-    mean_interval,
-)
+from .answer_types import group_queries
+from .measures import Evaluation, make_evaluation
+from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
 
-_MARKS = (
-    f"▲ and ▼ mark a difference with p < {ALPHA} after the correction; ○ means that no difference"
-    " was shown."
-)
-_TEST = f"a two-sided paired randomisation test ({N_RESAMPLES:,} resamples)"
+_TEMPLATE = Path(__file__).with_name("report.md.jinja")
 
 
 @dataclass(frozen=True)
@@ -90,14 +70,27 @@ class Report:
             lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
         return "\n".join(lines)
 
+    def render(self) -> str:
+        """Write the content as Markdown."""
+        environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+        environment.filters["markdown"] = markdown.escape
+        template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+        tested = {measure for _, measure in self.comparisons}
+        return template.render(
+            self.content,
+            md=markdown,
+            alpha=ALPHA,
+            n_resamples=N_RESAMPLES,
+            n_tests=len(self.comparisons),
+            untested=[measure for measure in self.content["results"] if measure not in tested],
+        )
+
 
 def write_report(
     folder: str | Path,
     results: Sequence[SystemResult],
     *,
     collection: Collection | None = None,
-    n_items: int | None = None,
-    comparisons: Mapping[tuple[str, str], Comparison] | None = None,
     costs: Mapping[str, Mapping[str, Any]] | None = None,
     command: str = "",
     seed: int = 0,
@@ -109,67 +102,59 @@ def write_report(
         results: with the same measures and queries; the others are compared with the first. Groups
             of queries are about the first measure.
         collection: that was searched; None for graded pairs and triplets.
-        n_items: number of pairs or triplets.
-        comparisons: (system, measure) -> comparison with the baseline, for measures that are not
-            means over items.
         costs: system -> result of `measure_cost`.
         command: that makes the report again.
         seed: of all tests and intervals.
     """
     from .plots import draw_report
 
-    folder, first = Path(folder), results[0]
-    measures = list(first.evaluation.means)
-    values = {r.system: r.evaluation.per_query.get(measures[0], {}) for r in results}
-    queries = {q: collection.queries[q] for q in values[first.system]} if collection else {}
+    folder, first, costs = Path(folder), results[0], costs or {}
+    evaluations = {result.system: result.evaluation for result in results}
+    main, *_ = measures = list(first.evaluation.means)
     pairs = {
-        (later.system, earlier.system, measure): comparison
-        for earlier, later in combinations(results, 2)
-        for measure, comparison in later.compare_with(earlier, seed=seed).items()
+        (later, earlier, measure): comparison
+        for earlier, later in combinations(evaluations, 2)
+        for measure in measures
+        if (comparison := evaluations[later].compare(measure, evaluations[earlier], seed=seed))
     }
-    with_first = {(s, m): c for (s, other, m), c in pairs.items() if other == first.system}
-    against_baseline = correct({**with_first, **(comparisons or {})})
-    items = counted(len(queries), "query", "queries") if queries else counted(n_items or 0, "item")
-    groups = {"answer type": group_by_type(queries), "query length": group_by_length(queries)}
-
-    def figures(result: SystemResult, measure: str) -> dict[str, Any]:
-        evaluation, comparison = result.evaluation, against_baseline.get((result.system, measure))
-        by_query = evaluation.per_query.get(measure)
-        return _figures(evaluation.means[measure], by_query, comparison, seed=seed)
-
-    content: dict[str, Any] = {
-        "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on {items}",
+    compared = correct({(s, m): c for (s, other, m), c in pairs.items() if other == first.system})
+    queries = (
+        {q: collection.queries[q] for q in first.evaluation.per_query[main]} if collection else {}
+    )
+    n_items, noun = first.evaluation.n_items, ("query", "queries") if queries else ("item", "items")
+    content = {
+        "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on"
+        f" {counted(n_items, *noun)}",
         "collection": first.collection,
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
-        "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
-        "results": {m: {r.system: figures(r, m) for r in results} for m in measures},
-        "pairs": _describe_pairs(correct(pairs), values, seed=seed),
+        "systems": {r.system: _describe(r, costs.get(r.system)) for r in results},
+        "results": {
+            m: {s: _figures(e, m, compared.get((s, m)), seed=seed) for s, e in evaluations.items()}
+            for m in measures
+        },
+        "pairs": _describe_pairs(pairs, evaluations, main, seed=seed),
         "breakdowns": {
-            by: _break_down(values, ids, seed=seed) for by, ids in groups.items() if ids
+            by: _break_down(evaluations, main, groups, seed=seed)
+            for by, groups in group_queries(queries).items()
         },
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
         **describe_machine(),
     }
-    content = json.loads(json.dumps(content, default=str))
     folder.mkdir(parents=True, exist_ok=True)
     content["pictures"] = draw_report(content, folder)
-    report = Report(folder, results, against_baseline, content)
-    report.file.write_text(render_report(content), encoding="utf-8")
-    if queries:
-        columns = {
-            f"{r.system} {m}": by_query
-            for r in results
-            for m, by_query in r.evaluation.per_query.items()
-        }
-        texts = {query: " ".join(text.split()) for query, text in queries.items()}
-        pd.DataFrame({"text": texts, **columns}).to_csv(
-            folder / "per_query.tsv", sep="\t", index_label="query_id"
-        )
+    report = Report(folder, results, compared, content)
+    report.file.write_text(report.render(), encoding="utf-8")
     write_json(folder / "report.json", content)
+    if queries:
+        table = pd.DataFrame({"text": {q: " ".join(text.split()) for q, text in queries.items()}})
+        for system, evaluation in evaluations.items():
+            for measure, by_query in evaluation.per_query.items():
+                table[f"{system} {measure}"] = by_query
+        table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
     return report
 
 
@@ -185,232 +170,72 @@ def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str,
 
 
 def _figures(
-    mean: float, values: Values | None, comparison: Comparison | None, *, seed: int
+    evaluation: Evaluation, measure: str, comparison: Comparison | None, *, seed: int
 ) -> dict[str, Any]:
-    """A mean, its interval if it is one over queries, and its comparison with the baseline."""
     return {
-        "mean": mean,
-        "interval": _bounds(mean_interval(values, seed=seed)) if values else None,
+        "mean": evaluation.means[measure],
+        "interval": evaluation.interval(measure, seed=seed),
         "against_baseline": _compared(comparison) if comparison else None,
     }
 
 
 def _compared(c: Comparison) -> dict[str, Any]:
-    return {**c._asdict(), "interval": _bounds(c.interval), "is_significant": c.is_significant}
-
-
-def _bounds(interval: tuple[float, float]) -> list[float] | None:
-    """An interval in JSON, which has no infinity."""
-    return list(interval) if all(map(math.isfinite, interval)) else None
+    """A comparison in JSON, which has no infinity."""
+    interval = c.interval if math.isfinite(c.interval[0]) else None
+    return {**c._asdict(), "interval": interval, "is_significant": c.is_significant}
 
 
 def _describe_pairs(
-    pairs: Mapping[tuple[str, str, str], Comparison], values: Mapping[str, Values], *, seed: int
+    pairs: Mapping[tuple[str, str, str], Comparison],
+    evaluations: Mapping[str, Evaluation],
+    main: str,
+    *,
+    seed: int,
 ) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys((system, other) for system, other, _ in pairs))
-    t_tests = [compare_in_groups(values[a], values[b], seed=seed) for a, b in names]
+    """Both tests of each two systems, as in the thesis's Table 4.3, each corrected (Holm)."""
+    measures: dict[tuple[str, str], dict[str, Any]] = {}
+    for (system, other, measure), c in correct(pairs).items():
+        measures.setdefault((system, other), {})[measure] = _compared(c)
+    values = {s: e.per_query[main] for s, e in evaluations.items() if e.per_query}
+    t_tests = [
+        compare_in_groups(values[a], values[b], seed=seed) if values else None for a, b in measures
+    ]
     adjusted = holm([p for p in t_tests if p is not None]) or t_tests  # all are None, or none is
     return [
-        {
-            "system": a,
-            "other": b,
-            "measures": {m: _compared(c) for (*pair, m), c in pairs.items() if pair == [a, b]},
-            "t_test": p,
-        }
-        for (a, b), p in zip(names, adjusted, strict=True)
+        {"system": a, "other": b, "measures": measures[a, b], "t_test": p}
+        for (a, b), p in zip(measures, adjusted, strict=True)
     ]
 
 
 def _break_down(
-    values: Mapping[str, Values], groups: Mapping[str, Sequence[str]], *, seed: int
+    evaluations: Mapping[str, Evaluation],
+    measure: str,
+    groups: Mapping[str, Sequence[str]],
+    *,
+    seed: int,
 ) -> dict[str, Any]:
     """Compare systems with the first one within disjoint groups of queries."""
-    baseline = next(iter(values))
     parts = {
-        (group, system): {query: by_query[query] for query in ids}
+        (group, system): make_evaluation({measure: {q: e.per_query[measure][q] for q in ids}})
         for group, ids in groups.items()
-        for system, by_query in values.items()
+        for system, e in evaluations.items()
     }
+    baseline = next(iter(evaluations))
     compared = correct(
         {
-            (group, system): compare(own, parts[group, baseline], seed=seed)
-            for (group, system), own in parts.items()
+            (group, system): comparison
+            for (group, system), part in parts.items()
             if system != baseline
+            and (comparison := part.compare(measure, parts[group, baseline], seed=seed))
         }
     )
-
-    def figures(group: str, system: str) -> dict[str, Any]:
-        own = parts[group, system]
-        return _figures(fmean(own.values()), own, compared.get((group, system)), seed=seed)
-
     return {
         group: {
             "n_queries": len(ids),
-            "systems": {system: figures(group, system) for system in values},
+            "systems": {
+                s: _figures(parts[group, s], measure, compared.get((group, s)), seed=seed)
+                for s in evaluations
+            },
         }
         for group, ids in groups.items()
     }
-
-
-def render_report(content: Mapping[str, Any]) -> str:
-    """Write the content of report.json as Markdown."""
-    main, pictures = escape(next(iter(content["results"]))), content["pictures"]
-    opening = f"The main measure is {main}. The baseline is {escape(content['baseline'])}."
-    if n_left_out := len(content["unanswerable"]):
-        opening += f" {counted(n_left_out, 'query', 'queries')} without relevant passages or"
-        opening += " answers were left out."
-    sections = [f"# {escape(content['title'])}", opening, *_results(content)]
-    if content["pairs"]:
-        sections += _pairs(content)
-    for by, groups in content["breakdowns"].items():
-        sections += [f"## {main} by {by}", *_breakdown(content, by, groups)]
-        sections.append(f"![{main} by {by}]({pictures[by]})")
-    if "recall" in pictures:
-        sections += ["## Recall by depth", f"![Recall by depth]({pictures['recall']})"]
-    costs = {name: system["cost"] for name, system in content["systems"].items() if system["cost"]}
-    if costs:
-        sections += _costs(costs)
-    return "\n\n".join([*sections, *_provenance(content)]) + "\n"
-
-
-def _mark(c: Mapping[str, Any]) -> str:
-    if not c["is_significant"]:
-        return "○"
-    return "▲" if c["difference"] > 0 else "▼"
-
-
-def _cell(figures: Mapping[str, Any]) -> str:
-    """A mean, and whether it differs from the baseline's."""
-    mean, c = f"{figures['mean']:.4f}", figures["against_baseline"]
-    if c is None:
-        return mean
-    return f"{mean} {_mark(c)} ({c['difference']:+.4f}, {p_in_words(c['p_adjusted'])})"
-
-
-def _how_tested(content: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
-    compared = [figures["against_baseline"] for row in rows for figures in row.values()]
-    n_tests = len(compared) - compared.count(None)
-    if not n_tests:
-        return "There is only one system, so nothing is compared."
-    return (
-        f"In brackets: the difference from {escape(content['baseline'])} and the p-value of"
-        f" {_TEST}, after Holm's correction over the {counted(n_tests, 'comparison')} of this"
-        f" table. {_MARKS}"
-    )
-
-
-def _results(content: Mapping[str, Any]) -> list[str]:
-    results = content["results"]
-    rows = [
-        [escape(system), *(_cell(figures[system]) for figures in results.values())]
-        for system in content["systems"]
-    ]
-    text = _how_tested(content, results.values())
-    untested = [
-        m for m, by in results.items() if not any(f["against_baseline"] for f in by.values())
-    ]
-    if 0 < len(untested) < len(results):
-        text += f" {escape(listed(untested))} was not tested, and may differ by chance."
-    parts = ["## Results", table(["system", *map(escape, results)], rows), text]
-    if "means" in content["pictures"]:
-        parts += [
-            f"![Means of each system in each measure]({content['pictures']['means']})",
-            "Lines are 95 % bootstrap intervals. The tests are paired, so the table and not the"
-            " overlap of the lines shows whether two systems differ.",
-        ]
-    return parts
-
-
-def _pairs(content: Mapping[str, Any]) -> list[str]:
-    """Each two systems by both tests, as in the thesis's Table 4.3."""
-    rows = []
-    for pair in content["pairs"]:
-        t_test = p_in_words(pair["t_test"])
-        for measure, c in pair["measures"].items():
-            rows.append(
-                [
-                    f"{escape(pair['system'])} minus {escape(pair['other'])}",
-                    escape(measure),
-                    f"{c['difference']:+.4f} {_mark(c)}",
-                    "{:+.4f} to {:+.4f}".format(*c["interval"]) if c["interval"] else "",
-                    p_in_words(c["p_adjusted"]),
-                    f"{c['better']:,} / {c['equal']:,} / {c['worse']:,}",
-                    t_test,
-                ]
-            )
-            t_test = ""  # of the main measure, which is the first
-    header = ["pair", "measure", "difference", "95 % interval", "p", "better / equal / worse"]
-    return [
-        "## Pairs of systems",
-        table([*header, "t-test"], rows, numbers_from=2),
-        f"p is of {_TEST}, after Holm's correction over the {counted(len(rows), 'comparison')} of"
-        f" this table. {_MARKS} The t-test is the thesis's, over the means of ten random groups of"
-        " queries (section 4.4), in the main measure, after Holm's correction over the pairs.",
-    ]
-
-
-def _breakdown(content: Mapping[str, Any], by: str, groups: Mapping[str, Any]) -> list[str]:
-    rows = [
-        [escape(name), f"{group['n_queries']:,}", *map(_cell, group["systems"].values())]
-        for name, group in groups.items()
-    ]
-    text = _how_tested(content, [group["systems"] for group in groups.values()])
-    if by == "answer type":
-        text += (
-            " Rules find the type of the answer that a query asks for; the types are those of Li"
-            " and Roth, as in the thesis (section 4.4.2). Queries without a type, such as yes/no"
-            " questions and bare phrases, are left out."
-        )
-    return [table([by, "queries", *map(escape, content["systems"])], rows), text]
-
-
-def _costs(costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    rows = []
-    for name, cost in costs.items():
-        threads = f", {counted(cost['n_threads'], 'thread')}" if cost["device"] == "cpu" else ""
-        low, high = (f"{seconds * 1e3:.1f}" for seconds in cost["quartiles"])
-        rows.append(
-            [
-                escape(name),
-                f"{escape(cost['hardware'])}{threads}",
-                f"{cost['n_parameters'] / 1e6:,.1f} M ({cost['dtype']})",
-                f"{cost['seconds_per_step'] * 1e3:.1f} ({low} to {high})",
-                f"{cost['batch_size'] / cost['seconds_per_step']:,.0f}",
-                f"{cost['peak_memory_bytes'] / 1e6:,.0f} MB",
-            ]
-        )
-    one = next(iter(costs.values()))
-    header = ["system", "hardware", "parameters", "ms a step", "texts a second", "peak memory"]
-    return [
-        "## Time and memory of encoding",
-        table(header, rows, numbers_from=2),
-        f"A step encodes {one['batch_size']} texts of {one['length']} random tokens, as in the"
-        f" thesis's Figure 4.2. The time is the median of {one['n_steps']} steps, with quartiles."
-        " The memory is that of weights and step in a new process, without its libraries.",
-    ]
-
-
-def _provenance(content: Mapping[str, Any]) -> list[str]:
-    hardware, systems = content["hardware"], content["systems"]
-    versions = [f"{name} {version}" for name, version in content["versions"].items()]
-    sums = {system["run_file"]: system["run_sha256"] for system in systems.values()}
-    sums["judgements, as sorted TREC lines"] = content["qrels_sha256"]
-    rows = [[escape(name), f"`{checksum}`"] for name, checksum in sums.items() if checksum]
-    return [
-        "## How this was made",
-        code_block(content["command"]),
-        f"All tests and intervals use the seed {content['seed']}. The machine has"
-        f" {counted(hardware['cores'], 'core')} ({escape(hardware['cpu'])}) and"
-        f" {escape(listed(hardware['gpus'])) or 'no GPU'}. Versions: {escape(listed(versions))}.",
-        *(
-            f"{escape(name)}: {_single_values({**system['settings'], **system['record']})}."
-            for name, system in systems.items()
-        ),
-        *([table(["file or data", "SHA-256"], rows, numbers_from=9)] if rows else []),
-    ]
-
-
-def _single_values(facts: Mapping[str, Any]) -> str:
-    values = {name: v for name, v in facts.items() if isinstance(v, str | int | float)}
-    words = [f"{name.replace('_', ' ')} {value}" for name, value in values.items()]
-    return escape(", ".join(words) or "default settings")

@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
 
 
 def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
-    """Compare two systems in one measure: query id -> value, for the same queries.
+    """Compare two systems in one measure, over the same queries.
 
     If the systems differ on few queries, the test enumerates all swaps and is exact. The result
     depends on the seed and not on the order of the queries.
@@ -59,8 +59,8 @@ def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
     Raises:
         ValueError: the queries differ, or there are none.
     """
-    system_values, baseline_values = _paired_values(system, baseline)  # (Q,), (Q,)
-    differences = system_values - baseline_values  # (Q,)
+    values = _paired_values(system, baseline)  # (2, Q)
+    differences = values[0] - values[1]  # (Q,)
     differing = differences[differences != 0]  # swapping the other queries has no effect
     better, worse = int((differences > _EQUAL).sum()), int((differences < -_EQUAL).sum())
     p_value = randomisation_test(
@@ -70,8 +70,8 @@ def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
         seed=seed,
     )
     return Comparison(
-        mean_system=float(system_values.mean()),
-        mean_baseline=float(baseline_values.mean()),
+        mean_system=float(values[0].mean()),
+        mean_baseline=float(values[1].mean()),
         difference=float(differences.mean()),
         p_value=p_value,
         interval=bootstrap_interval(np.mean, differences, seed=seed),
@@ -112,18 +112,16 @@ def compare_in_groups(
     other groups and another p-value, so prefer `compare`.
 
     Returns:
-        The two-sided p-value; 1 if the systems agree in every group, None if there are fewer
-        queries than groups.
+        The two-sided p-value; None if there are fewer queries than groups.
     """
-    values = np.stack(_paired_values(system, baseline))  # (2, Q)
+    values = _paired_values(system, baseline)  # (2, Q)
     if values.shape[1] < n_groups:
         return None
     order = np.random.default_rng(seed).permutation(values.shape[1])
-    groups = np.array_split(order, n_groups)
-    means = np.stack([values[:, group].mean(axis=1) for group in groups], axis=1)  # (2, groups)
-    differences = means[0] - means[1]
-    if np.ptp(differences) <= _ROUNDING:  # t would depend on rounding errors only
-        return 1.0 if abs(differences[0]) <= _ROUNDING else 0.0
+    groups = np.array_split(values[:, order], n_groups, axis=1)
+    means = np.stack([group.mean(axis=1) for group in groups], axis=1)  # (2, groups)
+    if abs(means[0] - means[1]).max() <= _ROUNDING:  # t would depend on rounding errors only
+        return 1.0
     return float(stats.ttest_rel(*means).pvalue)
 
 
@@ -141,23 +139,19 @@ def randomisation_test(
         seed: of the random swaps.
     """
     observed = abs(difference(np.zeros((1, n)))[0])
-    is_exact = 2**n <= N_RESAMPLES
-    total = 2**n if is_exact else N_RESAMPLES
-    size = max(1, _BATCH_VALUES // max(1, n))
-    rng = np.random.default_rng(seed)
-    extreme = 0
-    for start in range(0, total, size):
-        numbers = np.arange(start, min(start + size, total))
-        swapped: np.ndarray  # (B, n)
-        if is_exact:
-            swapped = (numbers[:, None] >> np.arange(n)) & 1
-        else:
-            drawn = rng.integers(256, size=(len(numbers), -(-n // 8)), dtype=np.uint8)
-            swapped = np.unpackbits(drawn, axis=1, count=n)
-        differences = abs(difference(swapped.astype(np.float64)))
-        extreme += int((differences >= observed - _ROUNDING).sum())
-    # With random swaps, the observed difference counts as one of them.
-    return extreme / total if is_exact else (extreme + 1) / (total + 1)
+
+    def is_extreme(swapped: np.ndarray) -> np.ndarray:  # (B, n) -> (B,)
+        return abs(difference(swapped.astype(np.float64))) >= observed - _ROUNDING
+
+    if 2**n <= N_RESAMPLES:
+        return float(is_extreme((np.arange(2**n)[:, None] >> np.arange(n)) & 1).mean())
+    rng, n_extreme = np.random.default_rng(seed), 1  # the observed difference counts as one draw
+    size = max(1, _BATCH_VALUES // n)
+    for start in range(0, N_RESAMPLES, size):
+        rows = min(size, N_RESAMPLES - start)
+        drawn = rng.integers(256, size=(rows, -(-n // 8)), dtype=np.uint8)
+        n_extreme += int(is_extreme(np.unpackbits(drawn, axis=1, count=n)).sum())
+    return n_extreme / (N_RESAMPLES + 1)
 
 
 def bootstrap_interval(
@@ -193,13 +187,12 @@ def mean_interval(values: Values, *, seed: int = 0) -> tuple[float, float]:
     return bootstrap_interval(np.mean, ordered, seed=seed)
 
 
-def _paired_values(system: Values, baseline: Values) -> tuple[np.ndarray, np.ndarray]:
-    """The values of both systems, (Q,) float64, in the order of the sorted query ids."""
-    if not system or system.keys() != baseline.keys():
+def _paired_values(*systems: Values) -> np.ndarray:
+    """The values of both systems, (2, Q) float64, in the order of the sorted query ids."""
+    first, second = systems
+    if not first or first.keys() != second.keys():
         raise ValueError(
-            f"the systems were measured on different queries ({len(system)} and {len(baseline)}):"
+            f"the systems were measured on different queries ({len(first)} and {len(second)}):"
             " evaluate both runs against the same qrels"
         )
-    query_ids = sorted(system)
-    values = np.array([[s[q] for q in query_ids] for s in (system, baseline)], dtype=np.float64)
-    return values[0], values[1]
+    return np.array([[s[query] for query in sorted(s)] for s in systems], dtype=np.float64)

@@ -1,14 +1,13 @@
-"""Similarity tasks: graded pairs (STS-b) by rank correlation, triplets (Wikipedia sections) by
-accuracy.
+"""Similarity tasks of Condenser's Tables 1 and 2.
 
-Condenser's Table 1 and Table 2 have both tasks. A correlation is not a mean over pairs, so
-`compare_spearman` tests it in its own way. Triplets are compared by `significance.compare`.
+Graded pairs (STS-b) are measured by rank correlation, triplets (Wikipedia sections) by accuracy.
 """
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -19,61 +18,46 @@ from modeling_condenser.hub.contract import Similarity
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, bootstrap_interval, randomisation_test
 
-_EIN_DOR_COLUMNS = {"anchor": "Sentence1", "positive": "Sentence2", "negative": "Sentence3"}
+_COLUMNS = {
+    "graded_pairs": ["sentence1", "sentence2", "score"],
+    "triplets": ["anchor", "positive", "negative"],
+}
+_EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3": "negative"}
 _STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source".split()
 
 
-def read_graded_pairs(
-    path: str | Path, *, columns: Mapping[str, str] | None = None
-) -> list[tuple[str, str, float]]:
-    """Read pairs of sentences and the scores that people gave them.
+def read_items(
+    path: str | Path, task: str, *, columns: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Read pairs of sentences with the scores that people gave them, or triplets.
 
     Args:
         path: a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow) with columns
-            sentence1, sentence2 and score, or a file of the STS benchmark, such as sts-test.csv
-            (Cer et al. 2017), which has tabs and no header.
+            sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
+            benchmark (Cer et al. 2017), which has tabs and no header, such as sts-test.csv; or of
+            Ein Dor et al. (2018), with columns Sentence1, Sentence2 and Sentence3.
+        task: "graded_pairs" or "triplets".
         columns: our name of a column -> the file's, where they differ.
+
+    Returns:
+        The three columns, by our names; the score is a float.
 
     Raises:
-        ValueError: a column is missing, a score is not a number, or there is no pair.
+        ValueError: a column is missing, a score is not a number, or there is no row.
     """
-    rows = _read_columns(path, ("sentence1", "sentence2", "score"), columns)
-    scores = pd.to_numeric(pd.Series([row[2] for row in rows]), errors="coerce")
-    if not np.isfinite(scores).all():
-        wrong = rows[int(np.isfinite(scores).argmin())][2]
-        raise ValueError(f"{path}: the score {wrong!r} of a pair is not a number")
-    return [(a, b, score) for (a, b, _), score in zip(rows, scores.tolist(), strict=True)]
-
-
-def read_triplets(
-    path: str | Path, *, columns: Mapping[str, str] | None = None
-) -> list[tuple[str, str, str]]:
-    """Read triplets: anchor, positive, negative.
-
-    Args:
-        path: a table with these columns, or Sentence1, Sentence2 and Sentence3 as in Ein Dor et
-            al.'s files (2018).
-        columns: our name of a column -> the file's, where they differ.
-    """
-    return _read_columns(path, ("anchor", "positive", "negative"), columns)
-
-
-def _read_columns(
-    path: str | Path, names: tuple[str, ...], columns: Mapping[str, str] | None
-) -> list[tuple[Any, ...]]:
-    table = _read_table(Path(path))
-    known = _EIN_DOR_COLUMNS if "Sentence1" in table.columns else {}
-    wanted = [{**known, **(columns or {})}.get(name, name) for name in names]
-    missing = [name for name in wanted if name not in table.columns]
-    if missing:
+    table, names, columns = _read_table(Path(path)), _COLUMNS[task], columns or {}
+    table = table.rename(columns=_EIN_DOR_COLUMNS | {columns[name]: name for name in columns})
+    if missing := [name for name in names if name not in table.columns]:
         raise ValueError(
             f"{path} has no column {missing[0]!r}, only {', '.join(map(str, table.columns))}: give"
             f" the names, as in columns: {{{names[0]}: NAME}}"
         )
-    table = table[wanted]
+    table = table[names]
     if not len(table) or table.isna().any(axis=None):
         raise ValueError(f"{path} has no rows or has null values, expected {', '.join(names)}")
-    return list(table.itertuples(index=False, name=None))
+    if task == "graded_pairs":
+        table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
+    return table
 
 
 def _read_table(path: Path) -> pd.DataFrame:
@@ -98,17 +82,59 @@ def pair_similarities(
 
     Cosine is 0 if a vector is all zeros; "euclidean" is the negative distance.
     """
-    a, b = first.astype(np.float64), second.astype(np.float64)
-    if similarity == "euclidean":
-        return -np.linalg.norm(a - b, axis=1)
-    products = np.einsum("nd,nd->n", a, b)  # (N,)
-    if similarity == "cosine":
-        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        products /= np.where(lengths > 0, lengths, 1.0)
-    return products
+    from sentence_transformers import SimilarityFunction  # imports torch
+
+    compare = SimilarityFunction.to_similarity_pairwise_fn(similarity)
+    return compare(first.astype(np.float64), second.astype(np.float64)).numpy()
 
 
-def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Evaluation:
+@dataclass(frozen=True, kw_only=True)
+class GradedEvaluation(Evaluation):
+    """Correlations of similarities, (N,), with the scores that people gave, (N,).
+
+    They are no means over pairs, so they have tests of their own, and those are of Spearman's only.
+    """
+
+    similarities: np.ndarray
+    scores: np.ndarray
+
+    @property
+    def n_items(self) -> int:
+        return len(self.scores)
+
+    def interval(self, measure: str, *, seed: int = 0) -> tuple[float, float] | None:
+        """95 % bootstrap interval, drawing pairs."""
+        if measure != "Spearman":
+            return None
+        return bootstrap_interval(_spearman, self.similarities, self.scores, seed=seed)
+
+    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison | None:
+        """Compare with another system on the same pairs.
+
+        The p-value is that of a paired randomisation test: the ranks that the two systems give to
+        random pairs are swapped, and the difference of the correlations is computed again. Ranks
+        are swapped instead of similarities because a dot product and a cosine have no common scale.
+        Pairs are neither better nor worse, so these counts stay 0.
+        """
+        if measure != "Spearman":
+            return None
+        values = (self.similarities, other.similarities, self.scores)
+        own, others, ranks = (stats.rankdata(x) for x in values)
+
+        def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
+            first, second = (np.where(swapped == side, own, others) for side in (0, 1))
+            return _correlation(first, ranks) - _correlation(second, ranks)
+
+        def difference(a: np.ndarray, b: np.ndarray, graded: np.ndarray, axis: int) -> np.ndarray:
+            return _spearman(a, graded, axis) - _spearman(b, graded, axis)
+
+        means = (self.means[measure], other.means[measure])
+        p_value = randomisation_test(swapped_difference, n=len(ranks), seed=seed)
+        interval = bootstrap_interval(difference, *values, seed=seed)
+        return Comparison(*means, means[0] - means[1], p_value, interval, p_adjusted=p_value)
+
+
+def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> GradedEvaluation:
     """Correlate similarities, (N,), with the scores that people gave, (N,): Spearman and Pearson.
 
     Raises:
@@ -120,9 +146,11 @@ def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Evalu
                 f"all {name} are equal, so they have no correlation: check the file, and whether"
                 " the encoder gives every text the same vector"
             )
-    spearman = stats.spearmanr(similarities, scores).statistic
-    pearson = stats.pearsonr(similarities, scores).statistic
-    return Evaluation({"Spearman": float(spearman), "Pearson": float(pearson)}, per_query={})
+    means = {
+        "Spearman": float(stats.spearmanr(similarities, scores).statistic),
+        "Pearson": float(stats.pearsonr(similarities, scores).statistic),
+    }
+    return GradedEvaluation(means, per_query={}, similarities=similarities, scores=scores)
 
 
 def evaluate_triplets(
@@ -139,47 +167,6 @@ def evaluate_triplets(
     right = (to_positive > to_negative).astype(np.float64)  # (N,)
     values = {str(i): value for i, value in enumerate(right.tolist())}
     return make_evaluation({"triplet accuracy": values})
-
-
-def spearman_interval(
-    similarities: np.ndarray, scores: np.ndarray, *, seed: int = 0
-) -> tuple[float, float]:
-    """95 % bootstrap interval of Spearman's correlation, drawing pairs."""
-    return bootstrap_interval(_spearman, similarities, scores, seed=seed)
-
-
-def compare_spearman(
-    system: np.ndarray, baseline: np.ndarray, scores: np.ndarray, *, seed: int = 0
-) -> Comparison:
-    """Compare two systems by Spearman's correlation of their similarities, (N,), with scores, (N,).
-
-    The p-value is that of a paired randomisation test: the ranks that the two systems give to
-    random pairs are swapped, and the difference of the correlations is computed again. Ranks are
-    swapped instead of similarities because a dot product and a cosine have no common scale.
-
-    Returns:
-        Both correlations (as `mean_system` and `mean_baseline`), their difference, p-value and
-        interval. Pairs are neither better nor worse, so these counts stay 0.
-    """
-    ranks_a, ranks_b, ranks = (stats.rankdata(x) for x in (system, baseline, scores))
-
-    def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
-        first, second = (np.where(swapped == side, ranks_a, ranks_b) for side in (0, 1))
-        return _correlation(first, ranks) - _correlation(second, ranks)
-
-    def difference(a: np.ndarray, b: np.ndarray, graded: np.ndarray, axis: int) -> np.ndarray:
-        return _spearman(a, graded, axis) - _spearman(b, graded, axis)
-
-    p_value = randomisation_test(swapped_difference, n=len(scores), seed=seed)
-    mean_system, mean_baseline = (float(_correlation(x, ranks)) for x in (ranks_a, ranks_b))
-    return Comparison(
-        mean_system,
-        mean_baseline,
-        difference=mean_system - mean_baseline,
-        p_value=p_value,
-        p_adjusted=p_value,
-        interval=bootstrap_interval(difference, system, baseline, scores, seed=seed),
-    )
 
 
 def _spearman(values: np.ndarray, scores: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -8,14 +8,14 @@ A second call reads the run, because a search may take hours. Measures are compu
 judgements may change.
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,9 @@ from .measures import (
     DEFAULT_ANSWER_MEASURES,
     DEFAULT_MEASURES,
     Evaluation,
-    Hit,
     check_measures,
-    evaluate_answers,
     evaluate_run,
-    make_evaluation,
 )
-from .significance import Comparison, compare
 
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
 """Fields of `SearchSettings` that an approximate search's result depends on."""
@@ -55,7 +51,7 @@ class SystemResult:
         split: of the queries, or the task's name.
         evaluation: means and values per query.
         run_file: the TREC run that was measured.
-        record: of the search: seconds, queries per second, what was searched.
+        record: of the search: seconds, queries per second, and `identity`, what was searched.
         settings: of the system, such as its pooling, or k1 and b.
     """
 
@@ -63,16 +59,9 @@ class SystemResult:
     collection: str
     split: str
     evaluation: Evaluation
-    run_file: Path | None = field(default=None, compare=False)
-    record: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    def compare_with(self, baseline: "SystemResult", *, seed: int = 0) -> dict[str, Comparison]:
-        """Compare with another system on the same queries: measure -> comparison."""
-        return {
-            measure: compare(values, baseline.evaluation.per_query[measure], seed=seed)
-            for measure, values in self.evaluation.per_query.items()
-        }
+    run_file: Path | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate_system(
@@ -95,32 +84,30 @@ def evaluate_system(
     Args:
         system: "bm25", a run file, or an encoder's folder or Hub name; see `parse_system`.
         collection: see `load_collection`; or a loaded one.
-        out: folder for the run, the measures and, without `work_folder`, embeddings and index.
-        split: whose queries to search and judge.
+        out: folder for the run and the measures.
         depth: passages to retrieve for each query.
         measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
-        work_folder: for embeddings and index.
+        work_folder: for embeddings and index; `out` by default.
         name: of the system in files and tables; by default made from the folder's name.
-        progress: whether to show progress bars.
 
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
-    if depth < 1:
-        raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100")
     out, search = Path(out), search or SearchSettings()
     system = (system if isinstance(system, System) else parse_system(system)).in_dtype(search.dtype)
-    system = dataclasses.replace(system, stated_name=name or system.stated_name)
+    system = replace(system, stated_name=name or system.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
-    run_file = out / f"{_run_name(system, depth, search)}.trec"
-    record_file = run_file.with_suffix(".json")
+    words = ["run", str(depth)]
+    if system.is_dense and not search.is_exact:
+        words += filter(None, (search.index, search.search_parameters))
+    run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
+    run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     identity = _identity(system, collection, depth, search)
     if run_file.is_file() and record_file.is_file():
         record = json.loads(record_file.read_text())
-        changed = [key for key in identity if record["identity"].get(key) != identity[key]]
-        if changed:
+        if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
             raise ValueError(
                 f"{out} contains another run, with a different {', '.join(changed)}: choose"
                 " another output_dir, or remove this one"
@@ -138,17 +125,13 @@ def evaluate_system(
     evaluation = measure_run(collection, run, measures=measures)
     facts = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
-    settings = dict(system.settings)
     return SystemResult(
-        **facts, evaluation=evaluation, run_file=run_file, record=record, settings=settings
+        **facts,
+        evaluation=evaluation,
+        run_file=run_file,
+        record=record,
+        settings=dict(system.settings),
     )
-
-
-def _run_name(system: System, depth: int, search: SearchSettings) -> str:
-    words = ["run", str(depth)]
-    if system.is_dense and not search.is_exact:
-        words += [word for word in (search.index, search.search_parameters) if word]
-    return re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
 
 
 def _identity(
@@ -183,42 +166,21 @@ def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run
 def measure_run(
     collection: Collection, run: Run, *, measures: Sequence[str] | None = None
 ) -> Evaluation:
-    """Measure a run by a collection's judgements, its answers, or both.
+    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`.
 
     By default the measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection
     that has answers only.
     """
     if measures is None:
         measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
-    parsed = check_measures(measures)
-    by_answer = [name for name, measure in parsed.items() if isinstance(measure, Hit)]
-    judged = [name for name in parsed if name not in by_answer]
-    for what, names in (("answers", by_answer), ("qrels", judged)):
-        if names and not getattr(collection, what):
-            raise ValueError(
-                f"{', '.join(names)} cannot be measured: {collection.name} has no {what}. Choose"
-                " other measures"
-            )
     depth = max((len(found) for found in run.values()), default=0)
-    deeper = [name for name, measure in parsed.items() if measure.params.get("cutoff", 0) > depth]
-    if deeper:
-        logger.warning(
-            "%s look no deeper than %d, the most passages of the run for a query",
-            ", ".join(deeper),
-            depth,
-        )
-    if not by_answer:
-        return evaluate_run(collection.qrels, run, measures=judged)
-
-    def texts(ids: list[str]) -> list[str]:
-        found = find_texts(collection.passages, ids)
-        return [found[passage_id] for passage_id in ids]
-
-    hits = evaluate_answers(collection.answers, run, texts, measures=by_answer)
-    if not judged:
-        return hits
-    others = evaluate_run(collection.qrels, run, measures=judged)
-    values = {**others.per_query, **hits.per_query}
-    shared = [q for q in others.per_query[judged[0]] if q in hits.per_query[by_answer[0]]]
-    per_query = {name: {q: values[name][q] for q in shared} for name in parsed}
-    return make_evaluation(per_query, unanswerable=others.unanswerable)
+    cutoffs = {n: m.params.get("cutoff", 0) for n, m in check_measures(measures).items()}
+    if deeper := [name for name, cutoff in cutoffs.items() if cutoff > depth]:
+        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
+    return evaluate_run(
+        collection.qrels,
+        run,
+        measures=measures,
+        answers=collection.answers,
+        find_texts=partial(find_texts, collection.passages),
+    )

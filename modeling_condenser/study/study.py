@@ -360,7 +360,6 @@ class _Study:
             [bm25],
             collection=self.collection,
             source=self.folder,
-            depth=DEPTH,
             command=f"{command} --split {result.split} --dtype {self.search.dtype}",
         )
 

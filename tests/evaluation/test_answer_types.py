@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_condenser.evaluation.answer_types import answer_type, group_by_length, group_by_type
+from modeling_condenser.evaluation.answer_types import answer_type, group_queries
 
 # Questions as people write them and queries as they type them into a search box. `None` stands for
 # what the six classes have no place for: yes/no questions, and phrases that ask nothing.
@@ -82,18 +82,15 @@ def test_hard_cases() -> None:
     assert {question: answer_type(question) for question in cases} == cases
 
 
-def test_groups_come_in_the_order_of_the_types_and_leave_out_what_has_none() -> None:
+def test_groups_are_in_order_and_leave_out_what_has_none() -> None:
     asked = "who sings hallelujah | is water wet | why is the sky blue | who wrote emma"
-    groups = group_by_type({f"q{i}": text for i, text in enumerate(asked.split(" | "))})
-    assert list(groups.items()) == [("description", ["q2"]), ("human", ["q0", "q3"])]
-
-
-def test_queries_are_grouped_by_their_number_of_words() -> None:
-    queries = {str(n): " ".join(["word"] * n) for n in (13, 1, 4, 5, 8, 9, 12, 40, 0)}
-    queries["spaced"] = "  two \t words\n"
-    assert group_by_length(queries) == {
+    groups = group_queries({f"q{i}": text for i, text in enumerate(asked.split(" | "))})
+    assert list(groups["answer type"].items()) == [("description", ["q2"]), ("human", ["q0", "q3"])]
+    queries = {str(n): " ".join(["word"] * n) for n in (13, 1, 4, 5, 8, 9, 12, 40)}
+    assert group_queries({**queries, "spaced": "  two \t words\n"})["query length"] == {
         "1-4 words": ["1", "4", "spaced"],
         "5-8 words": ["5", "8"],
         "9-12 words": ["9", "12"],
         "13 words or more": ["13", "40"],
     }
+    assert group_queries({}) == {}

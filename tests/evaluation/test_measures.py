@@ -1,16 +1,19 @@
 """Measures: exact values by hand, plain definitions, and trec_eval's own code (pytrec_eval)."""
 
+import logging
 import math
+from dataclasses import replace
 
 import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
+from datasets import Dataset
 
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation import measures
-from modeling_condenser.evaluation.measures import evaluate_answers, evaluate_run
-
-LOG2_3 = math.log2(3)
+from modeling_condenser.evaluation.measures import evaluate_run
+from modeling_condenser.evaluation.system_results import measure_run
 
 ALL_MEASURES = [
     *("MRR", "MRR@10", "MRR@100", "nDCG", "nDCG@5", "nDCG@10", "nDCG@100", "nDCG@1000"),
@@ -47,35 +50,18 @@ def naive(name: str, grades: dict[str, int], ranking: list[str]) -> float:
 
 
 def random_judgements_and_run(
-    *, ties: bool, n_queries: int = 30
+    *, ties: bool
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     rng = np.random.default_rng(0)
     passages = [f"p{i}" for i in range(300)]
     qrels, run = {}, {}
-    for query in (f"q{i}" for i in range(n_queries)):
+    for query in (f"q{i}" for i in range(30)):
         judged, found = (rng.choice(passages, n, False).tolist() for n in (25, 200))
         grades = [3, *rng.integers(-1, 4, size=24).tolist()]
         scores = rng.integers(0, 40, size=200) if ties else rng.permutation(200)
         qrels[query] = dict(zip(judged, grades, strict=True))
         run[query] = dict(zip(found, (scores / 7).tolist(), strict=True))
     return qrels, run
-
-
-def test_measures_of_a_hand_made_run() -> None:
-    qrels = {
-        "q1": {"a": 2, "b": 1, "c": 0},  # found third, second, first
-        "q2": {"d": 1, "x": 1},  # d first, x never
-    }
-    run = {"q1": {"c": 3.0, "b": 2.0, "a": 1.0}, "q2": {"d": 0.5, "a": 0.4}}
-    evaluation = evaluate_run(qrels, run)
-    assert evaluation.per_query["MRR@10"] == {"q1": 0.5, "q2": 1.0}
-    assert evaluation.per_query["nDCG@10"] == pytest.approx(
-        {"q1": (1 / LOG2_3 + 2 / 2) / (2 + 1 / LOG2_3), "q2": 1 / (1 + 1 / LOG2_3)}
-    )
-    assert evaluation.per_query["R@100"] == {"q1": 1.0, "q2": 0.5}
-    assert evaluation.means["MRR@10"] == 0.75
-    assert evaluation.means["R@100"] == 0.75
-    assert list(evaluation.means) == ["MRR@10", "nDCG@10", "R@100"]
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -88,6 +74,7 @@ def test_every_measure_is_what_its_definition_says(ties: bool) -> None:
             for query, grades in qrels.items()
         }
         assert evaluation.per_query[name] == pytest.approx(expected, abs=1e-12), name
+        assert evaluation.means[name] == pytest.approx(np.mean(list(expected.values()))), name
         assert 0 < evaluation.means[name] < 1, name
 
 
@@ -135,23 +122,26 @@ RUN = {
     "when": {"p4": 2.0, "p2": 1.0},
     "nothing": {},
 }
-ANSWERS = {
-    "where": ("Kyoto", "Kioto"),
-    "what": ("art",),
-    "when": ("1894",),
-    "nothing": ("x",),
-    "absent": ("y",),
-    "unknown": (),
-}
+COLLECTION = Collection(
+    Dataset.from_dict({"_id": list(TEXTS), "title": [""] * 4, "text": list(TEXTS.values())}),
+    queries={},
+    qrels={"when": {"p4": 1}, "where": {"p1": 0}, "what": {"p1": 2}},
+    answers={
+        "where": ("Kyoto", "Kioto"),
+        "what": ("art",),
+        "when": ("1894",),
+        "nothing": ("x",),
+        "absent": ("y",),
+        "unknown": (),
+    },
+)
 
 
-@pytest.mark.parametrize("queries_at_once", [2, 500])
-def test_hits_are_counted_where_a_text_holds_an_answer(
-    queries_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("modeling_condenser.evaluation.measures._QUERIES_AT_ONCE", queries_at_once)
-    names = ["Hit@1", "Hit@2", "Hit@3", "Hit@100"]
-    found = evaluate_answers(ANSWERS, RUN, lambda ids: [TEXTS[i] for i in ids], measures=names)
+def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "_QUERIES_AT_ONCE", 2)
+    unjudged = replace(COLLECTION, qrels={})
+    assert list(measure_run(unjudged, RUN).means) == ["Hit@20", "Hit@100"]
+    found = measure_run(unjudged, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"])
     assert found.per_query["Hit@2"] == {
         **dict.fromkeys(("where", "what", "nothing", "absent"), 0.0),
         "when": 1.0,
@@ -161,40 +151,41 @@ def test_hits_are_counted_where_a_text_holds_an_answer(
     assert found.unanswerable == ("unknown",)
 
 
+def test_answers_and_judgements_are_measured_on_the_same_queries(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = measure_run(COLLECTION, RUN, measures=["Hit@2", "MRR@10"])
+    assert "MRR@10 look deeper than the 4 passages of the run" in caplog.text
+    assert list(found.means) == ["Hit@2", "MRR@10"]
+    assert found.per_query == {
+        "Hit@2": {"when": 1.0, "what": 0.0},
+        "MRR@10": {"when": 1.0, "what": 0.5},
+    }
+    assert found.unanswerable == ("where",)
+
+
+ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
+
+
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("qrels", "run", "measure", "message"),
     [
-        ("NDCG@20", "unknown measure 'NDCG@20'.* did you mean 'nDCG'"),
-        ("recall@100", "did you mean 'R'"),
-        ("R", r"'R': R takes cutoff .required. and rel .optional."),
-        ("P@0", "unknown measure"),  # aborts trec_eval's code, as does MAP(rel=9999999)
-        ("Hit@20", "use evaluate_answers"),
+        (GRADED, ONE, "NDCG@20", "'NDCG@20' is not a measure: expected one of MRR, nDCG, R,"),
+        (GRADED, ONE, "R", "'R' is not a measure: .* with a cut-off"),
+        (GRADED, ONE, "P@0", "'P@0' is not a measure"),  # aborts trec_eval's code
+        (GRADED, ONE, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
+        ({"q": {"a": 0}}, ONE, "MRR@10", "none of the 1 judged queries has anything relevant"),
+        ({"x": {"a": 1}}, ONE, "MRR@10", "none of the 1 queries of the run is judged"),
+        (GRADED, {"q": {"a": math.nan}}, "MRR@10", "query 'q' has a NaN score"),
     ],
 )
-def test_a_wrong_measure_is_refused(name: str, message: str) -> None:
+def test_what_cannot_be_measured_is_refused(qrels, run, measure: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        evaluate_run({"q": {"a": 1}}, {"q": {"a": 1.0}}, measures=["MRR@10", name])
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    one = {"q": {"a": 1.0}}
-    with pytest.raises(ValueError, match="expected a list of names"):
-        evaluate_run({"q": {"a": 1}}, one, measures="MRR@10")
-    for qrels, run, message in (
-        ({"q": {"a": 0}}, one, "none of the 1 judged queries has a relevant passage"),
-        ({"q": {"a": 3_000_000_000}}, one, "the grade 3000000000: check"),
-        ({"x": {"a": 1}}, one, "none of the 1 queries of the run is judged"),
-        ({"q": {"a": 1}}, {"q": {"a": math.nan}}, "query 'q' has a NaN score"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            evaluate_run(qrels, run)
+        evaluate_run(qrels, run, measures=["MRR@10", measure])
 
 
 def test_an_added_measure_may_have_digits_in_its_name(monkeypatch) -> None:
-    def at_most(qrels, run):
-        return 0.25
-
-    added = ir_measures.define_byquery(at_most, name="F1")
+    added = ir_measures.define_byquery(lambda qrels, run: 0.25, name="F1")
     monkeypatch.setitem(measures._FAMILIES, "F1", added)
-    found = evaluate_run({"q": {"a": 1}}, {"q": {"a": 1.0}}, measures=["F1@3"])
-    assert found.means == {"F1@3": 0.25}
+    assert evaluate_run(GRADED, ONE, measures=["F1@3"]).means == {"F1@3": 0.25}

@@ -1,20 +1,28 @@
-"""Reports: the figures of the JSON, the sentences and tables, from hand-made results."""
+"""Reports: the figures of the JSON, sentences, tables and pictures, from hand-made results."""
 
 import hashlib
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
+from matplotlib.colors import to_hex
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
+from modeling_condenser.evaluation.measures import make_evaluation
+from modeling_condenser.evaluation.plots import plot_bars, plot_curves
 from modeling_condenser.evaluation.report import write_report
-from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
+from modeling_condenser.evaluation.significance import (
+    compare,
+    compare_in_groups,
+    holm,
+    mean_interval,
+)
+from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from modeling_condenser.evaluation.system_results import SystemResult
 
 QUERIES = {
@@ -34,26 +42,19 @@ COST = {
     **{"seconds_per_step": 0.05, "quartiles": (0.04, 0.06), "n_steps": 30},
     **{"peak_memory_bytes": 10**8, "n_parameters": 10**6, "batch_size": 8, "length": 64},
 }
+# 0.25 for every query; the good system has more for those about numbers, and 0 for two of them.
+BASE = dict.fromkeys(QUERIES, 0.25)
+GOOD = {**{q: 0.75 if q.startswith("n") else 0.25 for q in QUERIES}, "n18": 0.0, "n19": 0.0}
 
 
-def make_values(gain: float, losses: int) -> dict[str, float]:
-    """0.25 for every query, more for those about numbers, and 0 for the last of them."""
-    values = {q: 0.25 + (gain if q.startswith("n") else 0.0) for q in QUERIES}
-    return values | {f"n{19 - i:02d}": 0.0 for i in range(losses)}
-
-
-def make_result(name: str, gain: float = 0.0, losses: int = 0, **more: Any) -> SystemResult:
-    first = make_values(gain, losses)
+def make_result(name: str, values: dict[str, float], **more: Any) -> SystemResult:
     per_query = {
-        "MRR@10": first,
-        "R@20": dict.fromkeys(QUERIES, 0.5),
-        "R@100": {q: min(1.0, value * 2) for q, value in first.items()},
+        "MRR@10": values,
+        "R@20": dict.fromkeys(values, 0.5),
+        "R@100": {q: min(1.0, value * 2) for q, value in values.items()},
     }
     evaluation = make_evaluation(per_query, unanswerable=["unjudged"])
     return SystemResult(name, "my_collection", "test", evaluation, **more)
-
-
-THREE = [make_result("bm25"), make_result("good", 0.5, 2), make_result("same")]
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +64,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "good").mkdir()
     run_file = folder / "good" / "run-100.trec"
     run_file.write_text("n00 Q0 p 1 0.5 good\n")
-    good = replace(
-        THREE[1],
+    good = make_result(
+        "good",
+        GOOD,
         run_file=run_file,
         settings={"pooling": "cls", "query_prompt": "query: "},
         record={"queries_per_second": 812.5, "identity": {"system": "abc"}},
     )
     write_report(
         folder,
-        [THREE[0], good, THREE[2]],
+        [make_result("bm25", BASE), good, make_result("same", BASE)],
         collection=COLLECTION,
         costs={"good": COST},
         command="condenser evaluate my_collection --seed 3",
@@ -90,26 +92,13 @@ def text(folder: Path) -> str:
     return (folder / "report.md").read_text(encoding="utf-8")
 
 
-def table_after(text: str, heading: str) -> list[list[str]]:
-    """The rows of the first table after a heading, without the rule; escaped bars stay."""
-    block = re.search(r"(?:^\|.*\|$\n?)+", text.partition(heading)[2], flags=re.MULTILINE)
-    assert block is not None
-    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block[0].strip().splitlines()]
-    assert len({len(row) for row in rows}) == 1
-    return [[cell.strip() for cell in row] for row in [rows[0], *rows[2:]]]
-
-
-def test_json_has_means_and_corrected_comparisons(content: dict[str, Any]) -> None:
+def test_results_have_means_and_corrected_comparisons(content: dict[str, Any], text: str) -> None:
     assert content["title"] == "my_collection, test: 3 systems on 40 queries"
-    assert content["unanswerable"] == ["unjudged"]
     good = content["results"]["MRR@10"]["good"]
     assert good["mean"] == pytest.approx((22 * 0.25 + 18 * 0.75 - 2 * 0.25) / 40)
-    low, high = good["interval"]
-    assert low < good["mean"] < high
+    assert tuple(good["interval"]) == mean_interval(GOOD, seed=3)
     main = good["against_baseline"]
-    assert (main["better"], main["equal"], main["worse"]) == (18, 20, 2)
-    assert main["difference"] == pytest.approx((18 * 0.5 - 2 * 0.25) / 40)
-    alone = compare(make_values(0.5, 2), make_values(0, 0), seed=3)
+    alone = compare(GOOD, BASE, seed=3)
     assert (main["p_value"], tuple(main["interval"])) == (alone.p_value, alone.interval)
     found = [
         by_system[name]["against_baseline"]
@@ -118,6 +107,16 @@ def test_json_has_means_and_corrected_comparisons(content: dict[str, Any]) -> No
     ]
     assert [c["p_adjusted"] for c in found] == holm([c["p_value"] for c in found])
     assert content["results"]["MRR@10"]["bm25"]["against_baseline"] is None
+    equal, more = "○ (+0.0000, p = 1.000)", "0.7000 ▲ (+0.2000, p < 0.001)"
+    for line in (
+        "| system | MRR@10 | R@20 | R@100 |",
+        "| bm25 | 0.2500 | 0.5000 | 0.5000 |",
+        f"| good | 0.4625 ▲ (+0.2125, p < 0.001) | 0.5000 {equal} | {more} |",
+        f"| same | 0.2500 {equal} | 0.5000 {equal} | 0.5000 {equal} |",
+        "1 query without relevant passages or answers were left out.",
+    ):
+        assert f"\n{line}\n" in text
+    assert "Holm's correction over the 6 comparisons of this table." in text
 
 
 def test_all_pairs_are_compared_by_both_tests(content: dict[str, Any], text: str) -> None:
@@ -127,12 +126,14 @@ def test_all_pairs_are_compared_by_both_tests(content: dict[str, Any], text: str
     found = [c for pair in pairs for c in pair["measures"].values()]
     assert len(found) == 9
     assert sorted(c["p_adjusted"] for c in found) == sorted(holm([c["p_value"] for c in found]))
-    p = compare_in_groups(make_values(0.5, 2), make_values(0, 0), seed=3)
+    p = compare_in_groups(GOOD, BASE, seed=3)
     assert [pair["t_test"] for pair in pairs] == holm([p, 1.0, p])
-    rows = table_after(text, "## Pairs of systems")
-    assert rows[1][:3] == ["good minus bm25", "MRR@10", "+0.2125 ▲"]
-    assert rows[1][5] == "18 / 20 / 2" and re.fullmatch(r"p [<=] 0\.00\d", rows[1][4])
-    assert rows[4][3:] == ["+0.0000 to +0.0000", "p = 1.000", "0 / 40 / 0", "p = 1.000"]
+    low, high = compare(GOOD, BASE, seed=3).interval
+    interval = f"{low:+.4f} to {high:+.4f} | p < 0.001 | 18 / 20 / 2 | p < 0.001 |"
+    assert f"\n| good minus bm25 | MRR@10 | +0.2125 ▲ | {interval}\n" in text
+    same = "+0.0000 ○ | +0.0000 to +0.0000 | p = 1.000 | 0 / 40 / 0 | p = 1.000 |"
+    assert f"\n| same minus bm25 | MRR@10 | {same}\n" in text
+    assert "Holm's correction over the 9 comparisons of this table." in text
 
 
 def test_breakdowns_are_by_answer_type_and_by_length(content: dict[str, Any], text: str) -> None:
@@ -141,42 +142,34 @@ def test_breakdowns_are_by_answer_type_and_by_length(content: dict[str, Any], te
     assert sizes == {"number": 20, "human": 18, "abbreviation": 1}  # not "is water wet"
     number = types["number"]["systems"]["good"]
     assert number["mean"] == pytest.approx(18 * 0.75 / 20)
-    values = [make_values(0.5, 2), make_values(0, 0)]
-    alone = compare(*({q: v[q] for q in v if q.startswith("n")} for v in values), seed=3)
+    good, base = ({q: v[q] for q in v if q.startswith("n")} for v in (GOOD, BASE))
+    alone = compare(good, base, seed=3)
     assert number["against_baseline"]["p_value"] == alone.p_value
     assert number["against_baseline"]["p_adjusted"] == pytest.approx(6 * alone.p_value)
     lengths = content["breakdowns"]["query length"]
     assert lengths.keys() == {"1-4 words", "5-8 words", "9-12 words"}
-    rows = table_after(text, "## MRR@10 by answer type")
-    assert ["human", "18", "0.2500", *["0.2500 ○ (+0.0000, p = 1.000)"] * 2] in rows
+    equal = "0.2500 ○ (+0.0000, p = 1.000)"
+    assert f"\n| human | 18 | 0.2500 | {equal} | {equal} |\n" in text
 
 
 def test_the_report_says_how_it_was_made(content: dict[str, Any], text: str, folder: Path) -> None:
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
     lines = "".join(sorted(f"{q} 0 p 1\n" for q in QUERIES))
-    assert content["qrels_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
-    good = content["systems"]["good"]
     run = (folder / "good" / "run-100.trec").read_bytes()
-    assert good["run_file"] == "good/run-100.trec"
-    assert good["run_sha256"] == hashlib.sha256(run).hexdigest()
-    [row] = table_after(text, "## Time and memory of encoding")[1:]
-    assert row[3:] == ["50.0 (40.0 to 60.0)", "160", "100 MB"]
-    assert "```\ncondenser evaluate my_collection --seed 3\n```" in text
-    assert "good: pooling cls, query prompt query: , queries per second 812.5." in text
+    of_run, of_qrels = (hashlib.sha256(data).hexdigest() for data in (run, lines.encode()))
+    assert content["systems"]["good"]["run_sha256"] == of_run
+    assert content["qrels_sha256"] == of_qrels
+    for line in (
+        f"| good/run-100.trec | `{of_run}` |\n| judgements, as sorted TREC lines | `{of_qrels}` |",
+        "| good | a machine, 1 thread | 1.0 M (float32) | 50.0 (40.0 to 60.0) | 160 | 100 MB |",
+        "```\ncondenser evaluate my_collection --seed 3\n```",
+        "good: pooling cls, query prompt query:, queries per second 812.5.",
+    ):
+        assert f"\n{line}\n" in text
     pictures = {"means.png", "answer_type.png", "query_length.png", "recall.png"}
     assert {*re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)} == pictures
     others = {"report.json", "report.md", "per_query.tsv", "good"}
     assert {file.name for file in folder.iterdir()} == pictures | others
-
-
-def test_each_result_says_whether_it_differs(text: str) -> None:
-    header, bm25, good, same = table_after(text, "## Results")
-    assert header == ["system", "MRR@10", "R@20", "R@100"]
-    assert bm25 == ["bm25", "0.2500", "0.5000", "0.5000"]
-    assert re.fullmatch(r"0\.4625 ▲ \(\+0\.2125, p [<=] 0\.00\d\)", good[1])
-    assert same[1:] == [f"{v} ○ (+0.0000, p = 1.000)" for v in ("0.2500", "0.5000", "0.5000")]
-    assert "Holm's correction over the 6 comparisons of this table." in text
-    assert "1 query without relevant passages or answers were left out" in text
 
 
 def test_per_query_values_can_be_read_back(folder: Path) -> None:
@@ -188,12 +181,11 @@ def test_per_query_values_can_be_read_back(folder: Path) -> None:
 
 
 def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path: Path) -> None:
-    report = write_report(tmp_path, THREE[:1], collection=COLLECTION)
+    report = write_report(tmp_path, [make_result("bm25", BASE)], collection=COLLECTION)
     text = report.file.read_text()
     assert "There is only one system, so nothing is compared." in text and "p = " not in text
-    short = [make_evaluation({"MRR@10": {"n00": value}}) for value in (0.25, 0.75)]
-    results = [replace(THREE[i], evaluation=evaluation) for i, evaluation in enumerate(short)]
-    report = write_report(tmp_path, results, collection=COLLECTION)
+    short = [make_result(name, {"n00": value}) for name, value in (("bm25", 0.25), ("good", 0.75))]
+    report = write_report(tmp_path, short, collection=COLLECTION)
     assert {c.p_adjusted for c in report.comparisons.values()} == {1.0}
     content = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     assert content["results"]["MRR@10"]["good"]["interval"] is None
@@ -201,17 +193,43 @@ def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path: Pat
 
 
 def test_a_correlation_has_its_own_comparison_or_is_called_untested(tmp_path: Path) -> None:
-    comparison = compare({"a": 1.0, "b": 0.5, "c": 1.0}, {"a": 0.0, "b": 0.0, "c": 0.0})
+    scores = np.arange(40.0)
+    base, new = ([*scores[n:], *scores[:n]] for n in (15, 1))
     results = [
-        SystemResult(name, "stsb", "graded pairs", Evaluation({"Spearman": s, "Pearson": p}, {}))
-        for name, s, p in (("base", 0.5, 0.4), ("new", 0.75, 0.3))
+        SystemResult(name, "stsb", "graded pairs", evaluate_graded_pairs(np.array(own), scores))
+        for name, own in (("base", base), ("new", new))
     ]
-    compared = {("new", "Spearman"): comparison}
-    report = write_report(tmp_path, results, n_items=1379, comparisons=compared)
+    report = write_report(tmp_path, results)
     text = report.file.read_text()
-    assert text.startswith("# stsb, graded pairs: 2 systems on 1,379 items\n")
-    new = table_after(text, "## Results")[2]
-    assert new == ["new", f"0.7500 ○ ({comparison.difference:+.4f}, p = 0.250)", "0.3000"]
-    assert "Pearson was not tested, and may differ by chance." in text
-    assert "Spearman  0.7500" in str(report) and "from base, p = 0.250" in str(report)
+    assert text.startswith("# stsb, graded pairs: 2 systems on 40 items\n")
+    (base, _), (new, pearson) = (list(means.values()) for means in report.means.values())
+    difference = f"{new - base:+.4f}"
+    assert f"\n| new | {new:.4f} ▲ ({difference}, p < 0.001) | {pearson:.4f} |\n" in text
+    assert "Pearson was not tested" in text
+    assert f"\n| new minus base | Spearman | {difference} ▲ | " in text
+    assert text.count("not tested |\n") == 1
+    assert f"{difference} from base, p < 0.001" in str(report)
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md"}
+
+
+def test_bars_have_values_and_intervals_in_a_panel_each() -> None:
+    bm25, ours = ({"mean": 0.2, "interval": [0.125, 0.3]}, {"mean": 0.5, "interval": [0.25, 0.75]})
+    without = {"bm25": {"mean": 0.8, "interval": None}, "ours": {"mean": 0.9, "interval": None}}
+    left, right = plot_bars({"MRR@10": {"bm25": bm25, "ours": ours}, "R@100": without}).axes
+    assert (left.get_title(loc="left"), right.get_title(loc="left")) == ("MRR@10", "R@100")
+    assert [bar.get_width() for bar in left.patches] == [0.2, 0.5]
+    assert [to_hex(bar.get_facecolor()) for bar in left.patches] == ["#808080", "#1f77b4"]
+    (intervals,) = left.collections
+    bounds = [line[:, 0].tolist() for line in intervals.get_segments()]
+    assert bounds == [[0.125, 0.3], [0.25, 0.75]]
+    assert [text.get_text() for text in right.texts] == ["0.800", "0.900"]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["bm25", "ours"]
+
+
+def test_curves_are_in_order_and_keep_the_colours_of_the_systems() -> None:
+    at_100 = {"bm25": {"mean": 0.7}, "ours": {"mean": 0.9}}
+    at_20 = {"bm25": {"mean": 0.5}, "ours": {"mean": 0.6}}
+    [axes] = plot_curves({100: at_100, 20: at_20}, y_label="R@k").axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.5, 0.7], [0.6, 0.9]]
+    assert [to_hex(line.get_color()) for line in axes.lines] == ["#808080", "#1f77b4"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "100"]

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from modeling_condenser import hub
-from modeling_condenser.evaluation.measures import evaluate_answers, evaluate_run
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from tests.hub.making import run_isolated
 
@@ -152,8 +152,8 @@ def test_values_are_those_computed_by_hand(values: dict[str, Any]) -> None:
 def test_hits_are_those_of_this_project(values: dict[str, Any]) -> None:
     answers = {query: tuple(strings) for query, strings in ANSWERS.items()}
     names = ["Hit@1", "Hit@2", "Hit@4"]
-    ours = evaluate_answers(
-        answers, answer_run(), lambda ids: [TEXTS[i] for i in ids], measures=names
+    ours = evaluate_run(
+        {}, answer_run(), measures=names, answers=answers, find_texts=lambda ids: TEXTS
     )
     assert values["hits"] == {**ours.means, "per_query": ours.per_query}
     assert ours.per_query["Hit@4"] == {"where": 1.0, "what": 1.0, "when": 1.0}

@@ -252,7 +252,7 @@ def test_the_objectives_have_equal_tokens_and_batches_of_128_spans():
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
         ({"fusion": {"method": "sum"}}, "method is 'sum'.*'rrf', 'weighted'"),
-        ({"measures": ["MRR@10", "R"]}, "measure 'R': R takes cutoff"),
+        ({"measures": ["MRR@10", "R"]}, "'R' is not a measure: .* with a cut-off"),
         ({"readiness": {"texts": 1}}, "texts is 1, expected at least 2"),
         ({"encoder_config": {}}, "lacks max_position_embeddings, vocab_size"),
     ],
