@@ -103,7 +103,7 @@ def test_every_command_explains_itself(name, capsys):
         ("pretrain pretrain/own-txt", "such as pretrain/own-text, "),
         ("evaluate bm25 no/such/folder", "no collection at no/such/folder"),
         ("push folder owner/name --licence mit", "Did you mean 'license'?"),
-        ("search no/such/study x", "no/such/study is not the folder of a finished study"),
+        ("search no/such/encoder x", "no collection at x"),
         ("import-reference folder out", "skip_from"),
     ],
 )
