@@ -19,7 +19,7 @@ from transformers import (
 def make_cross_encoder(
     wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
-    """Writes a cross-encoder with so many labels, whose weights are large enough to tell apart."""
+    """Writes a cross-encoder with so many labels, whose scores differ."""
 
     def make(n_labels: int) -> Path:
         folder = tmp_path_factory.mktemp(f"cross-encoder-{n_labels}")
