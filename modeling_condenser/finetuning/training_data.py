@@ -1,9 +1,8 @@
 """Load what a recipe trains on, as a data set with the columns that its loss reads."""
 
-import hashlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,25 +112,22 @@ def load_training_data(
         collection = load_collection(recipe.collection, split=recipe.split or "train")
         facts["passages_fingerprint"] = fingerprint_passages(collection.passages)
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
-        passages = collection.passages
-
-        def read(rows: list[int]) -> list[str]:
-            return [contract.passage(title, text) for title, text in read_rows(passages, rows)]
-
+        read = partial(_read_passages, collection.passages, contract)
     what = str(recipe.data or recipe.negatives or recipe.collection)
     examples, identity = _find_examples(recipe, contract, collection)
     table = _store(recipe, examples, identity=[*identity, *facts.values()])
-    reasons = table[LEFT_OUT][:]
-    left_out = dict(Counter(reason for reason in reasons if reason is not None))
+    reasons = table.data.column(LEFT_OUT)
+    counted = reasons.drop_null().value_counts().to_pylist()
+    left_out = {entry["values"]: entry["counts"] for entry in counted}
     if left_out:
-        table = table.select([row for row, reason in enumerate(reasons) if reason is None])
+        table = table.select(np.flatnonzero(reasons.is_null().to_numpy()))
         logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
     if not len(table):
         raise ValueError(f"{what} contains no training example (left out: {left_out}).")
     table = table.remove_columns(LEFT_OUT)
     n_negatives = _n_negatives(recipe, table, what)
     table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
-    facts |= {"n_examples": len(table), "examples_sha256": fingerprint_rows(table)}
+    facts["n_examples"] = len(table)
     if left_out:
         facts["left_out"] = left_out
     if recipe.objective == "mse_cosine":
@@ -142,6 +138,10 @@ def load_training_data(
     return TrainingData(table.with_transform(drawn), [drawn], facts)
 
 
+def _read_passages(passages: Dataset, contract: EncodingContract, rows: list[int]) -> list[str]:
+    return [contract.passage(title, text) for title, text in read_rows(passages, rows)]
+
+
 def _find_examples(
     recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection | None
 ) -> tuple[Iterator[Example], list[str]]:
@@ -149,17 +149,17 @@ def _find_examples(
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
     identity = [repr((*texts, *settings, recipe.is_distilled, recipe.n_negatives == 0))]
-    of_collection = collection and CollectionExamples(collection, contract)
+    named = None if collection is None else CollectionExamples(collection, contract)
     if recipe.data is not None:
-        make = of_collection.triple if of_collection else TextExamples(recipe, contract).make
+        make = named.triple if named else TextExamples(recipe, contract).make
         rows, state = open_rows(recipe)
         return make_examples(islice(rows, recipe.first_rows), recipe, make), [*identity, *state]
-    assert of_collection is not None
+    assert named is not None
     if recipe.negatives is None:
-        return of_collection.judged(), identity
+        return named.judged(), identity
     file = Path(recipe.negatives)
     lines = read_hard_negatives(file)
-    examples = of_collection.mined(lines, with_scores=recipe.is_distilled)
+    examples = named.mined(lines, with_scores=recipe.is_distilled)
     return examples, [*identity, *file_states(filter(Path.is_file, [file]))]
 
 
@@ -182,15 +182,6 @@ def _store(
             yield {**dict.fromkeys(features), **example, ROW_NUMBER: number}
 
     return store_rows(numbered, features, identity=identity)
-
-
-def fingerprint_rows(table: Dataset) -> str:
-    """Fingerprint the rows of a data set, in their order: 64 hexadecimal digits."""
-    digest = hashlib.sha256(b"condenser rows 1")
-    for batch in table.with_format("arrow").iter(batch_size=8192):
-        for part in batch.combine_chunks().to_batches():
-            digest.update(part.serialize())
-    return digest.hexdigest()
 
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.text_files import plain_name, read_lines
@@ -73,7 +74,7 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
                 record = {"query_id": query_id, "negative_ids": filter(None, joined.split(","))}
             else:
                 record = json.loads(line)
-            lists = {name: tuple(record[name]) for name in _LISTS & record.keys()}
+            lists: Any = {name: tuple(record[name]) for name in _LISTS & record.keys()}
             yield HardNegatives(str(record["query_id"]), **lists)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(

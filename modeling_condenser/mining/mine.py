@@ -114,7 +114,7 @@ def mine(
             f"{parsed.model} has none of the {len(loaded.queries)} queries: use a run of the same "
             "split."
         )
-    miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer=scorer)
+    miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
     dropped = _mine_windows(miner, query_ids, folder, identity=identity, progress=progress)
     if recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:

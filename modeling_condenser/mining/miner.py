@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection as Ids
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress, islice, repeat
 from typing import NamedTuple
 
@@ -43,12 +44,9 @@ _BATCH_PAIRS = 10_000  # query-passage pairs whose texts are in memory at once
 
 
 class Candidate(NamedTuple):
-    """A passage that the searcher found; `rank` counts from 1.
+    """A passage that the searcher found; scores of a missing cross-encoder are NaN."""
 
-    `teacher_score` is the cross-encoder's score, NaN without one.
-    """
-
-    rank: int
+    rank: int  # from 1
     passage_id: str
     score: float
     teacher_score: float = math.nan
@@ -90,26 +88,25 @@ class _Selection:
         )
 
 
+@dataclass(frozen=True)
 class Miner:
     """Mines queries of one collection; `index` is of its passages."""
 
-    def __init__(
-        self,
-        recipe: MiningRecipe,
-        collection: Collection,
-        searcher: Searcher,
-        index: PassageIndex,
-        *,
-        scorer: RelevanceScorer | None = None,
-    ):
-        self.recipe, self.collection = recipe, collection
-        self.searcher, self.index, self.scorer = searcher, index, scorer
-        self._judged = judged_positives(collection) if recipe.positives == "judgements" else {}
-        self._matchers = {
-            query_id: AnswerMatcher(answers, match=recipe.answer_match)
-            for query_id, answers in collection.answers.items()
-            if recipe.needs_answers
-        }
+    recipe: MiningRecipe
+    collection: Collection
+    searcher: Searcher
+    index: PassageIndex
+    scorer: RelevanceScorer | None = None
+
+    @cached_property
+    def _judged(self) -> dict[str, tuple[str, ...]]:
+        return judged_positives(self.collection) if self.recipe.positives == "judgements" else {}
+
+    @cached_property
+    def _matchers(self) -> dict[str, AnswerMatcher]:
+        answers = self.collection.answers if self.recipe.needs_answers else {}
+        match = self.recipe.answer_match
+        return {query_id: AnswerMatcher(own, match=match) for query_id, own in answers.items()}
 
     def mine(self, query_ids: Iterable[str]) -> tuple[list[HardNegatives], Counter[str]]:
         """Mine the hard negatives of queries that have a positive, or answers.
@@ -245,9 +242,9 @@ def filter_candidates(
     Args:
         recipe: sets the filters.
         scores: passage id -> score, as found; with the positives.
-        positives: ids of the query's positives, at least one.
-        copies: ids of other passages with the text of one of them.
-        dropped: gets the number of passages dropped by each filter; the first one counts.
+        positives: ids, at least one.
+        copies: ids of other passages with the text of a positive.
+        dropped: gets the number of passages that each filter dropped; the first one counts.
     """
     lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
     absolute, relative = recipe.absolute_margin, recipe.relative_margin

@@ -51,12 +51,10 @@ def share_found_first(model: Path, collection: Path) -> float:
     opened = SentenceTransformer(str(model), device="cpu")
     train = load_collection(collection, split="train")
     texts = [f"{p['title']} : {p['text']}" if p["title"] else p["text"] for p in train.passages]
-    scores = opened.similarity(
-        opened.encode_query(list(train.queries.values())), opened.encode_document(texts)
-    )
-    first = [train.passages["_id"][i] for i in scores.argmax(1).tolist()]
-    found = [train.qrels[q].get(p, 0) > 0 for q, p in zip(train.queries, first, strict=True)]
-    return float(np.mean(found))
+    queries = opened.encode_query(list(train.queries.values()))
+    first = opened.similarity(queries, opened.encode_document(texts)).argmax(1).tolist()
+    found = zip(train.qrels.values(), train.passages[first]["_id"], strict=True)
+    return float(np.mean([grades.get(passage, 0) > 0 for grades, passage in found]))
 
 
 def test_training_lowers_the_loss_and_lifts_the_ranking(
@@ -78,26 +76,20 @@ def test_a_retriever_opens_as_an_export_does(retriever: Path) -> None:
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert list(AutoTokenizer.from_pretrained(retriever)("x")) == ["input_ids", "attention_mask"]
     assert type(SentenceTransformer(str(retriever))[2]) is Normalize
-    # The last truncation and padding of the training is not saved.
     expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
     assert EncodingContract.load(retriever) == expected
     saved = json.loads((retriever / "tokenizer.json").read_text())
-    assert saved["truncation"] is None and saved["padding"] is None
+    assert saved["truncation"] is None and saved["padding"] is None  # not those of the last batch
 
 
 def test_provenance_names_both_stages(retriever: Path) -> None:
     first, second = read_provenance(retriever)
     assert (first.name, second.name) == ("Pre-training", "Fine-tuning")
     assert first.recipe["corpus"] == "owner/corpus"
-    assert second.recipe["encoder"] == "local: encoder"
-    assert second.recipe["collection"] == "local: small"
-    assert second.recipe["temperature"] == 0.05
-    facts = {"objective": "contrastive", "seed": 3, "n_examples": 40, "steps": 24}
-    assert {name: second.run[name] for name in facts} == facts
-    card = (retriever / "README.md").read_text()
-    assert card.index("## Pre-training") < card.index("## Fine-tuning")
-    assert "# run\n" in card
-    assert str(retriever.parent.parent) not in card
+    recipe = {"encoder": "local: encoder", "collection": "local: small", "temperature": 0.05}
+    run = {"objective": "contrastive", "seed": 3, "n_examples": 40, "steps": 24}
+    assert recipe.items() <= second.recipe.items()
+    assert run.items() <= second.run.items()
 
 
 def test_a_finished_run_is_not_trained_again(

@@ -35,13 +35,10 @@ def test_each_column_is_cut_where_encoding_cuts_it(
         {"query": "Why?", "positive": LONG, "negative_1": LONG, "label": [2.0, 0.0]},
     ]
     batch = LengthCollator(wordpiece_tokenizer, EncodingContract(8, 21))(rows)
-    assert list(batch) == [
-        *("query_input_ids", "query_attention_mask"),
-        *("positive_input_ids", "positive_attention_mask"),
-        *("negative_1_input_ids", "negative_1_attention_mask"),
-        "label",
-    ]
-    lengths = [batch[f"{c}_attention_mask"].sum(1).tolist() for c in rows[0] if c != "label"]
+    columns = ["query", "positive", "negative_1"]
+    names = [f"{column}_{name}" for column in columns for name in ("input_ids", "attention_mask")]
+    assert list(batch) == [*names, "label"]  # losses read the columns in their order
+    lengths = [batch[f"{column}_attention_mask"].sum(1).tolist() for column in columns]
     assert lengths == [[8, 4], [21, 21], [4, 21]]
     expected = wordpiece_tokenizer(LONG, truncation=True, max_length=8)["input_ids"]
     assert batch["query_input_ids"][0].tolist() == expected

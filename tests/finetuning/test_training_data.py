@@ -59,7 +59,7 @@ def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_conten
     (copy / "qrels.train.tsv").write_text("1\t0\t2\t1\n")
     other = load(collection=str(copy)).facts
     changed = {name for name, fact in data.facts.items() if other[name] != fact}
-    assert changed == {"n_examples", "examples_sha256", "judgements_fingerprint"}
+    assert changed == {"n_examples", "judgements_fingerprint"}
 
 
 def test_judged_pairs_get_the_negatives_of_a_file(marco: Path, write_text: Write) -> None:
