@@ -82,11 +82,9 @@ class TextExamples:
         if not query.strip() or not own:
             return {LEFT_OUT: BLANK}
         query, joined = self.contract.query(query), self.contract.passage(*positive)
-        if negatives is None:
+        if negatives is None or self.recipe.n_negatives == 0:
             return {"query": query, "positive": joined}
         useful = [text.strip() not in ("", own) for _, text in negatives]
-        if not any(useful) and self.recipe.n_negatives != 0:
-            return {LEFT_OUT: NO_NEGATIVE}
         texts = [self.contract.passage(*negative) for negative in negatives]
         return _with_useful(query, joined, texts, useful, scores)
 
@@ -152,6 +150,8 @@ def _with_useful(
     scores: Sequence[float] | None,
 ) -> Example:
     """An example with the useful negatives, and the scores of the positive and of these."""
+    if not any(useful):
+        return {LEFT_OUT: NO_NEGATIVE}
     example = {"query": query, "positive": positive}
     example["negatives"] = list(compress(negatives, useful))
     if scores is not None:
@@ -235,8 +235,6 @@ class CollectionExamples:
         row, *rows = self._index.rows([positive, *negatives]).tolist()
         is_copy = self._index.content[rows] == self._index.content[row]
         useful = [i not in relevant and not c for i, c in zip(negatives, is_copy, strict=True)]
-        if not any(useful):
-            return {LEFT_OUT: NO_NEGATIVE}
         return _with_useful(self._query(query_id), row, rows, useful, scores)
 
     def _query(self, query_id: str) -> str:

@@ -104,4 +104,4 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles() -> 
         {"left_out": "rows without a negative"},
         {"left_out": "questions without a positive passage"},
     ]
-    assert make("dpr", bare, n_negatives=0) == [{**dog, "negatives": []}]
+    assert make("dpr", bare, n_negatives=0) == [dog]
