@@ -183,11 +183,11 @@ class Miner:
         for first in range(0, len(pairs), _BATCH_PAIRS):
             batch = pairs[first : first + _BATCH_PAIRS]
             texts = self.index.read(passage_id for _, passage_id in batch)
-            has_answer = [self._has_answer(q, texts[passage_id]) for q, passage_id in batch]
-            rest = [pair for pair, is_out in zip(batch, has_answer, strict=True) if not is_out]
-            scores = iter(self._score(rest))
-            for is_out in has_answer:
-                yield (ANSWER, math.nan) if is_out else self._verdict(next(scores))
+            answered = {(q, p) for q, p in batch if self._has_answer(q, texts[p])}
+            rest = [pair for pair in batch if pair not in answered]
+            scores = dict(zip(rest, self._score(rest), strict=True))
+            for pair in batch:
+                yield (ANSWER, math.nan) if pair in answered else self._verdict(scores[pair])
 
     def _verdict(self, score: float) -> tuple[str | None, float]:
         recipe, relevance = self.recipe, expit(score)
