@@ -39,18 +39,13 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
         )
     opened = opening.open_encoder(folder, **changes)
     modules: list[Any] = list(opened.model)
-    kinds = [type(module) for module in modules]
-    if kinds not in _SUPPORTED_MODULES:
+    kinds, pooling = [type(module) for module in modules], opened.contract.pooling
+    if kinds not in _SUPPORTED_MODULES or pooling not in get_args(Pooling):
         raise ValueError(
-            f"{folder} has the modules {', '.join(kind.__name__ for kind in kinds)}; expected "
-            "Transformer, Pooling and possibly Normalize, because a plain encoder is published. "
-            "Train this model with sentence-transformers itself."
-        )
-    pooling = opened.contract.pooling
-    if pooling not in get_args(Pooling):
-        raise ValueError(
-            f"{folder} pools by {pooling!r}, which is not supported: add pooling, one of "
-            f"{', '.join(get_args(Pooling))}, to the recipe to train it with that one."
+            f"{folder} has the modules {', '.join(kind.__name__ for kind in kinds)} and the "
+            f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
+            "and possibly Normalize, because a plain encoder is published. State another pooling, "
+            "or train this model with sentence-transformers itself."
         )
     transformer = modules[0]
     _freeze_pooler(folder, transformer.model)

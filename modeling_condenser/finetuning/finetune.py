@@ -71,7 +71,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         stages = read_provenance(encoder.folder)
         stage = read_stage(output_folder, FINETUNING)
         if stage is not None:
-            run = {**describe_machine(), **facts, **_progress(state)}
+            run = {**describe_machine(), **facts, "steps": state.global_step}
             stages.append(dataclasses.replace(stage, run=run, log=thin_log(state.log_history)))
         transformer: Any = encoder.model[0]
         # A copy, because write_repository changes the tokenizer, and training may continue.
@@ -85,14 +85,14 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         train_dataset=data.examples,
         loss=make_loss(recipe, encoder.model),
         data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
-        callbacks=[data.drawn] if data.drawn else None,
+        callbacks=data.callbacks,
     )
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     if trainer.is_world_process_zero():
         write_json(output_folder / LOG_FILE, trainer.state.log_history)
         facts["session_seconds"] = round(time.perf_counter() - started, 1)
-        record_run(output_folder, {**facts, **_progress(trainer.state)})
+        record_run(output_folder, {**facts, "steps": trainer.state.global_step})
         with whole_folder(model_folder) as partial:
             write_current(partial, trainer.state)
     trainer.accelerator.wait_for_everyone()
@@ -106,8 +106,6 @@ def _read(
 ) -> tuple[FinetuningRecipe, SentenceTransformerTrainingArguments]:
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
-    if "batch_sampler" in settings:
-        raise ValueError("batch_sampler follows from objective and order: remove it.")
     defaults = {
         "dataloader_pin_memory": torch.cuda.is_available(),
         "report_to": "none",
@@ -117,16 +115,5 @@ def _read(
     recipe, arguments = fill(
         {**defaults, **settings}, FinetuningRecipe, SentenceTransformerTrainingArguments
     )
-    arguments.batch_sampler = choose_batch_sampler(
-        recipe, seed=arguments.seed, n_devices=arguments.world_size
-    )
+    arguments.batch_sampler = choose_batch_sampler(recipe, arguments.seed)
     return recipe, arguments
-
-
-def _progress(state: TrainerState) -> dict[str, Any]:
-    """Steps, and the mean loss over all sessions; the trainer's own is that of the last one."""
-    log = state.log_history
-    losses = [entry["loss"] for entry in log if "loss" in entry]
-    losses = losses or [entry["train_loss"] for entry in log if "train_loss" in entry]
-    mean = round(sum(losses) / len(losses), 4) if losses else None
-    return {"steps": state.global_step, "mean_loss": mean}

@@ -1,39 +1,45 @@
 """The fields of a fine-tuning recipe, and which of them fit which objective and data."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, get_args
 
 from modeling_condenser.hub.contract import Pooling, Similarity
 
+Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 Format = Literal[
     "pairs", "triples", "negatives", "graded_pairs", "scored", "id_triples", "dpr", "stsb"
 ]
 
-
-class _Allowed(NamedTuple):
-    """What an objective can be used with; the first similarity is the default."""
-
-    similarities: tuple[Similarity, ...]
-    formats: tuple[Format, ...]
-    settings: tuple[str, ...] = ()
-
-
-_OBJECTIVES = {
-    "contrastive": _Allowed(
-        ("dot", "cosine"),
-        ("pairs", "triples", "negatives", "id_triples", "dpr"),
-        ("temperature", "mini_batch_size", "gather_across_devices"),
-    ),
-    "mse_cosine": _Allowed(("cosine",), ("graded_pairs", "stsb"), ("score_range",)),
-    "triplet": _Allowed(
-        ("euclidean", "cosine"), ("triples", "negatives", "id_triples", "dpr"), ("margin",)
-    ),
-    "margin_mse": _Allowed(("dot", "cosine"), ("scored",)),
-    "kl": _Allowed(("dot", "cosine"), ("scored",), ("temperature",)),
+# What an objective compares by; the first is the default.
+_SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
+    "contrastive": ("dot", "cosine"),
+    "mse_cosine": ("cosine",),
+    "triplet": ("euclidean", "cosine"),
+    "margin_mse": ("dot", "cosine"),
+    "kl": ("dot", "cosine"),
 }
-_OF_ONE_OBJECTIVE = sorted({name for allowed in _OBJECTIVES.values() for name in allowed.settings})
-_OF_DATA = ("data_name", "data_revision", "format", "columns", "first_rows")
-_WITH_NEGATIVES = ("negatives", "scored", "dpr")  # formats whose rows have any number of them
+# What an objective trains on: the pairs of a collection, or a format of `data`.
+JUDGED, MINED = "collection", "collection with negatives"
+_SOURCES: dict[Objective, tuple[str, ...]] = {
+    "contrastive": (JUDGED, MINED, "pairs", "triples", "negatives", "id_triples", "dpr"),
+    "mse_cosine": ("graded_pairs", "stsb"),
+    "triplet": (MINED, "triples", "negatives", "id_triples", "dpr"),
+    "margin_mse": (MINED, "scored"),
+    "kl": (MINED, "scored"),
+}
+_OF_DATA = ("format", "data_name", "data_revision", "columns", "first_rows")
+# The objectives or sources that a setting is for, if it is not for all.
+_USERS: dict[str, tuple[str, ...]] = {
+    "collection": (JUDGED, MINED, "id_triples"),
+    "negatives": (MINED,),
+    **dict.fromkeys(_OF_DATA, get_args(Format)),
+    "n_negatives": (MINED, "negatives", "scored", "dpr"),
+    "temperature": ("contrastive", "kl"),
+    "mini_batch_size": ("contrastive",),
+    "gather_across_devices": ("contrastive",),
+    "margin": ("triplet",),
+    "score_range": ("mse_cosine",),
+}
 _CONTRACT_FIELDS = (
     *("pooling", "query_max_length", "passage_max_length"),
     *("title_separator", "query_prompt", "passage_prompt"),
@@ -95,7 +101,7 @@ class FinetuningRecipe:
     """
 
     encoder: str
-    objective: Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"] = "contrastive"
+    objective: Objective = "contrastive"
     collection: str | None = None
     split: str | None = None
     negatives: str | None = None
@@ -123,15 +129,51 @@ class FinetuningRecipe:
     gather_across_devices: bool = False
 
     def __post_init__(self) -> None:
-        """Check the settings that can be checked without reading a file."""
-        _check_objective(self)
-        _check_source(self)
-        _check_negatives(self)
+        """Check what can be checked without reading a file."""
+        objective, source = self.objective, self.source
+        if source in (JUDGED, MINED, "id_triples") and self.collection is None:
+            raise ValueError(
+                "The recipe names no collection, which has the texts: add one (a folder or Hub "
+                "name), or data (files or a Hub data set) of another format."
+            )
+        if source not in _SOURCES[objective]:
+            raise ValueError(
+                f"objective {objective} does not train on {source!r}, but on "
+                f"{', '.join(_SOURCES[objective])}: set data and format to one of these, or "
+                "negatives to a file that `condenser mine` wrote (with a cross-encoder's scores "
+                "for margin_mse and kl)."
+            )
+        for name, users in _USERS.items():
+            is_set = getattr(self, name) not in (None, False)
+            if is_set and objective not in users and source not in users:
+                raise ValueError(
+                    f"{name} is for {', '.join(users)}, not for objective {objective} with "
+                    f"{source}: remove it."
+                )
+        if self.trained_similarity not in _SIMILARITIES[objective]:
+            raise ValueError(
+                f"similarity {self.similarity!r} is not supported for objective {objective}; "
+                f"supported: {', '.join(_SIMILARITIES[objective])}."
+            )
+        if objective == "triplet" and self.n_negatives not in (None, 1):
+            raise ValueError("A triplet has one negative: remove n_negatives.")
+        if objective == "contrastive" and self.order == "sequential":
+            raise ValueError(
+                "order: sequential is not supported for objective contrastive, whose batches must "
+                "not contain a text twice: remove it."
+            )
+
+    @property
+    def source(self) -> str:
+        """What the recipe trains on: the format of `data`, or `JUDGED` or `MINED`."""
+        if self.data is not None:
+            return self.format or "data without a format"
+        return JUDGED if self.negatives is None else MINED
 
     @property
     def trained_similarity(self) -> Similarity:
         """What the objective compares by."""
-        return self.similarity or _OBJECTIVES[self.objective].similarities[0]
+        return self.similarity or _SIMILARITIES[self.objective][0]
 
     @property
     def contract_changes(self) -> dict[str, Any]:
@@ -144,69 +186,3 @@ class FinetuningRecipe:
     def is_distilled(self) -> bool:
         """Whether the objective learns from a cross-encoder's scores."""
         return self.objective in ("margin_mse", "kl")
-
-
-def _check_objective(recipe: FinetuningRecipe) -> None:
-    allowed = _OBJECTIVES[recipe.objective]
-    for name in _OF_ONE_OBJECTIVE:
-        if getattr(recipe, name) not in (None, False) and name not in allowed.settings:
-            raise ValueError(f"{name} is not for objective {recipe.objective}: remove it.")
-    if recipe.trained_similarity not in allowed.similarities:
-        raise ValueError(
-            f"similarity {recipe.similarity!r} is not supported for objective {recipe.objective}; "
-            f"supported: {', '.join(allowed.similarities)}."
-        )
-    if recipe.order == "sequential" and recipe.objective == "contrastive":
-        raise ValueError(
-            "order: sequential is not supported for objective contrastive, whose batches must not "
-            "contain a text twice: remove it."
-        )
-
-
-def _check_source(recipe: FinetuningRecipe) -> None:
-    """Check that the recipe has one source of examples, and that it fits the objective."""
-    formats = _OBJECTIVES[recipe.objective].formats
-    if recipe.data is None:
-        if recipe.collection is None:
-            raise ValueError(
-                "The recipe has no training data: add collection (a folder or Hub name), or data "
-                "(files or a Hub data set) and its format."
-            )
-        for name in _OF_DATA:
-            if getattr(recipe, name) is not None:
-                raise ValueError(f"{name} is for data, which the recipe does not have: remove it.")
-        if recipe.objective == "mse_cosine":
-            raise ValueError(f"objective mse_cosine needs data of format {' or '.join(formats)}.")
-    elif recipe.format not in formats:
-        raise ValueError(
-            f"format is {recipe.format!r}, but objective {recipe.objective} trains on data of "
-            f"format {', '.join(formats)}: set format to what the data has."
-        )
-    elif (recipe.format == "id_triples") != (recipe.collection is not None):
-        raise ValueError(
-            f"format is {recipe.format} and collection is {recipe.collection!r}: format id_triples "
-            "needs the collection that has the texts; with other formats, name either data or a "
-            "collection."
-        )
-
-
-def _check_negatives(recipe: FinetuningRecipe) -> None:
-    if recipe.negatives is not None and recipe.data is not None:
-        raise ValueError("negatives is for the judged pairs of a collection: remove data.")
-    needs_file = recipe.objective == "triplet" or recipe.is_distilled
-    if recipe.data is None and recipe.negatives is None and needs_file:
-        scores = " with a cross-encoder's scores" if recipe.is_distilled else ""
-        raise ValueError(
-            f"objective {recipe.objective} needs negatives{scores}: set negatives to a file that "
-            "`condenser mine` wrote."
-        )
-    n = recipe.n_negatives
-    if n is not None and recipe.negatives is None and recipe.format not in _WITH_NEGATIVES:
-        raise ValueError(
-            "n_negatives is for a file of negatives, or for data of format "
-            f"{', '.join(_WITH_NEGATIVES)}: remove it."
-        )
-    if recipe.objective == "triplet" and n not in (None, 1):
-        raise ValueError("A triplet has one negative: remove n_negatives.")
-    if recipe.is_distilled and n == 0:
-        raise ValueError(f"n_negatives is 0, but objective {recipe.objective} needs at least 1.")

@@ -1,6 +1,6 @@
 """Train on the examples: token batches, batches without duplicates, and the trainer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,45 +60,17 @@ class LengthCollator:
         return batch
 
 
-class DistinctBatches(DefaultBatchSampler):
-    """Batches that contain no text twice, also where several devices share their negatives.
-
-    The library's `NoDuplicatesBatchSampler` does this for the batch of one device. Here it makes
-    the batch of `n_devices`, which is then split; each device takes every n-th part.
-    """
-
-    def __init__(self, dataset: Any, *, n_devices: int, batch_size: int, **arguments: Any):
-        super().__init__(dataset, batch_size=batch_size, **arguments)
-        self.n_devices = n_devices
-        self._joint = NoDuplicatesBatchSampler(
-            dataset, batch_size=n_devices * batch_size, **arguments
-        )
-
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        self._joint.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for rows in self._joint:
-            for start in range(0, len(rows), self.batch_size):
-                yield rows[start : start + self.batch_size]
-
-    def __len__(self) -> int:
-        return len(self._joint) * self.n_devices
-
-
 def choose_batch_sampler(
-    recipe: FinetuningRecipe, *, seed: int, n_devices: int
+    recipe: FinetuningRecipe, seed: int
 ) -> BatchSamplers | Callable[..., DefaultBatchSampler]:
     """The trainer's argument `batch_sampler` for the recipe's objective and order.
 
     A text that is in a batch of contrast twice would be its own negative.
     """
-    n_joint = n_devices if recipe.gather_across_devices else 1
 
     def distinct_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
-        # The library passes 0 instead of its seed.
-        return DistinctBatches(dataset, n_devices=n_joint, **{**arguments, "seed": seed})
+        # sentence-transformers 6.0 passes 0 instead of its seed.
+        return NoDuplicatesBatchSampler(dataset, **{**arguments, "seed": seed})
 
     def sequential_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
         return DefaultBatchSampler(SequentialSampler(dataset), **arguments)
@@ -111,10 +83,8 @@ def choose_batch_sampler(
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes.
 
-    Args:
-        repository: writes the encoder's repository into a folder; gets the trainer's state and
-            the repository's name on the Hub.
-        **arguments: as for `SentenceTransformerTrainer`.
+    `repository` writes the encoder's repository into a folder; it gets the trainer's state and the
+    repository's name on the Hub. The other arguments are those of `SentenceTransformerTrainer`.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from modeling_condenser.hub.model_folder import find_model_folder
 
 
 class RelevanceScorer:
-    """A cross-encoder.
+    """A cross-encoder; its scores are log-odds, whose logistic function is a probability.
 
     Args:
         model: folder or Hub name of a sentence-transformers cross-encoder, or of a transformers
@@ -26,9 +26,6 @@ class RelevanceScorer:
         max_length: maximum tokens of a pair; the model's own by default.
         batch_size: number of pairs to score at once.
         device: such as "cuda:0"; by default the first accelerator, or CPU.
-
-    Raises:
-        ValueError: it is not a cross-encoder for relevance.
     """
 
     def __init__(
@@ -66,9 +63,3 @@ class RelevanceScorer:
         )
         scores = logits.astype(np.float64)  # (N,) or (N, 2)
         return scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
-
-
-def probability(score: float) -> float:
-    """The probability, from 0 to 1, that a score means."""
-    # Written with tanh, the logistic function does not overflow.
-    return 0.5 * (1.0 + float(np.tanh(score / 2.0)))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.text_files import plain_name, read_lines
@@ -32,7 +33,11 @@ class HardNegatives:
 
     def line(self) -> str:
         """The line of negatives.jsonl."""
-        return json_line({name: value for name, value in vars(self).items() if value is not None})
+        stated = {name: value for name, value in vars(self).items() if value is not None}
+        return json.dumps(stated, ensure_ascii=False) + "\n"
+
+
+_LISTS = {field.name for field in fields(HardNegatives)} - {"query_id"}
 
 
 def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
@@ -42,10 +47,6 @@ def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
         for query_id, grades in collection.qrels.items()
     }
     return {query_id: ids for query_id, ids in positives.items() if ids}
-
-
-def json_line(record: dict[str, object]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
@@ -65,23 +66,18 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
             f"There is no file of negatives {file}: correct the path, or create it with "
             "`condenser mine`."
         )
-    parse = _parse_table if plain_name(file).endswith((".tsv", ".txt")) else _parse_json
+    is_table = plain_name(file).endswith((".tsv", ".txt"))
     for number, line in read_lines(file):
         try:
-            yield parse(line)
+            if is_table:
+                query_id, joined = line.split("\t")
+                record = {"query_id": query_id, "negative_ids": filter(None, joined.split(","))}
+            else:
+                record = json.loads(line)
+            lists: Any = {name: tuple(record[name]) for name in _LISTS & record.keys()}
+            yield HardNegatives(str(record["query_id"]), **lists)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{file}:{number}: {line!r:.80} are no hard negatives ({error}); expected JSON as "
                 "`condenser mine` writes it, or in .tsv a query id, a tab, and ids with commas."
             ) from error
-
-
-def _parse_table(line: str) -> HardNegatives:
-    query_id, negatives = line.split("\t")
-    return HardNegatives(query_id, negative_ids=tuple(filter(None, negatives.split(","))))
-
-
-def _parse_json(line: str) -> HardNegatives:
-    record = json.loads(line)
-    lists = {f.name: tuple(record[f.name]) for f in fields(HardNegatives)[1:] if f.name in record}
-    return HardNegatives(str(record["query_id"]), **lists)

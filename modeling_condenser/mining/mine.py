@@ -15,7 +15,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,9 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
-from .candidates import RANK_FILTERS
 from .cross_encoder import RelevanceScorer
 from .hard_negatives import judged_positives, read_hard_negatives
-from .miner import TEXT_FILTERS, Miner
+from .miner import FILTERS, Miner
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
@@ -46,10 +44,6 @@ NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
 SEARCH_FOLDER = "search"
 # Settings that may change when a command is resumed, because the result does not depend on them.
 _FREE = frozenset({"devices", "work_folder"})
-_COUNTED = (
-    *("queries", "queries_without_candidates", "queries_without_negatives", "queries_with_fewer"),
-    *("candidates", "negatives"),
-)
 
 
 def mine(
@@ -96,9 +90,6 @@ def mine(
     loaded = load_collection(recipe.collection, split=recipe.split)
     query_ids = _labelled_queries(recipe, loaded)
     parsed = parse_system(recipe.system).in_dtype(search.dtype)
-    unused = {field.name for field in fields(SearchSettings)} & settings.keys() - _FREE
-    if unused and not parsed.is_dense:
-        raise ValueError(f"{recipe.system} is not an encoder: remove {', '.join(sorted(unused))}.")
     scorer = None
     if recipe.cross_encoder is not None:
         scorer = RelevanceScorer(
@@ -123,16 +114,24 @@ def mine(
             f"{parsed.model} has none of the {len(loaded.queries)} queries: use a run of the same "
             "split."
         )
-    miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer=scorer)
-    counts = _mine_windows(miner, query_ids, folder, identity=identity, progress=progress)
+    miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
+    dropped = _mine_windows(miner, query_ids, folder, identity=identity, progress=progress)
+    if recipe.with_text:
+        with whole_file(folder / EXAMPLES_FILE) as examples:
+            for line in miner.examples(read_hard_negatives(folder / NEGATIVES_FILE)):
+                examples.write(line.encode())
+    sizes = [len(mined.negative_ids) for mined in read_hard_negatives(folder / NEGATIVES_FILE)]
     facts = {
         "seed": recipe.seed,
         "system": parsed.name,
         "identity": identity,
-        **{name: counts[name] for name in _COUNTED},
-        "queries_without_positive": len(loaded.queries) - counts["queries"],
-        "mean_negatives": round(counts["negatives"] / max(counts["queries"], 1), 3),
-        "dropped": {name: counts[name] for name in (*RANK_FILTERS, *TEXT_FILTERS)},
+        "queries": len(sizes),
+        "queries_without_positive": len(loaded.queries) - len(sizes),
+        "queries_without_negatives": sizes.count(0),
+        "queries_with_fewer": sum(0 < size < (recipe.n_negatives or 0) for size in sizes),
+        "negatives": sum(sizes),
+        "mean_negatives": round(sum(sizes) / max(len(sizes), 1), 3),
+        "dropped": {name: dropped[name] for name in FILTERS},
         "session_seconds": round(time.perf_counter() - started, 1),
     }
     record_run(folder, facts)
@@ -168,27 +167,25 @@ def _mine_windows(
     identity: Mapping[str, str],
     progress: bool,
 ) -> Counter[str]:
-    """Mine the windows that are missing, join all of them, and add up their counts."""
-    size = miner.recipe.queries_per_window
+    """Mine the windows that are missing, and join all of them.
+
+    Returns:
+        The number of candidates that each filter dropped.
+    """
+    size, dropped = miner.recipe.queries_per_window, Counter[str]()
     # Windows of another system or collection have another folder, so they are not used.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     windows = folder / f"windows-{digest}"
     windows.mkdir(exist_ok=True)
     starts = range(0, len(query_ids), size)
-    files = [windows / f"{start}.json" for start in starts]
-    missing = [start for start, file in zip(starts, files, strict=True) if not file.is_file()]
-    for start in tqdm(missing, desc="mining", unit="window", disable=not progress):
-        mined, counted = miner.mine(query_ids[start : start + size])
-        lines = "".join(entry.line() for entry in mined)
-        write_json(windows / f"{start}.json", {"counts": counted, "lines": lines})
-    counts: Counter[str] = Counter()
     with whole_file(folder / NEGATIVES_FILE) as joined:
-        for file in files:
+        for start in tqdm(starts, desc="mining", unit="window", disable=not progress):
+            file = windows / f"{start}.json"
+            if not file.is_file():
+                mined, counts = miner.mine(query_ids[start : start + size])
+                lines = "".join(entry.line() for entry in mined)
+                write_json(file, {"dropped": counts, "lines": lines})
             window = json.loads(file.read_text(encoding="utf-8"))
-            counts.update(window["counts"])
+            dropped.update(window["dropped"])
             joined.write(window["lines"].encode())
-    if miner.recipe.with_text:
-        with whole_file(folder / EXAMPLES_FILE) as examples:
-            for line in miner.examples(read_hard_negatives(folder / NEGATIVES_FILE)):
-                examples.write(line.encode())
-    return counts
+    return dropped

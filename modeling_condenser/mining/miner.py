@@ -1,158 +1,209 @@
 """Mine the hard negatives of some queries: search, filter by rank and score, draw, filter by text.
 
+Margins are NV-Retriever's positive-aware ones (Moreira et al. 2024: TopK-MarginPos and
+TopK-PercPos), named and computed as in sentence-transformers' `mine_hard_negatives`, which needs
+all texts and vectors in memory.
+
 Scoring a passage with a cross-encoder costs far more than finding it, so candidates are judged only
 until a query has enough negatives.
 """
 
+import hashlib
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import compress, islice
+from collections.abc import Collection as Ids
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import compress, islice, repeat
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.dpr import AnswerMatcher
+from modeling_condenser.pretraining.counter_random import random_keys, uniforms
+from modeling_condenser.retrieval.runs import rank_passages
 from modeling_condenser.retrieval.systems import Searcher
 
-from .candidates import Candidate, draw_order, filter_candidates, to_candidates
-from .cross_encoder import RelevanceScorer, probability
-from .hard_negatives import HardNegatives, json_line, judged_positives
+from .cross_encoder import RelevanceScorer
+from .hard_negatives import HardNegatives, judged_positives
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
+# Why a candidate is not a negative.
+POSITIVE, COPY, NOT_FOUND = "positive", "same_text_as_positive", "positive_not_found"
 ANSWER, CROSS_ENCODER, RELABELLED = "answer", "cross_encoder", "relabelled_as_positive"
-TEXT_FILTERS = (ANSWER, CROSS_ENCODER, RELABELLED)
+FILTERS = (
+    *(POSITIVE, COPY, "min_score", "max_score", NOT_FOUND, "absolute_margin", "relative_margin"),
+    *(ANSWER, CROSS_ENCODER, RELABELLED),
+)
 _BATCH_PAIRS = 10_000  # query-passage pairs whose texts are in memory at once
-_BATCH_EXAMPLES = 64  # queries whose examples are in memory at once
-
-Key = tuple[str, str]
-"""Query id and passage id."""
 
 
-class Verdict(NamedTuple):
-    """Why a candidate is not a negative (None if it is one), and the cross-encoder's score."""
+class Candidate(NamedTuple):
+    """A passage that the searcher found; scores of a missing cross-encoder are NaN."""
 
-    reason: str | None = None
-    score: float = math.nan
-
-
-class Selection(NamedTuple):
-    """A query's negatives, and candidates that the cross-encoder considers positives, by rank."""
-
-    negatives: list[Candidate]
-    relabelled: list[Candidate]
+    rank: int  # from 1
+    passage_id: str
+    score: float
+    teacher_score: float = math.nan
 
 
+@dataclass
+class _Selection:
+    """A query's positives and negatives while these are selected."""
+
+    query_id: str
+    positives: dict[str, float]  # ids and teacher scores
+    order: list[Candidate]  # as they become negatives
+    n_judged: int = 0
+    negatives: list[Candidate] = field(default_factory=list)
+    relabelled: list[Candidate] = field(default_factory=list)  # relevant to the cross-encoder
+
+    def next_batch(self, n: int | None) -> list[Candidate]:
+        """The candidates to judge next, if the query has fewer than n negatives."""
+        if len(self.negatives) == n:
+            return []
+        first = self.n_judged
+        # At least as many as before, so that there are few rounds and little waste.
+        self.n_judged = len(self.order) if n is None else first + max(n, first)
+        return self.order[first : self.n_judged]
+
+    def result(self, *, has_scores: bool) -> HardNegatives:
+        negatives, relabelled = sorted(self.negatives), sorted(self.relabelled)
+        positives = self.positives | {c.passage_id: c.teacher_score for c in relabelled}
+        teacher_scores = {
+            "positive_teacher_scores": tuple(positives.values()),
+            "negative_teacher_scores": tuple(c.teacher_score for c in negatives),
+        }
+        return HardNegatives(
+            self.query_id,
+            positive_ids=tuple(positives),
+            negative_ids=tuple(c.passage_id for c in negatives),
+            negative_scores=tuple(c.score for c in negatives),
+            **(teacher_scores if has_scores else {}),
+        )
+
+
+@dataclass(frozen=True)
 class Miner:
     """Mines queries of one collection; `index` is of its passages."""
 
-    def __init__(
-        self,
-        recipe: MiningRecipe,
-        collection: Collection,
-        searcher: Searcher,
-        index: PassageIndex,
-        *,
-        scorer: RelevanceScorer | None = None,
-    ):
-        self.recipe, self.collection = recipe, collection
-        self.searcher, self.index, self.scorer = searcher, index, scorer
-        self._judged = judged_positives(collection) if recipe.positives == "judgements" else {}
-        self._matchers = {
-            query_id: AnswerMatcher(answers, match=recipe.answer_match)
-            for query_id, answers in collection.answers.items()
-            if recipe.needs_answers and answers
-        }
+    recipe: MiningRecipe
+    collection: Collection
+    searcher: Searcher
+    index: PassageIndex
+    scorer: RelevanceScorer | None = None
+
+    @cached_property
+    def _judged(self) -> dict[str, tuple[str, ...]]:
+        return judged_positives(self.collection) if self.recipe.positives == "judgements" else {}
+
+    @cached_property
+    def _matchers(self) -> dict[str, AnswerMatcher]:
+        answers = self.collection.answers if self.recipe.needs_answers else {}
+        match = self.recipe.answer_match
+        return {query_id: AnswerMatcher(own, match=match) for query_id, own in answers.items()}
 
     def mine(self, query_ids: Iterable[str]) -> tuple[list[HardNegatives], Counter[str]]:
         """Mine the hard negatives of queries that have a positive, or answers.
 
         Returns:
-            One entry for each query with a positive, in their order; and counts for the record.
+            One entry for each query with a positive, in their order; and the number of candidates
+            that each filter dropped.
         """
-        recipe, counts = self.recipe, Counter[str]()
+        dropped = Counter[str]()
         queries = {query_id: self.collection.queries[query_id] for query_id in query_ids}
-        run = self.searcher.search(queries, depth=recipe.last_rank)
-        orders, positives = {}, {}
+        run = self.searcher.search(queries, depth=self.recipe.last_rank)
+        selections = []
         for query_id in queries:
             found = run.get(query_id, {})
-            positives[query_id] = self._judged.get(query_id) or self._answered(query_id, found)
-            if positives[query_id]:
-                orders[query_id] = self._order(query_id, found, positives[query_id], counts)
-        selections = select(orders, self._judge, n=recipe.n_negatives, dropped=counts)
-        keys = [(query_id, own) for query_id in selections for own in positives[query_id]]
-        scores = dict(zip(keys, self._score(keys), strict=True))
-        mined = []
-        for query_id, selection in selections.items():
-            own = {positive: scores[query_id, positive] for positive in positives[query_id]}
-            mined.append(_record(query_id, own, selection, has_scores=self.scorer is not None))
-            n_found = len(selection.negatives)
-            counts["queries"] += 1
-            counts["negatives"] += n_found
-            counts["queries_without_negatives"] += n_found == 0
-            counts["queries_with_fewer"] += 0 < n_found < (recipe.n_negatives or 0)
-        return mined, counts
+            ids = self._judged.get(query_id) or self._first_with_answer(query_id, found)
+            if ids:
+                positives = dict.fromkeys(ids, math.nan)
+                order = self._order(query_id, found, positives, dropped)
+                selections.append(_Selection(query_id, positives, order))
+        self._select(selections, dropped)
+        scores = iter(self._score([(s.query_id, own) for s in selections for own in s.positives]))
+        for selection in selections:
+            selection.positives = {own: next(scores) for own in selection.positives}
+        return [s.result(has_scores=self.scorer is not None) for s in selections], dropped
 
-    def _answered(self, query_id: str, found: Mapping[str, float]) -> tuple[str, ...]:
+    def _first_with_answer(self, query_id: str, found: Mapping[str, float]) -> tuple[str, ...]:
         """The first passage found with an answer (Karpukhin et al. 2020, section 4.2), if any."""
-        ids = [candidate.passage_id for candidate in to_candidates(found)]
-        texts = self.index.read(ids)
-        with_answer = (i for i in ids if self._matchers[query_id].is_in(texts[i][1]))
-        return tuple(islice(with_answer, 1))
+        texts = self.index.read(found)
+        for passage_id, _ in rank_passages(found):
+            if self._has_answer(query_id, texts[passage_id]):
+                return (passage_id,)
+        return ()
+
+    def _has_answer(self, query_id: str, passage: tuple[str, str]) -> bool:
+        matcher = self._matchers.get(query_id)
+        return matcher is not None and matcher.is_in(passage[1])
 
     def _order(
-        self,
-        query_id: str,
-        found: Mapping[str, float],
-        positives: Sequence[str],
-        counts: Counter[str],
+        self, query_id: str, found: Mapping[str, float], positives: Ids[str], dropped: Counter[str]
     ) -> list[Candidate]:
         """A query's candidates, in the order in which they become negatives."""
-        recipe = self.recipe
-        n_candidates = max(min(len(found), recipe.last_rank) - recipe.first_rank + 1, 0)
-        counts["candidates"] += n_candidates
-        counts["queries_without_candidates"] += n_candidates == 0
         index = self.index
-        texts = index.content[index.rows(positives)]
-        is_copy = np.isin(index.content[index.rows(list(found))], texts)
-        copies = set(compress(found, is_copy))
-        kept = filter_candidates(recipe, found, positives, copies=copies, dropped=counts)
-        return draw_order(recipe, query_id, kept)
+        texts = index.content[index.rows(list(positives))]
+        copies = set(compress(found, np.isin(index.content[index.rows(list(found))], texts)))
+        kept = filter_candidates(self.recipe, found, positives, copies=copies, dropped=dropped)
+        return draw_order(self.recipe, query_id, kept)
 
-    def _judge(self, keys: Sequence[Key]) -> list[Verdict]:
-        """One verdict for each query and passage, by its text."""
+    def _select(self, selections: Sequence[_Selection], dropped: Counter[str]) -> None:
+        """Select each query's first `n_negatives` candidates that the filters by text accept.
+
+        Candidates of all queries are judged together, in rounds, because a cross-encoder is fast
+        only with many pairs at once. `dropped` gets the number of others for each reason.
+        """
+        n = self.recipe.n_negatives
+        while batch := [(s, candidate) for s in selections for candidate in s.next_batch(n)]:
+            pairs = [(selection.query_id, candidate.passage_id) for selection, candidate in batch]
+            for (selection, candidate), verdict in zip(batch, self._judge(pairs), strict=True):
+                if len(selection.negatives) == n:
+                    continue
+                reason, score = verdict
+                candidate = candidate._replace(teacher_score=score)
+                if reason is None:
+                    selection.negatives.append(candidate)
+                else:
+                    dropped[reason] += 1
+                if reason == RELABELLED:
+                    selection.relabelled.append(candidate)
+
+    def _judge(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str | None, float]]:
+        """Why a passage is not a negative of a query (None if it is), and its teacher score."""
         if self.scorer is None and not self._matchers:
-            return [Verdict()] * len(keys)
-        verdicts: dict[Key, Verdict] = {}
-        for first in range(0, len(keys), _BATCH_PAIRS):
-            batch = keys[first : first + _BATCH_PAIRS]
+            yield from repeat((None, math.nan), len(pairs))
+            return
+        for first in range(0, len(pairs), _BATCH_PAIRS):
+            batch = pairs[first : first + _BATCH_PAIRS]
             texts = self.index.read(passage_id for _, passage_id in batch)
-            for query_id, passage_id in batch:
-                matcher = self._matchers.get(query_id)
-                if matcher is not None and matcher.is_in(texts[passage_id][1]):
-                    verdicts[query_id, passage_id] = Verdict(ANSWER)
-            rest = [key for key in batch if key not in verdicts]
-            scores = self._score(rest)
-            verdicts |= {key: self._verdict(s) for key, s in zip(rest, scores, strict=True)}
-        return [verdicts[key] for key in keys]
+            answered = {(q, p) for q, p in batch if self._has_answer(q, texts[p])}
+            rest = [pair for pair in batch if pair not in answered]
+            scores = dict(zip(rest, self._score(rest), strict=True))
+            for pair in batch:
+                yield (ANSWER, math.nan) if pair in answered else self._verdict(scores[pair])
 
-    def _verdict(self, score: float) -> Verdict:
-        recipe, relevance = self.recipe, probability(score)
+    def _verdict(self, score: float) -> tuple[str | None, float]:
+        recipe, relevance = self.recipe, expit(score)
         if recipe.positive_above is not None and relevance > recipe.positive_above:
-            return Verdict(RELABELLED, score)
+            return RELABELLED, score
         if recipe.negative_below is not None and relevance >= recipe.negative_below:
-            return Verdict(CROSS_ENCODER, score)
-        return Verdict(None, score)
+            return CROSS_ENCODER, score
+        return None, score
 
-    def _score(self, keys: Sequence[Key]) -> list[float]:
-        """The cross-encoder's scores of queries and passages; NaN without one."""
+    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The cross-encoder's scores of query and passage ids; NaN without one."""
         if self.scorer is None:
-            return [math.nan] * len(keys)
-        texts = self.index.read(passage_id for _, passage_id in keys)
+            return [math.nan] * len(pairs)
+        texts = self.index.read(passage_id for _, passage_id in pairs)
         queries = self.collection.queries
-        return self.scorer.score([(queries[q], self._join(texts[p])) for q, p in keys]).tolist()
+        return self.scorer.score([(queries[q], self._join(texts[p])) for q, p in pairs]).tolist()
 
     def _join(self, passage: tuple[str, str]) -> str:
         title, text = passage
@@ -160,78 +211,78 @@ class Miner:
 
     def examples(self, mined: Iterable[HardNegatives]) -> Iterator[str]:
         """The lines of examples.jsonl: one for each query and positive, if it has a negative."""
-        entries = (entry for entry in mined if entry.negative_ids)
-        while batch := list(islice(entries, _BATCH_EXAMPLES)):
-            found = self.index.read(i for e in batch for i in (*e.positive_ids, *e.negative_ids))
+        for entry in mined:
+            found = self.index.read([*entry.positive_ids, *entry.negative_ids])
             texts = {passage_id: self._join(passage) for passage_id, passage in found.items()}
-            for entry, place in ((e, n) for e in batch for n in range(len(e.positive_ids))):
+            for place, positive in enumerate(entry.positive_ids if entry.negative_ids else ()):
                 example: dict[str, object] = {
                     "query": self.collection.queries[entry.query_id],
-                    "positive": texts[entry.positive_ids[place]],
-                    "negatives": [texts[negative_id] for negative_id in entry.negative_ids],
+                    "positive": texts[positive],
+                    "negatives": [texts[negative] for negative in entry.negative_ids],
                 }
                 if entry.positive_teacher_scores is not None:
                     example["positive_score"] = entry.positive_teacher_scores[place]
                     example["negative_scores"] = entry.negative_teacher_scores
-                yield json_line(example)
+                yield json.dumps(example, ensure_ascii=False) + "\n"
 
 
-def _record(
-    query_id: str, positives: Mapping[str, float], chosen: Selection, *, has_scores: bool
-) -> HardNegatives:
-    """What was mined for a query; `positives` have the cross-encoder's scores."""
-    negatives = chosen.negatives
-    positives = {**positives, **{c.passage_id: c.teacher_score for c in chosen.relabelled}}
-    own, others = tuple(positives.values()), tuple(c.teacher_score for c in negatives)
-    return HardNegatives(
-        query_id,
-        positive_ids=tuple(positives),
-        negative_ids=tuple(candidate.passage_id for candidate in negatives),
-        negative_scores=tuple(candidate.score for candidate in negatives),
-        positive_teacher_scores=own if has_scores else None,
-        negative_teacher_scores=others if has_scores else None,
-    )
-
-
-def select(
-    orders: Mapping[str, Sequence[Candidate]],
-    judge: Callable[[Sequence[Key]], list[Verdict]],
+def filter_candidates(
+    recipe: MiningRecipe,
+    scores: Mapping[str, float],
+    positives: Ids[str],
     *,
-    n: int | None,
+    copies: Ids[str] = (),
     dropped: Counter[str],
-) -> dict[str, Selection]:
-    """Select each query's first n candidates (all, if n is None) that `judge` accepts.
+) -> list[Candidate]:
+    """The candidates of one query that pass the filters by rank and score.
+
+    Of several positives the lowest score counts for margins. If a positive was not found, its score
+    is unknown, and no candidate remains under a margin.
 
     Args:
-        orders: query id -> candidates in the order in which they become negatives.
-        judge: gives one verdict for each query and passage.
-        n: number of negatives of a query.
-        dropped: gets the number of candidates that were dropped for each reason.
+        recipe: sets the filters.
+        scores: passage id -> score, as found; with the positives.
+        positives: ids, at least one.
+        copies: ids of other passages with the text of a positive.
+        dropped: gets the number of passages that each filter dropped; the first one counts.
     """
-    selections = {query_id: Selection([], []) for query_id in orders}
-    left = dict(orders)
-    while left:
-        batch = []
-        for query_id, order in left.items():
-            n_done = len(orders[query_id]) - len(order)
-            n_found = len(selections[query_id].negatives)
-            # At least as many as before, so that there are few rounds and little waste.
-            size = len(order) if n is None else max(n - n_found, n_done)
-            batch += [(query_id, candidate) for candidate in order[:size]]
-            left[query_id] = order[size:]
-        verdicts = judge([(query_id, candidate.passage_id) for query_id, candidate in batch])
-        for (query_id, candidate), verdict in zip(batch, verdicts, strict=True):
-            selection = selections[query_id]
-            if len(selection.negatives) == n:
-                continue
-            candidate = candidate._replace(teacher_score=verdict.score)
-            if verdict.reason is None:
-                selection.negatives.append(candidate)
-                continue
-            dropped[verdict.reason] += 1
-            if verdict.reason == RELABELLED:
-                selection.relabelled.append(candidate)
-        left = {q: order for q, order in left.items() if order and len(selections[q][0]) != n}
-    for chosen in (part for selection in selections.values() for part in selection):
-        chosen.sort()
-    return selections
+    lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
+    absolute, relative = recipe.absolute_margin, recipe.relative_margin
+    bounds = {} if recipe.max_score is None else {"max_score": recipe.max_score}
+    if math.isinf(lowest) and (absolute is not None or relative is not None):
+        bounds[NOT_FOUND] = lowest
+    if absolute is not None:
+        bounds["absolute_margin"] = lowest - absolute
+    if relative is not None:
+        # Not lowest * (1 - margin), which would raise the bound of a negative score.
+        bounds["relative_margin"] = lowest - abs(lowest) * relative
+    kept = []
+    ranked = enumerate(rank_passages(scores), start=1)
+    for rank, (passage_id, score) in islice(ranked, recipe.first_rank - 1, recipe.last_rank):
+        if passage_id in positives:
+            reason = POSITIVE
+        elif passage_id in copies:
+            reason = COPY
+        elif recipe.min_score is not None and score < recipe.min_score:
+            reason = "min_score"
+        else:
+            reason = next((name for name, bound in bounds.items() if score > bound), "")
+        if reason:
+            dropped[reason] += 1
+        else:
+            kept.append(Candidate(rank, passage_id, score))
+    return kept
+
+
+def draw_order(recipe: MiningRecipe, query_id: str, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates of one query in the order in which they become negatives.
+
+    The random number of a rank depends on the seed, the query's id and the rank only. So the first
+    n of a larger draw are the draw of n, and dropping a candidate does not reorder the others.
+    """
+    if recipe.sampling == "top" or not candidates:
+        return candidates
+    digest = hashlib.blake2b(query_id.encode(), digest_size=7).digest()
+    keys = random_keys(recipe.seed, int.from_bytes(digest, "little"))
+    numbers = uniforms(keys, candidates[-1].rank)[0]  # (last rank,)
+    return sorted(candidates, key=lambda candidate: numbers[candidate.rank - 1])

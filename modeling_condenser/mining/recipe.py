@@ -5,8 +5,6 @@ from typing import Literal
 
 from modeling_condenser.collection.dpr import Match
 
-_LEAST = {"first_rank": 1, "n_negatives": 1, "absolute_margin": 0, "relative_margin": 0}
-
 
 @dataclass(frozen=True)
 class MiningRecipe:
@@ -73,22 +71,19 @@ class MiningRecipe:
     work_folder: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}, expected at least {least}.")
-        n_ranks = self.last_rank - self.first_rank + 1
-        if n_ranks < (self.n_negatives or 1):
+        n_ranks, least = self.last_rank - self.first_rank + 1, self.n_negatives or 1
+        if self.first_rank < 1 or n_ranks < least:
             raise ValueError(
                 f"first_rank {self.first_rank} and last_rank {self.last_rank} leave {n_ranks} "
-                f"candidates, expected at least {self.n_negatives or 1}: raise last_rank."
+                f"candidates, expected ranks from 1 and at least {least} candidates."
             )
         for name in ("negative_below", "positive_above"):
             value = getattr(self, name)
-            if value is not None and self.cross_encoder is None:
-                raise ValueError(f"{name} is {value}, but there is no cross_encoder: name one.")
-            if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name} is {value}, expected a probability above 0, up to 1.")
+            if value is not None and (self.cross_encoder is None or not 0 < value <= 1):
+                raise ValueError(
+                    f"{name} is {value} and cross_encoder {self.cross_encoder}; expected the name "
+                    "of a cross-encoder, and a probability above 0."
+                )
 
     @property
     def needs_answers(self) -> bool:

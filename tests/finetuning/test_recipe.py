@@ -1,11 +1,17 @@
-"""Settings of a fine-tuning recipe that fit, and errors for those that do not."""
+"""Settings of a fine-tuning recipe, and the shipped recipes on data of their layouts."""
 
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.runs.recipe import fill
+from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.runs.recipe import fill, read_recipe
 
 PAIRS = {"data": "pairs.jsonl", "format": "pairs"}
 TRIPLES = {"data": "t.tsv", "format": "triples", "objective": "triplet"}
@@ -18,29 +24,36 @@ def recipe(**settings: Any) -> FinetuningRecipe:
 
 
 @pytest.mark.parametrize(
-    ("settings", "similarity"),
-    [({"collection": "c"}, "dot"), (GRADED, "cosine"), (TRIPLES, "euclidean"), (SCORED, "dot")],
+    ("settings", "changes"),
+    [
+        ({"collection": "c"}, {"similarity": "dot"}),
+        (GRADED, {"similarity": "cosine"}),
+        (TRIPLES, {"similarity": "euclidean"}),
+        ({**SCORED, "similarity": "cosine", "pooling": "mean"}, {"similarity": "cosine"}),
+        ({"collection": "c", "title_separator": ""}, {"similarity": "dot"}),
+    ],
 )
-def test_an_objective_has_its_similarity(settings: dict[str, Any], similarity: str) -> None:
-    assert recipe(**settings).contract_changes == {"similarity": similarity}
-
-
-def test_only_what_is_stated_changes_the_contract() -> None:
-    changes = {"pooling": "mean", "query_max_length": 8, "title_separator": "", "similarity": "dot"}
-    assert recipe(collection="c", **changes).contract_changes == changes
+def test_an_objective_has_its_similarity_and_only_what_is_stated_changes_the_contract(
+    settings: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    stated = {name: settings[name] for name in ("pooling", "title_separator") if name in settings}
+    assert recipe(**settings).contract_changes == {**changes, **stated}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**PAIRS, "margin": 1.0}, "margin is not for objective contrastive"),
-        ({**PAIRS, "n_negatives": 2}, "n_negatives is for a file of negatives, or"),
-        ({**PAIRS, "negatives": "n.jsonl"}, "negatives is for the judged pairs"),
-        ({**PAIRS, "collection": "c"}, "format is pairs and collection is 'c'"),
-        ({}, "has no training data"),
-        ({**GRADED, "format": "pairs"}, "format is 'pairs', but .* graded_pairs, stsb"),
+        ({**PAIRS, "margin": 1.0}, "margin is for triplet, not for objective contrastive"),
+        ({**PAIRS, "n_negatives": 2}, "n_negatives is for .* negatives, scored, dpr, not for"),
+        ({**PAIRS, "negatives": "n.jsonl"}, "negatives is for collection with negatives"),
+        ({**PAIRS, "collection": "c"}, "collection is for .* id_triples, not for .* pairs: remove"),
+        ({"collection": "c", "format": "pairs"}, "format is for pairs, .* with collection: remove"),
+        ({}, "names no collection"),
+        ({**PAIRS, "format": "id_triples"}, "names no collection"),
+        ({**GRADED, "format": "pairs"}, "does not train on 'pairs', but on graded_pairs, stsb"),
+        ({"collection": "c", "objective": "kl"}, "kl does not .* negatives, scored: .* `condenser"),
+        ({"data": "x.tsv"}, "does not train on 'data without a format'"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
-        ({"collection": "c", "objective": "kl"}, "needs negatives with a cross-encoder's scores"),
         ({**TRIPLES, "format": "negatives", "n_negatives": 2}, "A triplet has one negative"),
         ({**PAIRS, "order": "sequential"}, "order: sequential is not supported"),
     ],
@@ -48,3 +61,87 @@ def test_only_what_is_stated_changes_the_contract() -> None:
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recipe(**settings)
+
+
+def lines(form: str, *, n: int = 12, header: str = "") -> str:
+    """Lines of a form with the number i, and the numbers behind 10 + i."""
+    numbered = (form.format(i=i, later=",".join(map(str, range(10 + i, 22 + i)))) for i in range(n))
+    return "\n".join([*filter(None, [header]), *numbered]) + "\n"
+
+
+DPR = [
+    {
+        "question": f"where is river {i}",
+        "positive_ctxs": [{"title": f"River {i}", "text": f"near fjord {i}"}] if i else [],
+        "hard_negative_ctxs": [{"title": "Museum", "text": f"museum {i}"}],
+    }
+    for i in range(12)
+]
+# tests/test_docs.py runs finetune/contrastive; the other recipes have the layouts of these.
+FILES = {
+    "stsb": {"a.csv": lines("river {i},museum {i},4.5", header="sentence1,sentence2,score")},
+    "wikipedia-sections": {
+        "a.csv": lines("river {i},fjord {i},museum {i}", header="anchor,positive,negative")
+    },
+    "nq": {"a.json": json.dumps(DPR, indent=4)},
+    "thesis-triplets": {"a.tsv": lines("river {i}\tfjord {i}\tmuseum {i}")},
+    "msmarco-passage": {  # RocketQA's edition
+        "para.txt": lines("{i}\tfjord {i}", n=40),
+        "para.title.txt": lines("{i}\tTitle {i}", n=40),
+        "train.query.txt": lines("{i}\triver {i}", n=10),
+        "qrels.train.tsv": lines("{i}\t0\t{i}\t1", n=10),
+        "train.negatives.tsv": lines("{i}\t{later}", n=10),
+    },
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_recipe_runs(name: str, train: Callable[..., Path], tmp_path: Path) -> None:
+    for file, content in FILES[name].items():
+        (tmp_path / file).write_text(content)
+    data = {"data": str(tmp_path / next(iter(FILES[name])))}
+    if name == "msmarco-passage":
+        data = {"collection": str(tmp_path), "negatives": str(tmp_path / "train.negatives.tsv")}
+    settings = read_recipe(f"finetune/{name}")
+    # The tiny encoder has 64 positions.
+    lengths = {n: min(settings[n], 64) for n in ("query_max_length", "passage_max_length")}
+    short = {"max_steps": 2, "per_device_train_batch_size": 4}
+    contract = EncodingContract.load(train(**{**settings, **data, **lengths, **short}))
+    named = {"pooling": "mean", "similarity": "cosine", **settings, **lengths}
+    expected = {n: named[n] for n in (*lengths, "pooling", "similarity")}
+    assert {n: getattr(contract, n) for n in expected} == expected
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["steps"] == 2
+    if name == "msmarco-passage":
+        assert (run["n_examples"], run["n_negatives"]) == (10, 7)
+    if name == "nq":
+        assert (run["n_examples"], run["n_negatives"]) == (11, 1)
+        assert run["left_out"] == {"questions without a positive passage": 1}
+
+
+def test_the_papers_figures_are_in_their_recipes() -> None:
+    """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1; the thesis, 3.3 and 4.3."""
+    schedule = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "n_negatives")
+    marco = ("msmarco-passage", "msmarco-passage-mined", "msmarco-document")
+    expected = dict.fromkeys(marco, (8, 5e-6, 3, 7))
+    expected |= dict.fromkeys(("nq", "triviaqa"), (128, 1e-5, 40, 1))
+    expected |= dict.fromkeys(("stsb",), (16, 2e-5, 4, None))
+    expected |= dict.fromkeys(("wikipedia-sections",), (16, 2e-5, 1, None))
+    for name, figures in expected.items():
+        settings = read_recipe(f"finetune/{name}")
+        assert tuple(settings.get(field) for field in schedule) == figures, name
+    thesis = read_recipe("finetune/thesis-triplets")
+    assert (thesis["learning_rate"], thesis["warmup_steps"], thesis["margin"]) == (2e-5, 0.1, 1.0)
+    assert thesis["first_rows"] == thesis["max_steps"] * thesis["per_device_train_batch_size"]
+
+
+@pytest.mark.parametrize("name", ["nq", "triviaqa"])
+def test_the_peak_learning_rate_is_reached_with_little_data(name: str) -> None:
+    """1,000 examples make 40 x 8 steps; DPR's 1,237 steps of warm-up would exceed all of them."""
+    settings = read_recipe(f"finetune/{name}")
+    arguments = TrainingArguments("out", warmup_steps=settings["warmup_steps"])
+    for n_examples in (1_000, 10_000, 58_880):
+        n_batches = math.ceil(n_examples / settings["per_device_train_batch_size"])
+        n_steps = settings["num_train_epochs"] * n_batches
+        share = arguments.get_warmup_steps(n_steps) / n_steps
+        assert share == pytest.approx(1237 / 18_400, abs=0.003)

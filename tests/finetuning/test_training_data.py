@@ -1,6 +1,5 @@
 """From a recipe to the columns that a loss reads, for every source of training data."""
 
-import gzip
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
+from transformers import TrainerState
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.training_data import (
@@ -31,63 +31,50 @@ def marco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in MS MARCO's layout: 30 passages, of which 28 is a copy of 4; 10 queries."""
     folder = tmp_path_factory.mktemp("data") / "marco"
     folder.mkdir()
-    (folder / "para.txt").write_text(
-        "".join(f"{i}\ttext {4 if i == 28 else i}\n" for i in range(30))
-    )
-    titles = "".join(f"{i}\t{'-' if i % 2 else f'Title {i}'}\n" for i in range(30))
-    (folder / "para.title.txt").write_text(titles)
-    (folder / "train.query.txt").write_text("".join(f"{i}\tquery {i}\n" for i in range(10)))
-    qrels = "".join(f"{i}\t0\t{i}\t1\n" for i in range(10))
-    (folder / "qrels.train.tsv").write_text(qrels + "3\t0\t13\t1\n")
+    files = {
+        "para.txt": [f"{i}\ttext {4 if i == 28 else i}" for i in range(30)],
+        "para.title.txt": [f"{i}\t{'-' if i % 2 else f'Title {i}'}" for i in range(30)],
+        "train.query.txt": [f"{i}\tquery {i}" for i in range(10)],
+        "qrels.train.tsv": [*(f"{i}\t0\t{i}\t1" for i in range(10)), "3\t0\t13\t1"],
+    }
+    for name, lines in files.items():
+        (folder / name).write_text("\n".join(lines) + "\n")
     return folder
 
 
-def counts(data: TrainingData) -> dict[str, Any]:
-    return {n: fact for n, fact in data.facts.items() if "sha256" not in n and "finger" not in n}
-
-
-def pairs(data: TrainingData) -> list[tuple[str, ...]]:
+def numbers(data: TrainingData) -> list[tuple[str, ...]]:
     """The numbers in the query, the positive and the negatives of each example."""
     return [tuple(text.split()[-1] for text in row.values()) for row in data.examples]
 
 
-def test_the_data_is_identified_by_its_content(marco: Path, tmp_path: Path) -> None:
+def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_content(
+    marco: Path, tmp_path: Path
+) -> None:
     data = load(collection=str(marco))
-    same = load(collection=str(shutil.copytree(marco, tmp_path / "copy")))
-    names = ["examples_sha256", "passages_fingerprint", "judgements_fingerprint"]
-    assert [data.facts[name] for name in names] == [same.facts[name] for name in names]
-    (tmp_path / "copy" / "qrels.train.tsv").write_text("1\t0\t2\t1\n")
-    other = load(collection=str(tmp_path / "copy"))
-    assert [data.facts[name] == other.facts[name] for name in names] == [False, True, False]
-
-
-def test_each_judged_pair_of_a_collection_is_an_example(marco: Path) -> None:
-    data = load(collection=str(marco))
-    assert counts(data) == {"n_examples": 11}
+    assert len(data.examples) == data.facts["n_examples"] == 11
     assert data.examples[2] == {"query": "q: query 2", "positive": "p: Title 2 | text 2"}
     assert data.examples[4] == {"query": "q: query 3", "positive": "p: text 13"}
+    copy = shutil.copytree(marco, tmp_path / "copy")
+    assert load(collection=str(copy)).facts == data.facts
+    (copy / "qrels.train.tsv").write_text("1\t0\t2\t1\n")
+    other = load(collection=str(copy)).facts
+    changed = {name for name, fact in data.facts.items() if other[name] != fact}
+    assert changed == {"n_examples", "judgements_fingerprint"}
 
 
 def test_judged_pairs_get_the_negatives_of_a_file(marco: Path, write_text: Write) -> None:
     """Relevant passages and copies of the positive are no negatives."""
-    lines = "3\t13,3,20,21\n4\t28,22,23\n5\t5\n99\t1\n"
-    file = write_text(lines, "train.negatives.tsv")
+    file = write_text("3\t13,3,20,21\n4\t28,22,23\n5\t5\n99\t1\n", "train.negatives.tsv")
     data = load(collection=str(marco), negatives=str(file))
-    assert pairs(data) == [
-        ("3", "3", "20", "21"),
-        ("3", "13", "20", "21"),
-        ("4", "4", "22", "23"),
-    ]
+    expected = [("3", "3", "20", "21"), ("3", "13", "20", "21"), ("4", "4", "22", "23")]
+    assert numbers(data) == expected
     assert data.examples[0]["negative_1"] == "p: Title 20 | text 20"
-    left_out = {
+    assert data.facts["n_negatives"] == 2
+    assert data.facts["left_out"] == {
         "lines of queries that are not in the split": 1,
         "queries of the split without a line of negatives": 7,
         "rows without a negative": 1,
     }
-    assert counts(data) == {"n_examples": 3, "n_negatives": 2, "left_out": left_out}
-    file.with_suffix(".tsv.gz").write_bytes(gzip.compress(lines.encode()))
-    again = load(collection=str(marco), negatives=f"{file}.gz")
-    assert again.facts["examples_sha256"] == data.facts["examples_sha256"]
 
 
 def mined(query_id: str, *negatives: str, **further: Any) -> dict[str, Any]:
@@ -105,8 +92,8 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(
         negative_teacher_scores=[-1, -2.0, -3.5],
     )
     none = mined("5", positive_ids=["5"], positive_teacher_scores=[1], negative_teacher_scores=[])
-    settings = {"collection": str(marco), "negatives": str(write_jsonl([line, none]))}
-    data = load(**settings, objective="kl", n_negatives=2)
+    file = write_jsonl([line, none], "mined.jsonl.gz")
+    data = load(collection=str(marco), negatives=str(file), objective="kl", n_negatives=2)
     rows = [data.examples[i] for i in range(2)]
     assert list(rows[0]) == ["query", "positive", "negative_1", "negative_2", "label"]
     assert [row["positive"].split()[-1] for row in rows] == ["4", "6"]
@@ -114,41 +101,35 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(
 
 
 @pytest.mark.parametrize(
-    ("lines", "objective", "message"),
+    ("line", "objective", "message"),
     [
-        ([mined("4", "5", "p99")], "contrastive", "no passage 'p99'"),
-        ([mined("4", "5")], "kl", "Query '4' has no cross-encoder scores"),
-        (
-            [{"query_id": "4", "negative_ids": 5}],
-            "contrastive",
-            "data.jsonl:1: .*no hard negatives",
-        ),
+        (mined("4", "5", "p99"), "contrastive", "no passage 'p99'"),
+        (mined("4", "5"), "kl", "query '4' has no cross-encoder's scores"),
+        ({"query_id": "4", "negative_ids": 5}, "contrastive", "jsonl:1: .*no hard negatives"),
     ],
 )
 def test_mined_lines_that_do_not_fit_are_refused(
-    marco: Path, write_jsonl: Write, lines: list[Any], objective: str, message: str
+    marco: Path, write_jsonl: Write, line: dict[str, Any], objective: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        load(collection=str(marco), negatives=str(write_jsonl(lines)), objective=objective)
+        load(collection=str(marco), negatives=str(write_jsonl([line])), objective=objective)
 
 
 def test_triples_of_ids_take_their_texts_from_the_collection(
     marco: Path, write_text: Write
 ) -> None:
-    settings = {
-        "collection": str(marco),
-        "format": "id_triples",
-        "columns": ["query_id", "positive_id", "negative_id"],
-        "objective": "triplet",
-    }
-    file = write_text("3\t3\t20\n4\t4\t28\n3\t3\t13\n5\t5\t21\n", "qidpidtriples.tsv")
-    data = load(**settings, data=str(file))
-    assert pairs(data) == [("3", "3", "20"), ("5", "5", "21")]
-    useless = "triples whose negative is relevant or has the text of the positive"
-    assert data.facts["left_out"] == {useless: 2}
+    columns = ["query_id", "positive_id", "negative_id"]
+
+    def triples(text: str, name: str) -> TrainingData:
+        settings = {"format": "id_triples", "columns": columns, "objective": "triplet"}
+        return load(collection=str(marco), data=str(write_text(text, name)), **settings)
+
+    data = triples("3\t3\t20\n4\t4\t28\n3\t3\t13\n5\t5\t21\n", "qidpidtriples.tsv")
+    assert numbers(data) == [("3", "3", "20"), ("5", "5", "21")]
+    assert data.facts["left_out"] == {"rows without a negative": 2}
     for row, unknown in (("11\t3\t20", "query '11'"), ("3\t3\t99", "passage '99'")):
         with pytest.raises(ValueError, match=f"row 1: .*{unknown}"):
-            load(**settings, data=str(write_text(f"{row}\n", "unknown.tsv")))
+            triples(row, "unknown.tsv")
 
 
 def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text: Write) -> None:
@@ -172,67 +153,43 @@ def test_rows_of_different_numbers_of_negatives_need_a_number(write_jsonl: Write
 
 def test_the_subsets_of_one_seed_are_nested() -> None:
     examples = Dataset.from_dict({"n": list(range(20_000))})
-
-    def chosen(size: int | None, seed: int = 5) -> list[int]:
-        return list(take_subset(examples, size, seed=seed, what="data")["n"])
-
-    small, middle, large = (chosen(size) for size in (500, 1000, 10_000))
+    small, middle, large = (
+        take_subset(examples, size, seed=5, what="data")["n"][:] for size in (500, 1000, 10_000)
+    )
     assert [len(small), len(middle), len(large)] == [500, 1000, 10_000]
     assert set(small) < set(middle) < set(large)
     assert middle == sorted(middle)
-    assert chosen(None) == list(range(20_000))
     with pytest.raises(ValueError, match="train_size is 20001, but data has 20000"):
-        chosen(20_001)
-
-
-def test_a_rows_negatives_are_the_same_in_every_subset(write_jsonl: Write) -> None:
-    rows = [
-        {"query": f"{i}", "positive": "p", "negatives": [f"n{n}" for n in range(9)]}
-        for i in range(40)
-    ]
-    settings = {"data": str(write_jsonl(rows)), "format": "negatives", "n_negatives": 1}
-    whole = {row["query"]: row["negative_1"] for row in load(**settings).examples}
-    part = {row["query"]: row["negative_1"] for row in load(**settings, train_size=9).examples}
-    assert len(part) == 9 and part.items() < whole.items()
-    assert len(set(whole.values())) > 3
+        take_subset(examples, 20_001, seed=5, what="data")
 
 
 POOL = [f"n{i:02}" for i in range(20)]
-STORED = Dataset.from_dict(
-    {
-        "query": [f"q{i}" for i in range(200)],
-        "positive": [f"p{i}" for i in range(200)],
-        "negatives": [POOL] * 199 + [["a", "b", "c"]],
-        "row_number": list(range(200)),
-        "teacher_scores": [[float(i), *(float(n) for n in range(20))] for i in range(200)],
-    }
-)
+ROWS = [{"query": f"q{i}", "positive": "p", "negatives": POOL} for i in range(100)]
 
 
-def drawn(n: int, epoch: int = 0, seed: int = 0, rows: Any = None) -> list[list[str]]:
-    draw = DrawnNegatives(n_negatives=n, seed=seed)
-    draw.set_epoch(epoch)
-    found = STORED.select(rows or range(199)).with_transform(draw)[:]
-    return [list(r) for r in zip(*(found[f"negative_{i + 1}"] for i in range(n)), strict=True)]
+def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl: Write) -> None:
+    settings = {"format": "negatives", "n_negatives": 4}
+    data = load(data=str(write_jsonl([*ROWS, {**ROWS[0], "negatives": ["a", "b"]}])), **settings)
+    drawn: Any = data.callbacks[0]
+    first = data.examples[:]
+    rows = list(zip(*(first[f"negative_{i}"] for i in (1, 2, 3, 4)), strict=True))
+    assert all(len(set(row)) == 4 for row in rows[:100])
+    assert sorted(rows[100]) == ["p: a", "p: a", "p: b", "p: b"]  # all before any twice
+    part = load(data=str(write_jsonl(ROWS)), **settings, train_size=9).examples[:]
+    places = [int(query[4:]) for query in part["query"]]
+    assert part["negative_3"] == [first["negative_3"][place] for place in places]
+    drawn.on_epoch_begin(None, TrainerState(epoch=1.0), None)
+    assert drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
+    pairs = zip(first["negative_1"], data.examples[:]["negative_1"], strict=True)
+    assert sum(a != b for a, b in pairs) > 70
+    other = load(seed=1, data=str(write_jsonl(ROWS)), **settings)
+    assert other.examples[:]["negative_1"] != first["negative_1"][:100]
 
 
 def test_scores_follow_the_drawn_negatives() -> None:
-    row = STORED.with_transform(DrawnNegatives(n_negatives=3, seed=0))[7]
-    assert list(row) == ["query", "positive", "negative_1", "negative_2", "negative_3", "label"]
-    assert row["label"] == [7.0, *(float(row[f"negative_{i}"][1:]) for i in (1, 2, 3))]
-
-
-def test_a_draw_depends_on_seed_epoch_and_row_alone() -> None:
-    first = drawn(4)
-    assert all(len(set(row)) == 4 for row in first)
-    assert drawn(4, rows=[150, 5]) == [first[150], first[5]]
-    assert drawn(4, seed=1) != first
-    assert sum(a != b for a, b in zip(first, drawn(4, epoch=1), strict=True)) > 190
-    # A row with fewer gives all of them before any twice.
-    (few,) = drawn(7, rows=[199])
-    assert sorted(map(few.count, "abc")) == [2, 2, 3]
-
-
-def test_the_epoch_is_in_memory_that_worker_processes_share() -> None:
-    """Persistent workers of a data loader were started before the epoch began."""
-    assert DrawnNegatives(n_negatives=1, seed=0)._epoch.is_shared()
+    row = {"query": ["q"], "positive": ["p"], "negatives": [POOL], "row_number": [7]}
+    scores = [[7.0, *map(float, range(20))]]
+    drawn = DrawnNegatives(n_negatives=3, seed=0)({**row, "teacher_scores": scores})
+    assert list(drawn) == ["query", "positive", "negative_1", "negative_2", "negative_3", "label"]
+    chosen = [float(drawn[f"negative_{i}"][0][1:]) for i in (1, 2, 3)]
+    assert drawn["label"] == [[7.0, *chosen]]

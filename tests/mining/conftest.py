@@ -19,7 +19,7 @@ from transformers import (
 def make_cross_encoder(
     wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
-    """Writes a cross-encoder with so many labels, whose weights are large enough to tell apart."""
+    """Writes a cross-encoder with so many labels, whose scores differ."""
 
     def make(n_labels: int) -> Path:
         folder = tmp_path_factory.mktemp(f"cross-encoder-{n_labels}")
@@ -30,15 +30,12 @@ def make_cross_encoder(
             num_attention_heads=2,
             intermediate_size=64,
             max_position_embeddings=64,
+            initializer_range=0.3,
             num_labels=n_labels,
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = BertForSequenceClassification(config)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(0.25 * torch.randn_like(parameter))
-        model.save_pretrained(folder)
+            BertForSequenceClassification(config).save_pretrained(folder)
         wordpiece_tokenizer.save_pretrained(folder)
         return folder
 

@@ -2,10 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping
 from pathlib import Path
-
-from datasets import Dataset
 
 N_PASSAGES, N_QUERIES = 50, 23
 WORDS = "amber birch coral delta ember fjord grove haven inlet juniper kelp lagoon".split()
@@ -61,16 +58,6 @@ def make_run_file(file: Path) -> dict[str, dict[str, float]]:
     ]
     file.write_text("".join(lines))
     return run
-
-
-def make_passages(texts: Mapping[str, str], titles: Mapping[str, str] | None = None) -> Dataset:
-    return Dataset.from_dict(
-        {
-            "_id": list(texts),
-            "title": [(titles or {}).get(passage_id, "") for passage_id in texts],
-            "text": list(texts.values()),
-        }
-    )
 
 
 def read_lines(file: Path) -> list[dict]:

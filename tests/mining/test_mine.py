@@ -3,64 +3,33 @@
 import json
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import load_dataset
 
+from modeling_condenser.mining.cross_encoder import RelevanceScorer
 from modeling_condenser.mining.mine import mine
-from modeling_condenser.mining.recipe import MiningRecipe
-from modeling_condenser.runs.recipe import fill, read_recipe
+from modeling_condenser.mining.miner import Miner
 from tests.mining.making import N_QUERIES, make_labelled, make_run_file, read_lines
 
 
-@pytest.fixture(scope="module")
-def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_labelled(tmp_path_factory.mktemp("collections") / "labelled")
-
-
-@pytest.fixture(scope="module")
-def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("runs") / "made.trec"
-    make_run_file(file)
-    return file
-
-
-@pytest.fixture
-def mine_into(tmp_path: Path, collection: Path, run_file: Path) -> Callable[..., Path]:
-    """Mines the run over the collection, with changed settings, into a folder of a name."""
-
-    def mined(name: str = "out", **changes: Any) -> Path:
-        settings = {"system": run_file, "collection": collection, **changes}
-        return mine(**settings, output_dir=tmp_path / name, progress=False)
-
-    return mined
-
-
-def record_of(negatives: Path) -> dict[str, Any]:
-    return json.loads((negatives.parent / "run.json").read_text())
-
-
 class Naive:
-    """A plain reading of the collection's files and of a run."""
+    """A plain reading of a collection's files, with a run over it."""
 
-    def __init__(self, collection: Path, run_file: Path) -> None:
+    def __init__(self, collection: Path, run: dict[str, dict[str, float]]) -> None:
         self.passages = {p["_id"]: p for p in read_lines(collection / "corpus.jsonl")}
         self.queries = {q["_id"]: q for q in read_lines(collection / "queries.jsonl")}
         self.positives: dict[str, list[str]] = {}
-        qrels = collection / "qrels" / "train.tsv"
-        for line in qrels.read_text().splitlines()[1:] if qrels.exists() else []:
+        for line in (collection / "qrels" / "train.tsv").read_text().splitlines()[1:]:
             query, passage, grade = line.split("\t")
             if int(grade) > 0:
                 self.positives.setdefault(query, []).append(passage)
-        self.run: dict[str, list[tuple[str, float]]] = {}
-        for line in run_file.read_text().splitlines():
-            query, _, passage, _, score, _ = line.split()
-            self.run.setdefault(query, []).append((passage, float(score)))
-        for found in self.run.values():
-            found.sort(key=lambda pair: (-pair[1], pair[0]))
+        self.run = {
+            query: sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+            for query, scores in run.items()
+        }
 
     def has_answer(self, query: str, passage: str) -> bool:
         text = unicodedata.normalize("NFD", self.passages[passage]["text"]).lower()
@@ -77,28 +46,23 @@ class Naive:
 
     def negatives(self, query: str, settings: dict[str, Any]) -> list[tuple[str, float]]:
         """All candidates that pass, in the order of their ranks."""
-        positives, found = self.positives[query], self.run.get(query, [])
-        known = dict(found)
-        lowest = min((known.get(p, -math.inf) for p in positives), default=-math.inf)
+        positives, found = self.positives[query], self.run[query]
+        lowest = min(dict(found).get(positive, -math.inf) for positive in positives)
         absolute, relative = settings.get("absolute_margin"), settings.get("relative_margin")
+        first, last = settings.get("first_rank", 1), settings.get("last_rank", 200)
+        low, high = settings.get("min_score", -math.inf), settings.get("max_score", math.inf)
         kept = []
-        for rank, (passage, score) in enumerate(found, start=1):
-            if not settings.get("first_rank", 1) <= rank <= settings.get("last_rank", 200):
-                continue
-            if any(passage == p or self.has_text_of(passage, p) for p in positives):
-                continue
-            low, high = settings.get("min_score", -math.inf), settings.get("max_score", math.inf)
-            if not low <= score <= high:
-                continue
-            if absolute is not None and not score <= lowest - absolute:
-                continue
-            if relative is not None and (
-                math.isinf(lowest) or not score <= lowest - abs(lowest) * relative
-            ):
-                continue
-            if settings.get("answer_filter") and self.has_answer(query, passage):
-                continue
-            kept.append((passage, score))
+        for passage, score in found[first - 1 : last]:
+            passes = low <= score <= high
+            passes &= not any(self.has_text_of(passage, positive) for positive in positives)
+            if absolute is not None:
+                passes &= score <= lowest - absolute
+            if relative is not None:
+                passes &= lowest > -math.inf and score <= lowest - abs(lowest) * relative
+            if settings.get("answer_filter"):
+                passes &= not self.has_answer(query, passage)
+            if passes:
+                kept.append((passage, score))
         return kept
 
     def line(self, query: str, positives: list[str], chosen: list[tuple[str, float]]) -> Any:
@@ -108,6 +72,47 @@ class Naive:
             "negative_ids": [passage for passage, _ in chosen],
             "negative_scores": [score for _, score in chosen],
         }
+
+    def examples(self, lines: list[dict], separator: str = " ") -> Iterator[dict[str, Any]]:
+        for line in lines:
+            negatives = [self.text(passage, separator) for passage in line["negative_ids"]]
+            for place, positive in enumerate(line["positive_ids"] if negatives else ()):
+                text = self.queries[line["query_id"]]["text"]
+                example = {"query": text, "positive": self.text(positive, separator)}
+                example["negatives"] = negatives
+                if "positive_teacher_scores" in line:
+                    example["positive_score"] = line["positive_teacher_scores"][place]
+                    example["negative_scores"] = line["negative_teacher_scores"]
+                yield example
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Naive]:
+    """A collection, a file of a run over it, and the plain reading of both."""
+    folder = tmp_path_factory.mktemp("mining")
+    collection, run_file = make_labelled(folder / "labelled"), folder / "made.trec"
+    return collection, run_file, Naive(collection, make_run_file(run_file))
+
+
+@pytest.fixture
+def naive(inputs: tuple[Path, Path, Naive]) -> Naive:
+    return inputs[2]
+
+
+@pytest.fixture
+def mine_into(tmp_path: Path, inputs: tuple[Path, Path, Naive]) -> Callable[..., Path]:
+    """Mines the run over the collection, with changed settings, into a folder of a name."""
+    collection, run_file, _ = inputs
+
+    def mined(name: str = "out", **changes: Any) -> Path:
+        settings = {"system": run_file, "collection": collection, **changes}
+        return mine(**settings, output_dir=tmp_path / name, progress=False)
+
+    return mined
+
+
+def record_of(negatives: Path) -> dict[str, Any]:
+    return json.loads((negatives.parent / "run.json").read_text())
 
 
 RECIPES = {
@@ -124,16 +129,18 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_lines_are_those_of_a_plain_loop(mine_into, collection, run_file, name):
-    naive, settings = Naive(collection, run_file), RECIPES[name]
-    file = mine_into(queries_per_window=4, **settings)
+def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
+    settings = RECIPES[name]
+    file = mine_into(queries_per_window=4, with_text=True, title_separator=" | ", **settings)
     n = settings["n_negatives"]
-    labelled = [query for query in naive.queries if query in naive.positives]
     lines = read_lines(file)
     assert lines == [
         naive.line(query, naive.positives[query], naive.negatives(query, settings)[:n])
-        for query in labelled
+        for query in naive.queries
+        if query in naive.positives
     ]
+    examples = read_lines(file.parent / "examples.jsonl")
+    assert examples == list(naive.examples(lines, " | "))
     facts = record_of(file)
     sizes = [len(line["negative_ids"]) for line in lines]
     assert sum(sizes) > 20
@@ -143,45 +150,37 @@ def test_the_lines_are_those_of_a_plain_loop(mine_into, collection, run_file, na
     assert facts["mean_negatives"] == pytest.approx(sum(sizes) / len(sizes), abs=1e-3)
     assert facts["queries_without_negatives"] == sizes.count(0) > 0
     assert facts["queries_with_fewer"] == sum(0 < size < (n or 0) for size in sizes)
-    if n is None:
-        assert facts["candidates"] == facts["negatives"] + sum(facts["dropped"].values())
 
 
-def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(
-    mine_into, collection, run_file
-):
-    naive, n = Naive(collection, run_file), 6
+def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(mine_into, naive):
+    n = 6
     settings = {"answer_filter": True, "relative_margin": 0.0, "last_rank": 40}
-    found = {}
-    for key, changes in {
-        "n": {},
-        "again": {"queries_per_window": 3},
-        "seed": {"seed": 1},
-        "more": {"n_negatives": n + 4},
-    }.items():
-        file = mine_into(key, **{"n_negatives": n, **settings, **changes})
-        found[key] = {line["query_id"]: line["negative_ids"] for line in read_lines(file)}
-    assert found["again"] == found["n"] != found["seed"]
-    n_lists = 0
-    for query, negatives in found["n"].items():
+
+    def negatives(name: str, **changes: Any) -> dict[str, list[str]]:
+        lines = read_lines(mine_into(name, **{"n_negatives": n, **settings, **changes}))
+        return {line["query_id"]: line["negative_ids"] for line in lines}
+
+    drawn, larger = negatives("n"), negatives("larger", n_negatives=n + 4)
+    assert negatives("again", queries_per_window=3) == drawn != negatives("seed", seed=1)
+    n_sampled = 0
+    for query, chosen in drawn.items():
         passing = [passage for passage, _ in naive.negatives(query, settings)]
-        assert len(negatives) == min(n, len(passing))
-        assert negatives == [passage for passage in passing if passage in negatives]
-        assert set(negatives) <= set(found["more"][query])
-        n_lists += n < len(passing) and negatives != passing[:n]
-    assert n_lists > 2
+        assert len(chosen) == min(n, len(passing))
+        assert chosen == [passage for passage in passing if passage in chosen]
+        assert set(chosen) <= set(larger[query])
+        n_sampled += n < len(passing) and chosen != passing[:n]
+    assert n_sampled > 2
 
 
 def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
-    mine_into, collection, run_file, cross_encoder, plain_logits
+    mine_into, naive, cross_encoder, plain_logits, monkeypatch
 ):
-    naive, settings, n = Naive(collection, run_file), {"last_rank": 14}, 4
-    candidates = {query: naive.negatives(query, settings) for query in naive.positives}
-    pairs = [
-        (query, passage)
-        for query, found in candidates.items()
-        for passage in [*naive.positives[query], *(passage for passage, _ in found)]
-    ]
+    settings, n = {"last_rank": 11}, 3
+    candidates = {
+        query: [passage for passage, _ in naive.negatives(query, settings)]
+        for query in naive.positives
+    }
+    pairs = [(q, p) for q, found in candidates.items() for p in [*naive.positives[q], *found]]
     texts = [(naive.queries[query]["text"], naive.text(passage)) for query, passage in pairs]
     logits = [row[0] for row in plain_logits(cross_encoder, texts)]
     scores = dict(zip(pairs, logits, strict=True))
@@ -194,20 +193,30 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
         return (ordered[i] + ordered[i + 1]) / 2
 
     low, high = threshold(len(ordered) // 3), threshold(len(ordered) * 3 // 4)
-    thresholds = {"negative_below": low, "positive_above": high, "sampling": "top"}
+    scored = []
+    score = RelevanceScorer.score
+
+    def count(self: RelevanceScorer, pairs: list) -> Any:
+        scored.extend(pairs)
+        return score(self, pairs)
+
+    monkeypatch.setattr(RelevanceScorer, "score", count)
     file = mine_into(
-        **{**settings, **thresholds, "cross_encoder": cross_encoder, "n_negatives": n},
+        **{**settings, "cross_encoder": cross_encoder, "sampling": "top", "n_negatives": n},
+        negative_below=low,
+        positive_above=high,
         queries_per_window=5,
         with_text=True,
     )
     counted = {"cross_encoder": 0, "relabelled_as_positive": 0}
-    examples = []
+    n_needed = 0
     for line in read_lines(file):
         query = line["query_id"]
         negatives, relabelled = [], []
-        for passage, _ in candidates[query]:
+        for passage in candidates[query]:
             if len(negatives) == n:
                 break
+            n_needed += 1
             if relevant[query, passage] > high:
                 relabelled.append(passage)
             elif relevant[query, passage] < low:
@@ -220,32 +229,21 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
         for side in ("positive", "negative"):
             expected = [scores[query, passage] for passage in line[f"{side}_ids"]]
             assert line[f"{side}_teacher_scores"] == pytest.approx(expected, abs=1e-4)
-        examples += [
-            {
-                "query": naive.queries[query]["text"],
-                "positive": naive.text(passage),
-                "negatives": [naive.text(negative) for negative in negatives],
-                "positive_score": score,
-                "negative_scores": line["negative_teacher_scores"],
-            }
-            for passage, score in zip(
-                line["positive_ids"], line["positive_teacher_scores"], strict=True
-            )
-            if negatives
-        ]
-    assert read_lines(file.parent / "examples.jsonl") == examples
-    facts = record_of(file)
-    assert {name: facts["dropped"][name] for name in counted} == counted
+    examples = read_lines(file.parent / "examples.jsonl")
+    assert examples == list(naive.examples(read_lines(file)))
+    dropped = record_of(file)["dropped"]
+    assert {name: dropped[name] for name in counted} == counted
     assert min(counted.values()) > 5
+    n_own = sum(map(len, naive.positives.values()))
+    assert n_needed <= len(scored) - n_own <= 2 * n_needed + N_QUERIES
 
 
-def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_into, run_file):
+def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_into, naive):
     collection = make_labelled(tmp_path / "questions", has_qrels=False)
-    naive = Naive(collection, run_file)
     file = mine_into(collection=collection, positives="answers", last_rank=30, n_negatives=None)
     expected = []
     for query in naive.queries:
-        found = naive.run.get(query, [])[:30]
+        found = naive.run[query][:30]
         holding = [passage for passage, _ in found if naive.has_answer(query, passage)]
         rest = [pair for pair in found if not naive.has_answer(query, pair[0])]
         expected += [naive.line(query, holding[:1], rest)] if holding else []
@@ -253,43 +251,24 @@ def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_in
     assert 5 < len(expected) < N_QUERIES - 5
 
 
-def test_examples_are_opened_as_a_data_set_and_have_titles(tmp_path, mine_into, collection):
-    naive = Naive(collection, Path("/dev/null"))
-    file = mine_into(system="bm25", n_negatives=3, with_text=True, title_separator=" | ")
-    examples = str(file.parent / "examples.jsonl")
-    rows = load_dataset("json", data_files=examples, split="train", cache_dir=str(tmp_path / "c"))
-    assert list(rows) == [
-        {
-            "query": naive.queries[line["query_id"]]["text"],
-            "positive": naive.text(positive, " | "),
-            "negatives": [naive.text(passage, " | ") for passage in line["negative_ids"]],
-        }
-        for line in read_lines(file)
-        if line["negative_ids"]
-        for positive in line["positive_ids"]
-    ]
-    assert sum(" | " in row["positive"] for row in rows) > 3
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"first_rank": 30, "last_rank": 40}, "leave 11 candidates"),
-        ({"negative_below": 0.1}, "no cross_encoder"),
+        ({"negative_below": 0.1}, "cross-encoder"),
         ({"n_negative": 3}, "Did you mean 'n_negatives'"),
         ({"cross_encoder": "/none"}, "'/none'"),
+        ({"answer_filter": True}, "has no answers"),
     ],
 )
 def test_a_wrong_setting_is_an_error_before_a_folder_is_made(tmp_path, mine_into, changes, message):
+    plain = make_labelled(tmp_path / "plain", has_answers=False)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        mine_into(**changes)
+        mine_into(collection=plain, **changes)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_collection_or_run_without_what_the_recipe_needs_is_refused(tmp_path, mine_into):
-    plain = make_labelled(tmp_path / "plain", has_answers=False)
-    with pytest.raises(ValueError, match="has no answers"):
-        mine_into(collection=plain, answer_filter=True)
+def test_a_collection_or_run_that_does_not_fit_is_refused(tmp_path, mine_into):
     questions = make_labelled(tmp_path / "questions", has_qrels=False)
     with pytest.raises(ValueError, match="set positives to answers"):
         mine_into(collection=questions)
@@ -301,8 +280,35 @@ def test_a_collection_or_run_without_what_the_recipe_needs_is_refused(tmp_path, 
         mine_into("b", n_negatives=1, system=tmp_path / "passages")
 
 
-@pytest.mark.parametrize("name", ["msmarco-passage", "dpr", "rocketqa", "nv-retriever"])
-def test_shipped_recipes_fit(name):
-    given = {"system": "bm25", "collection": "x", "output_dir": "y", "cross_encoder": "x"}
-    [recipe] = fill({**read_recipe(f"mine/{name}"), **given}, MiningRecipe)
-    assert recipe.n_negatives <= recipe.last_rank
+@pytest.mark.parametrize(("change", "n_mined"), [(" made", 2), (" other", 4)])
+def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
+    mine_into, tmp_path, monkeypatch, change, n_mined
+):
+    own = tmp_path / "run"
+    make_run_file(own)
+    settings = {"system": own, "n_negatives": 4, "queries_per_window": 6}
+    windows = []
+    original = Miner.mine
+
+    def mine_window(self, query_ids):
+        windows.append(len(query_ids))
+        if len(windows) == 3:
+            raise KeyboardInterrupt
+        return original(self, query_ids)
+
+    monkeypatch.setattr(Miner, "mine", mine_window)
+    with pytest.raises(KeyboardInterrupt):
+        mine_into(**settings)
+    own.write_text(own.read_text().replace(" made", change))
+    file = mine_into(**settings)
+    assert len(windows) == 3 + n_mined
+    assert file.read_bytes() == mine_into("whole", **settings).read_bytes()
+    names = {path.name for path in file.parent.iterdir()}
+    assert names == {"negatives.jsonl", "recipe.yaml", "run.json"}
+
+    own.unlink()  # a finished folder is neither mined again nor with another recipe
+    n_windows = len(windows)
+    assert mine_into(**settings) == file
+    assert len(windows) == n_windows
+    with pytest.raises(ValueError, match="another recipe .*seed"):
+        mine_into(**settings, seed=1)

@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from modeling_condenser.mining.candidates import Candidate, draw_order, filter_candidates
+from modeling_condenser.mining.miner import Candidate, draw_order, filter_candidates
 from modeling_condenser.mining.recipe import MiningRecipe
 
 SCORES = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
@@ -41,27 +41,33 @@ def test_margins_are_from_the_lowest_score_of_a_positive_and_of_its_size():
     assert ids(SCORES, ["b", "e"], absolute_margin=0.0) == ["f"]
 
 
-def test_a_positive_that_was_not_found_leaves_nothing_under_a_margin():
+@pytest.mark.parametrize(
+    ("settings", "positives", "expected"),
+    [
+        (
+            {"min_score": 4.5, "max_score": 8.0, "absolute_margin": 0.5, "relative_margin": 0.5},
+            ["plus"],
+            {
+                "positive": 1,
+                "same_text_as_positive": 1,
+                "min_score": 1,
+                "max_score": 2,
+                "relative_margin": 1,
+            },
+        ),
+        # A positive that was not found leaves nothing under a margin.
+        (
+            {"absolute_margin": 0.0, "relative_margin": 0.0},
+            ["plus", "absent"],
+            {"positive": 1, "same_text_as_positive": 1, "positive_not_found": 4},
+        ),
+    ],
+)
+def test_a_passage_counts_for_the_first_filter_that_drops_it(settings, positives, expected):
     dropped: Counter[str] = Counter()
-    rules = recipe(absolute_margin=0.0, relative_margin=0.0)
-    assert filter_candidates(rules, SCORES, ["plus", "absent"], dropped=dropped) == []
-    assert dropped == {"positive": 1, "positive_not_found": 6}
-    assert len(ids(SCORES, ["absent"])) == 7
-
-
-def test_a_passage_counts_for_the_first_filter_that_drops_it():
-    dropped: Counter[str] = Counter()
-    rules = recipe(
-        last_rank=6, min_score=4.5, max_score=8.0, absolute_margin=0.5, relative_margin=0.5
-    )
-    assert filter_candidates(rules, SCORES, ["plus"], copies=["c"], dropped=dropped) == []
-    assert dropped == {
-        "positive": 1,
-        "same_text_as_positive": 1,
-        "min_score": 1,
-        "max_score": 2,
-        "relative_margin": 1,
-    }
+    rules = recipe(last_rank=6, **settings)
+    assert filter_candidates(rules, SCORES, positives, copies=["c"], dropped=dropped) == []
+    assert dropped == expected
 
 
 @pytest.mark.parametrize(
@@ -105,14 +111,10 @@ def ranks(candidates: list[Candidate] = CANDIDATES, query_id: str = "q1", **chan
     return [candidate.rank for candidate in draw_order(recipe(**changes), query_id, candidates)]
 
 
-def test_seed_and_query_decide_a_draw_and_top_is_the_order_of_the_ranks():
-    assert sorted(ranks()) == list(range(30, 201)) == ranks(sampling="top")
-    assert ranks() == ranks() != list(range(30, 201))
-    assert ranks(seed=1) != ranks() != ranks(query_id="q2")
-    assert ranks([], query_id="é") == []
-
-
 def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
+    assert sorted(ranks()) == list(range(30, 201)) == ranks(sampling="top") != ranks()
+    assert ranks() != ranks(query_id="q2")
     missing = {30, *range(31, 200, 2)}
     left = [candidate for candidate in CANDIDATES if candidate.rank not in missing]
     assert ranks(left) == [rank for rank in ranks() if rank not in missing]
+    assert ranks([]) == []
