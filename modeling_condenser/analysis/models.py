@@ -19,7 +19,6 @@ from transformers import AutoTokenizer, set_seed
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import padded_batches, tokenize_texts
 from modeling_condenser.hub.contract import CONTRACT_FILE
-from modeling_condenser.hub.export import resolve_checkpoint
 from modeling_condenser.hub.model_folder import CONFIG_FILE, MODULES_FILE, find_model_folder
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -62,7 +61,7 @@ class Subject:
         Raises:
             FileNotFoundError: there is no such model.
         """
-        folder = find_model_folder(resolve_checkpoint(name))
+        folder = find_model_folder(name)
         file = folder / CONFIG_FILE
         config = json.loads(file.read_text()) if file.is_file() else {}
         if config.get("model_type") == "condenser":
@@ -175,7 +174,7 @@ def find_models(names: Sequence[str]) -> list[Measurable]:
 
 def single_model(name: str | Path, label: str, **facts: Any) -> Measurable:
     """A model by folder or Hub name, which must exist."""
-    folder = find_model_folder(resolve_checkpoint(name))
+    folder = find_model_folder(name)
     return Measurable(label, lambda longest: Subject.open(folder, max_length=longest), **facts)
 
 

@@ -62,8 +62,8 @@ class Repository:
     def find(self, revision: str) -> Commit | None:
         if revision in self.branches:
             return self.branches[revision][-1]
-        shas = {c.sha: c for commits in self.branches.values() for c in commits}
-        return shas.get(revision)
+        commits = (commit for branch in self.branches.values() for commit in branch)
+        return next((commit for commit in commits if commit.sha == revision), None)
 
     def add(self, branch: str, title: str, tree: dict[str, bytes]) -> Commit:
         before = self.branches.get(branch, [])
@@ -73,42 +73,35 @@ class Repository:
         return commit
 
 
-class LoopbackHub:
+class LoopbackHub(ThreadingHTTPServer):
     """The Hub: its repositories, and orders to fail.
 
     Attributes:
         url: the endpoint.
         token: of the user `owner`.
-        requests: method and path of each request so far.
     """
 
+    token = "hf_loopback_owner"
+    daemon_threads = True
+
     def __init__(self) -> None:
-        self.token = "hf_loopback_owner"
-        self.requests: list[tuple[str, str]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.repositories: dict[tuple[str, str], Repository] = {}
         self._failures: list[tuple[str, str, int]] = []
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         ).start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
     def repo(self, name: str, *, repo_type: str = "model") -> Repository:
         return self.repositories[repo_type, name]
 
-    def has_repo(self, name: str, *, repo_type: str = "model") -> bool:
-        return (repo_type, name) in self.repositories
+    def has_repo(self, name: str) -> bool:
+        return ("model", name) in self.repositories
 
     def fail_next(self, method: str, path_regex: str, *, status: int) -> None:
         """Answer the next such request with an error."""
@@ -142,8 +135,12 @@ class LoopbackHub:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    hub: LoopbackHub
     protocol_version = "HTTP/1.1"
+
+    @property
+    def hub(self) -> LoopbackHub:
+        assert isinstance(self.server, LoopbackHub)
+        return self.server
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -153,7 +150,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding") == "chunked":
             body = self._read_chunks()
         parts = urlsplit(self.path)
-        self.hub.requests.append((self.command, self.path))
         if status := self.hub.ordered_failure(self.command, self.path):
             return self._answer({"error": "ordered to fail"}, status)
         method = "GET" if self.command == "HEAD" else self.command

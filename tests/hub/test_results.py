@@ -45,34 +45,23 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_written_comes_back_with_the_run(folder: Path, run_file: Path) -> None:
     add_result(folder, RESULT, run_file=run_file)
+    add_result(folder, LOCAL)
     checksum = hashlib.sha256(RUN.encode()).hexdigest()
     name = "evaluation/scifact-test.trec.gz"
-    assert read_results(folder) == [replace(RESULT, run={"file": name, "sha256": checksum})]
+    with_run = replace(RESULT, run={"file": name, "sha256": checksum})
+    assert read_results(folder) == [with_run, LOCAL]
     packed = (folder / name).read_bytes()
     assert gzip.decompress(packed) == RUN.encode()
     assert packed[4:8] == b"\0\0\0\0"  # RFC 1952: no time
-    [written] = json.loads((folder / "evaluation_results.json").read_text())
-    assert written["values"] == {"nDCG@10": 0.651234567891, "R@100": 0.9}
-    assert written["comparisons"] == [asdict(RESULT.comparisons[0])]
-    assert "intervals" not in written and "search" not in written
-
-
-def test_another_collection_keeps_the_first(folder: Path) -> None:
-    add_result(folder, RESULT)
-    add_result(folder, LOCAL)
-    assert read_results(folder) == [RESULT, LOCAL]
-    written = json.loads((folder / "evaluation_results.json").read_text())
-    assert [result["source"] for result in written] == ["BeIR/scifact", None]
+    first, second = json.loads((folder / "evaluation_results.json").read_text())
+    assert first["values"] == {"nDCG@10": 0.651234567891, "R@100": 0.9}
+    assert first["comparisons"] == [asdict(RESULT.comparisons[0])]
+    assert "intervals" not in first and second["source"] is None
 
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"split": "dev"},
-        {"depth": 1000},
-        {"search": {"index": "HNSW32"}},
-        {"source": "mteb/scifact"},
-    ],
+    [{"split": "dev"}, {"depth": 1000}, {"search": {"index": "HNSW32"}}, {"source": "mteb/x"}],
 )
 def test_another_split_depth_search_or_source_is_another_result(
     folder: Path, run_file: Path, other: dict[str, Any]
@@ -103,4 +92,3 @@ def test_a_name_of_any_characters_stays_within_the_folder(folder: Path, run_file
     add_result(folder, replace(LOCAL, collection="../../x|`\n", split="../y"), run_file=run_file)
     [file] = (folder / "evaluation").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz._-")
-    assert {path.name for path in folder.parent.iterdir()} == {run_file.name, folder.name}
