@@ -103,6 +103,11 @@ class LoopbackHub(ThreadingHTTPServer):
     def has_repo(self, name: str) -> bool:
         return ("model", name) in self.repositories
 
+    def put(self, folder: Path, name: str, *, repo_type: str = "model") -> str:
+        """Replace a repository's files by those of a folder; returns the commit."""
+        repository = self.repositories.setdefault((repo_type, name), Repository(private=False))
+        return repository.add("main", "Put", contents(folder)).sha
+
     def fail_next(self, method: str, path_regex: str, *, status: int) -> None:
         """Answer the next such request with an error."""
         self._failures.append((method, path_regex, status))
@@ -306,6 +311,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(
             content, headers={"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": found.sha}
         )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Path -> content of each file in a folder."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
 def _entry(path: str, content: bytes) -> dict[str, Any]:

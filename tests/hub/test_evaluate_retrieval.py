@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from huggingface_hub import HfApi
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.encoding.retriever import Retriever
@@ -46,8 +46,6 @@ CONTRACTS: tuple[dict[str, Any], ...] = (
 MEASURES = (
     "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
 )
-SHORT = EncodingContract(8, 24, title_separator=" : ")
-
 Run = Callable[..., int]
 
 
@@ -71,12 +69,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Run:
         return status
 
     return run
-
-
-@pytest.fixture(scope="module")
-def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export with the contract of the papers, which no test changes."""
-    return export_encoder(bert_run, tmp_path_factory.mktemp("exports") / "encoder", contract=SHORT)
 
 
 def write_lines(file: Path, lines: list[str]) -> None:
@@ -182,14 +174,8 @@ def test_a_euclidean_contract_ranks_by_distance(
 
 
 @pytest.mark.slow
-def test_figures_are_compared_with_the_cards(
-    bert_run: Path,
-    collection: Path,
-    tmp_path: Path,
-    start: Run,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+def test_figures_are_compared_with_the_cards(exported, collection, tmp_path, start, capsys):
+    folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
     means = evaluate_system(
         folder, collection, tmp_path / "run", measures=["MRR@10", "R@5"], progress=False
     ).evaluation.means
@@ -211,31 +197,23 @@ def test_figures_are_compared_with_the_cards(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("loopback_hub")
 def test_the_cards_public_results_are_reproduced_from_the_hub(
-    bert_run: Path,
-    texts: list[str],
-    tmp_path: Path,
-    start: Run,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    api = HfApi()
+    loopback_hub, exported, texts, tmp_path, start, capsys
+):
     ours, beside = tied(texts, tmp_path / "tied"), tmp_path / "beside"
     (ours / "qrels").rename(beside)
     (ours / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
-    for name, source in (("owner/tied", ours), ("owner/tied-qrels", beside)):
-        api.create_repo(name, repo_type="dataset")
-        api.upload_folder(repo_id=name, folder_path=source, repo_type="dataset")
-    folder = export_encoder(bert_run, tmp_path / "encoder", contract=SHORT)
+    loopback_hub.put(ours, "owner/tied", repo_type="dataset")
+    loopback_hub.put(beside, "owner/tied-qrels", repo_type="dataset")
+    folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
     result = evaluate_system(folder, "owner/tied", tmp_path / "runs", progress=False)
     facts = {"collection": "tied", "source": "owner/tied", "split": "test", "depth": 100}
     public = {**facts, "values": result.evaluation.means}
     write_results(folder, public)
     # The model itself is fetched, too, at a revision; later commits do not matter.
-    api.create_repo("owner/encoder")
-    revision = api.upload_folder(repo_id="owner/encoder", folder_path=folder).oid
+    revision = loopback_hub.put(folder, "owner/encoder")
     write_results(folder, public, {**public, "collection": "gone", "source": "owner/gone"})
-    api.upload_folder(repo_id="owner/encoder", folder_path=folder)
+    loopback_hub.put(folder, "owner/encoder")
     assert start(folder, "--model", "owner/encoder", "--revision", revision) == 0
     assert "owner/tied (test): 8 queries, 60 passages, depth 100\n" in capsys.readouterr().out
     assert start(folder, "--model", "owner/encoder") == 2
@@ -259,9 +237,9 @@ def test_configurations_of_a_data_set_are_read(
     }
     configs = []
     for split, rows in tables.items():
-        write_lines(folder / f"{split}.jsonl", [json.dumps(row) for row in rows])
+        write_lines(folder / "data" / f"{split}.jsonl", [json.dumps(row) for row in rows])
         name = "default" if split == "validation" else split
-        files = [{"split": split, "path": f"{split}.jsonl"}]
+        files = [{"split": split, "path": f"data/{split}.jsonl"}]
         configs.append({"config_name": name, "data_files": files})
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
     expected = evaluate_system(exported, folder, tmp_path / "run", split="dev", progress=False)
@@ -290,13 +268,7 @@ def test_ids_stay_as_they_are_and_titles_may_be_missing(
     assert set(passages["text"]) == {"new"}
 
 
-def test_what_cannot_be_evaluated_is_an_error(
-    exported: Path,
-    collection: Path,
-    tmp_path: Path,
-    start: Run,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_evaluated_is_an_error(exported, collection, tmp_path, start, capsys):
     assert start(exported, collection, "--split", "dev") == 2
     assert "has no judgements of the split 'dev', but test.tsv" in capsys.readouterr().err
     assert start(exported, collection, "--measures", "Hit@20") == 2

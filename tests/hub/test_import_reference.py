@@ -30,11 +30,6 @@ KINDS: dict[str, tuple[Any, Any]] = {
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SKIP_FROM, N_HEAD_LAYERS = 1, 2
-# Which of our names a name of the reference's becomes.
-RENAMED = {
-    "bert": {"lm.bert.": "condenser.encoder.", "lm.cls.": "lm_head.", "c_head.": "head."},
-    "roberta": {"lm.roberta.": "condenser.encoder.", "lm.lm_head.": "lm_head.", "c_head.": "head."},
-}
 
 
 class NaiveReference(nn.Module):
@@ -115,13 +110,6 @@ def make_batch(encoder: Path) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": attended, "labels": labels}
 
 
-def ours(name: str, kind: str) -> str:
-    for theirs, renamed in RENAMED[kind].items():
-        if name.startswith(theirs):
-            return renamed + name.removeprefix(theirs)
-    raise KeyError(name)
-
-
 def change(file: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     weights = torch.load(file, weights_only=True)
     edit(weights)
@@ -138,8 +126,6 @@ def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
     out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
     model = CondenserForPreTraining.from_pretrained(out).eval()
     assert (model.config.n_head_layers, model.config.skip_from) == (N_HEAD_LAYERS, SKIP_FROM)
-    for name, value in naive.state_dict().items():
-        assert torch.equal(model.state_dict()[ours(name, kind)], value), name
     pooler = model.condenser.encoder.pooler.dense
     assert torch.equal(pooler.weight, torch.eye(32)) and not pooler.bias.any()
 
@@ -150,12 +136,20 @@ def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
         torch.testing.assert_close(got[name], loss, atol=0, rtol=1e-6)
     expected["loss"].backward()
     got.loss.backward()
-    theirs = {ours(name, kind): p.grad for name, p in naive.named_parameters()}
-    gradients = {n: p.grad for n, p in model.named_parameters() if ".pooler." not in n}
-    assert gradients.keys() == theirs.keys()
-    for name, gradient in theirs.items():
-        assert gradient is not None and gradient.abs().sum() > 0, name
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+    lm_head = naive.lm.cls if kind == "bert" else naive.lm.lm_head
+    for theirs, own in (
+        (naive.lm.base_model, model.condenser.encoder),
+        (lm_head, model.lm_head),
+        (naive.c_head, model.head),
+    ):
+        weights = {n: w for n, w in own.named_parameters() if not n.startswith("pooler.")}
+        expected_weights = dict(theirs.named_parameters())
+        assert weights.keys() == expected_weights.keys()
+        for name, weight in expected_weights.items():
+            assert torch.equal(weights[name], weight), name
+            gradient = weight.grad
+            assert gradient is not None and gradient.abs().sum() > 0, name
+            torch.testing.assert_close(weights[name].grad, gradient, atol=1e-6, rtol=1e-5)
 
 
 def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_machine(
@@ -219,7 +213,7 @@ def test_a_pickle_with_code_is_refused_and_not_executed(
         ("model.pt", dict.clear, "at least one layer"),
         ("model.pt", None, "plain encoder without a Condenser head"),
         ("pytorch_model.bin", lambda w: w.pop("bert.embeddings.LayerNorm.bias"), "LayerNorm.bias"),
-        ("pytorch_model.bin", None, "is no reference checkpoint"),
+        ("pytorch_model.bin", None, "no file named .*pytorch_model.bin"),
         ("tokenizer.json", None, "no tokenizer.*--tokenizer"),
     ],
 )
@@ -238,21 +232,3 @@ def test_a_file_that_is_missing_or_incomplete_is_named(
         import_reference(bert_reference, tmp_path / "ours", skip_from=1)
     assert str(bert_reference) in str(caught.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["reference"]
-
-
-def test_the_files_of_an_old_tokenizer_are_enough(
-    bert_reference: Path, bert_folder: Path, tmp_path: Path
-) -> None:
-    """The reference saves a slow tokenizer: vocab.txt and its settings."""
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    for name in TOKENIZER_FILES:
-        (bert_reference / name).unlink()
-    (bert_reference / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocabulary))
-    settings = {"do_lower_case": True, "model_max_length": 64, "tokenizer_class": "BertTokenizer"}
-    (bert_reference / "tokenizer_config.json").write_text(json.dumps(settings))
-    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
-    imported = AutoTokenizer.from_pretrained(out)
-    text = "The glacier visits Zürich, don't re-read the café's résumé!"
-    assert imported(text)["input_ids"] == tokenizer(text)["input_ids"]
-    assert imported.model_max_length == 64

@@ -33,7 +33,7 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) 
         EncodingContract.load(tmp_path / "empty")
 
 
-def test_prompts_stand_before_queries_and_passages_and_before_the_title() -> None:
+def test_prompts_and_titles_stand_before_the_text() -> None:
     contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
     assert contract.query("what?") == "q: what?"
     assert contract.passage("A title", "a text") == "p: A title a text"

@@ -9,17 +9,12 @@ import torch
 
 from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.push import commit_folder, opening_problems, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
+from tests.hub.loopback_hub import contents
 from tests.hub.making import plain_vectors, run_isolated
 
 NAME = "owner/encoder"
-
-
-@pytest.fixture(scope="module")
-def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_encoder(bert_run, tmp_path_factory.mktemp("exports") / "encoder")
 
 
 @pytest.fixture
@@ -32,11 +27,6 @@ def folder(exported: Path, tmp_path: Path) -> Path:
 def opens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skips the process that opens the repository, for tests about something else."""
     monkeypatch.setattr(module, "opening_problems", lambda *_: [])
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 @pytest.mark.slow

@@ -1,18 +1,17 @@
 """Training that pushes: whole repositories after each push, and training that goes on elsewhere."""
 
 import json
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
-from transformers import TrainerCallback
 
 from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.fetching import fetch_checkpoint
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
+from tests.hub.loopback_hub import contents
 from tests.hub.making import run_isolated
+from tests.pretraining.short_runs import SETTINGS, assert_same_weights
 
 pytestmark = pytest.mark.slow
 
@@ -24,55 +23,23 @@ PUSHING = {"push_to_hub": True, "hub_model_id": NAME, "hub_always_push": True}
 def settings(tmp_path, bert_folder, corpus_file):
     def make(folder: str = "run", **changes) -> dict:
         return {
+            **SETTINGS,
             "encoder": str(bert_folder),
             "corpus": str(corpus_file),
             "output_dir": str(tmp_path / folder),
-            "max_length": 32,
-            "per_device_train_batch_size": 4,
+            "lr_scheduler_type": "constant",
             "max_steps": 6,
+            "save_strategy": "steps",
             "save_steps": 2,
-            "logging_steps": 1,
-            "learning_rate": 1e-3,
-            "disable_tqdm": True,
-            "use_cpu": True,
             **changes,
         }
 
     return make
 
 
-class StopAt(TrainerCallback):
-    """Ends the training early, as a machine that is taken away does."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **_):
-        control.should_training_stop = state.global_step >= self.step
-
-
-def train_until_4(settings: dict) -> None:
-    """Training that ends after step 4, before the model is finished."""
-    train = CondenserTrainer.train
-
-    def train_and_end(self, **arguments):
-        self.add_callback(StopAt(4))
-        train(self, **arguments)
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(CondenserTrainer, "train", train_and_end)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(settings)
-
-
 def pushed(hub) -> list:
     """The commits of the run, oldest first, without the Hub's own first one."""
     return hub.repo(NAME).commits()[-2::-1]
-
-
-def contents(folder: Path) -> set[str]:
-    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
 def test_the_repository_can_be_loaded_after_each_push(loopback_hub, settings, tmp_path):
@@ -108,19 +75,17 @@ print(json.dumps(sums))
 
 
 def test_training_goes_on_from_the_hub_on_another_machine(loopback_hub, settings, tmp_path):
-    train_until_4(settings("first", **PUSHING, hub_strategy="checkpoint"))
+    pretrain(settings("first", **PUSHING, hub_strategy="checkpoint", max_steps=4))
     files = loopback_hub.repo(NAME).files()
     assert {"last-checkpoint/optimizer.pt", "last-checkpoint/trainer_state.json"} <= files.keys()
     assert not [n for n in files if n.endswith("training_args.bin")]
-    assert len(pushed(loopback_hub)) == 2
 
     pretrain(settings("second", resume_from_checkpoint=NAME))
     state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
     steps = [entry["step"] for entry in state["log_history"] if "loss" in entry]
     assert steps == [1, 2, 3, 4, 5, 6]
     pretrain(settings("whole"))
-    weights = [load_file(tmp_path / n / "model" / "model.safetensors") for n in ("second", "whole")]
-    assert all(weights[0][name].equal(weights[1][name]) for name in weights[1])
+    assert_same_weights(tmp_path / "second", tmp_path / "whole")
 
     # A local checkpoint that is as new is preferred.
     local = tmp_path / "first" / "checkpoint-4"
