@@ -5,7 +5,7 @@
     condenser push runs/mine owner/my-condenser --revision experiment
 
 Pickles, tokens and local paths are refused; the card must name a license; and the repository must
-open in a process without this package installed. Files that the Hub already holds are not sent again.
+open in a process without this package installed. Files that the Hub already holds are not resent.
 """
 
 from dataclasses import dataclass

@@ -25,12 +25,10 @@ from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import checksum_file
 
 from .card import write_card
-from .model_folder import CONFIG_FILE
 from .provenance import PRETRAINING, Stage, write_provenance
 from .quiet_loading import quiet_loading
 
 HEAD_FILE = "model.pt"
-BACKBONE_FILES = ("model.safetensors", "pytorch_model.bin")  # in the order transformers prefers
 _HEAD = "c_head."
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 
@@ -65,45 +63,11 @@ def import_reference(
     folder, out = Path(folder), Path(out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"{out} exists and is not empty: choose another folder for the import.")
-    backbone_file, head_file = _find_files(folder, tokenizer)
-    opened: Any = AutoTokenizer.from_pretrained(tokenizer or folder)
-    for name in ("is_local", "local_files_only"):  # how it was opened here
-        opened.init_kwargs.pop(name, None)
-    recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
-    try:
-        model = _load(folder, head_file, recipe)
-    except Exception as error:  # the readers raise nearly every kind on damaged bytes
-        raise ValueError(
-            f"The weights in {folder} cannot be read, or do not fit its {CONFIG_FILE}; nothing in "
-            f"them was executed. Check that the files were saved together. {error}"
-        ) from error
-    recipe["n_head_layers"] = model.config.n_head_layers
-    facts = {
-        "objective": "condenser",
-        "backbone_sha256": checksum_file(backbone_file),
-        "head_sha256": checksum_file(head_file),
-    }
-    with quiet_loading(), whole_folder(out) as partial:
-        model.save_pretrained(partial)
-        opened.save_pretrained(partial)
-        stage = Stage(PRETRAINING, {"imported_from": "github.com/luyug/Condenser", **recipe}, facts)
-        write_provenance(partial, [stage])
-        write_card(partial)
-    return out
-
-
-def _find_files(folder: Path, tokenizer: str | None) -> tuple[Path, Path]:
-    """The files of the backbone and of the head."""
-    found = [folder / name for name in BACKBONE_FILES if (folder / name).is_file()]
-    if not found or not (folder / CONFIG_FILE).is_file():
-        raise ValueError(
-            f"{folder} is no reference checkpoint: expected a local folder with {CONFIG_FILE}, "
-            f"{' or '.join(BACKBONE_FILES)}, and {HEAD_FILE}."
-        )
     if not (folder / HEAD_FILE).is_file():
         raise ValueError(
-            f"{folder} has no {HEAD_FILE}, so it is a plain encoder without a Condenser head: use "
-            "it as such, or start a new head on it (condenser pretrain --encoder)."
+            f"{folder} has no {HEAD_FILE}: expected a local folder that the reference's trainer "
+            "saved. Without that file it is a plain encoder without a Condenser head: use it as "
+            "such, or start a new head on it (condenser pretrain --encoder)."
         )
     # Without a vocabulary the library would make an empty tokenizer, and say nothing.
     if tokenizer is None and not any((folder / name).is_file() for name in _VOCABULARIES):
@@ -111,17 +75,36 @@ def _find_files(folder: Path, tokenizer: str | None) -> tuple[Path, Path]:
             f"{folder} has no tokenizer ({', '.join(_VOCABULARIES)}): name the one it was "
             "pre-trained with, such as --tokenizer google-bert/bert-base-uncased."
         )
-    return found[0], folder / HEAD_FILE
+    opened: Any = AutoTokenizer.from_pretrained(tokenizer or folder)
+    for name in ("is_local", "local_files_only"):  # how it was opened here
+        opened.init_kwargs.pop(name, None)
+    recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
+    try:
+        model = _load(folder, recipe)
+    except Exception as error:  # the readers raise nearly every kind on damaged bytes
+        raise ValueError(
+            f"The weights in {folder} cannot be read, or do not fit its config.json; nothing in "
+            f"them was executed. Check that the files were saved together. {error}"
+        ) from error
+    recipe["n_head_layers"] = model.config.n_head_layers
+    recipe["imported_from"] = "github.com/luyug/Condenser"
+    facts = {"objective": "condenser", "head_sha256": checksum_file(folder / HEAD_FILE)}
+    with quiet_loading(), whole_folder(out) as partial:
+        model.save_pretrained(partial)
+        opened.save_pretrained(partial)
+        write_provenance(partial, [Stage(PRETRAINING, recipe, facts)])
+        write_card(partial)
+    return out
 
 
-def _load(folder: Path, head_file: Path, recipe: dict[str, Any]) -> CondenserForPreTraining:
+def _load(folder: Path, recipe: dict[str, Any]) -> CondenserForPreTraining:
     """The Condenser of a folder's masked LM and head, in float32."""
     with quiet_loading():
         masked_lm, info = AutoModelForMaskedLM.from_pretrained(
             folder, output_loading_info=True, dtype=torch.float32, weights_only=True
         )
     refuse_incomplete(folder, info["missing_keys"], set())
-    saved = torch.load(head_file, "cpu", weights_only=True)
+    saved = torch.load(folder / HEAD_FILE, "cpu", weights_only=True)
     head = {n.removeprefix(_HEAD): value for n, value in saved.items() if n.startswith(_HEAD)}
     masked_lm.config._name_or_path = ""  # a local folder, which would be saved
     n_layers = len({name.partition(".")[0] for name in head})

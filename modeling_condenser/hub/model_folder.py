@@ -26,11 +26,6 @@ def resolve_encoder_name(name: str | Path) -> str:
     return str(STARTER_FOLDER if name == STARTER else name)
 
 
-def is_starter(name: str) -> bool:
-    """Whether a name or path is that of the bundled encoder."""
-    return name in (STARTER, str(STARTER_FOLDER))
-
-
 def describe_starter() -> str:
     """Name of the bundled encoder on cards, with the version of the package."""
     try:
