@@ -46,8 +46,6 @@ def run(words: list[str]) -> None:
     for path, size in report.sizes.items():
         print(f"{size:>14,} bytes  {path}")
     print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
-    if report.left_out:
-        print(f"not published, for training only: {', '.join(report.left_out)}")
     if report.commit is None:
         print(f"dry run: nothing was sent to {fields.name}")
     else:

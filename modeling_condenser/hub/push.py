@@ -38,12 +38,10 @@ class PushReport:
 
     Attributes:
         sizes: path in the repository -> bytes.
-        left_out: files of a training checkpoint that are not pushed.
         commit: the newest commit after the push; None in a dry run.
     """
 
     sizes: dict[str, int]
-    left_out: list[str]
     commit: CommitInfo | None = None
 
 
@@ -92,7 +90,7 @@ def push(
         )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
-        left_out = _link_files(source, staging)
+        _link_files(source, staging)
         if kind == "checkpoint" and not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
         stated = {"license": license} if license else _find_license(staging, name, revision, token)
@@ -107,7 +105,7 @@ def push(
         if reasons:
             listed = "\n".join(f"  - {reason}" for reason in reasons)
             raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
-        report = PushReport({path: f.stat().st_size for path, f in files.items()}, left_out)
+        report = PushReport({path: f.stat().st_size for path, f in files.items()})
         if dry_run:
             return report
         commit = commit_folder(
@@ -163,13 +161,12 @@ def commit_folder(
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 
-def _link_files(source: Path, staging: Path) -> list[str]:
-    """Link the files to publish into a folder; returns the training state that is left out."""
+def _link_files(source: Path, staging: Path) -> None:
+    """Link the files to publish into a folder, without a checkpoint's training state."""
     is_training = (source / MANIFEST).is_file()
-    left_out = [f.name for f in sorted(source.iterdir()) if is_training and is_training_state(f)]
+    left_out = [file.name for file in source.iterdir() if is_training and is_training_state(file)]
     ignore = shutil.ignore_patterns(*_IGNORED, *left_out)
     shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
-    return left_out
 
 
 def _find_license(

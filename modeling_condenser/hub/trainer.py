@@ -162,7 +162,8 @@ class WholeTrainer(Trainer):
                 shutil.rmtree(staging, ignore_errors=True)
 
         future = self._api.run_as_future(upload)
-        self.push_in_progress = PushInProgress([future])  # the library waits for it at the end
+        # The library, whose type hints of it are wrong, waits for it at the end of the training.
+        self.push_in_progress = PushInProgress([future])  # type: ignore[assignment, arg-type]
         return future
 
 
