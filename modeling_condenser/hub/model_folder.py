@@ -49,9 +49,9 @@ def find_model_folder(model: str | Path) -> Path:
         return find_weights(Path(name)) or Path(name)
     try:
         folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
-        if not any(folder.rglob("*.safetensors")):
-            return fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
-        return folder
+        if any(folder.glob("*.safetensors")) or any(folder.glob("0_*/*.safetensors")):
+            return folder
+        return fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, "
