@@ -42,12 +42,6 @@ def run(words: list[str]) -> None:
             "The reference's own default is 2; the commands in its README (BERT base) set 6."
         )
     from modeling_condenser.hub.import_reference import import_reference
-    from modeling_condenser.hub.provenance import read_provenance
 
     out = import_reference(**vars(fields))
-    facts = read_provenance(out)[-1].run
-    print(f"checkpoint: {out}")
-    for part, file in facts["files"].items():
-        print(f"  {part}: {file['tensors']} tensors of {file['name']}")
-    print(f"  left out: {', '.join(facts['left_out']) or 'nothing'}")
-    print(f"next: condenser export {out} ENCODER")
+    print(f"checkpoint: {out}\nnext: condenser export {out} ENCODER")

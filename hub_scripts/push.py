@@ -4,17 +4,13 @@
     condenser push runs/retriever owner/my-retriever --private
     condenser push runs/mine owner/my-condenser --revision experiment
 
-Pickles, tokens and local paths are refused; the card must be complete; and the repository must open
-in a process without this package installed. Files that the Hub already holds are not sent again.
+Pickles, tokens and local paths are refused; the card must name a license; and the repository must
+open in a process without this package installed. Files that the Hub already holds are not resent.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .command_line import fill_settings
-
-if TYPE_CHECKING:
-    from modeling_condenser.hub.push import PushReport
 
 
 @dataclass(frozen=True)
@@ -46,28 +42,12 @@ def run(words: list[str]) -> None:
     fields = fill_settings("push", words, PushFields, plain=("folder", "name"), about=__doc__)
     from modeling_condenser.hub.push import push
 
-    report = push(
-        fields.folder,
-        fields.name,
-        private=fields.private or None,
-        revision=fields.revision,
-        create_pr=fields.create_pr,
-        license=fields.license,
-        message=fields.message,
-        dry_run=fields.dry_run,
-    )
-    print(describe_files(report))
+    report = push(**{**vars(fields), "private": fields.private or None})
+    for path, size in report.sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
     if report.commit is None:
         print(f"dry run: nothing was sent to {fields.name}")
     else:
         url = report.commit.pr_url or report.commit.commit_url
         print(f"pushed: {url}\npin it: {fields.name}@{report.commit.oid}")
-
-
-def describe_files(report: "PushReport") -> str:
-    """The files of the repository, and their sizes."""
-    lines = [f"{size:>14,} bytes  {path}" for path, size in report.sizes.items()]
-    lines.append(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
-    if report.left_out:
-        lines.append(f"not published, for training only: {', '.join(report.left_out)}")
-    return "\n".join(lines)

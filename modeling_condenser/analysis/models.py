@@ -16,7 +16,6 @@ from transformers import AutoTokenizer, TrainingArguments, set_seed
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.hub.contract import CONTRACT_FILE
-from modeling_condenser.hub.export import resolve_checkpoint
 from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_config
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -58,7 +57,7 @@ class Subject:
         Raises:
             FileNotFoundError: there is no such model.
         """
-        folder = find_model_folder(resolve_checkpoint(name))
+        folder = find_model_folder(name)
         config = read_config(folder)
         if config.get("model_type") == "condenser":
             has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
@@ -143,7 +142,7 @@ def find_models(names: Sequence[str]) -> list[Measurable]:
 
 def single_model(name: str | Path, label: str, **facts: Any) -> Measurable:
     """A model by folder or Hub name, which must exist."""
-    folder = find_model_folder(resolve_checkpoint(name))
+    folder = find_model_folder(name)
     return Measurable(label, lambda longest: Subject.open(folder, max_length=longest), **facts)
 
 

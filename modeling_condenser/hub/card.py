@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from huggingface_hub.utils import validate_repo_id
 from jinja2 import Template
 
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
@@ -22,13 +21,14 @@ from . import markdown, training_log
 from .citations import cite
 from .contract import CONTRACT_FILE, EncodingContract
 from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
-from .model_folder import read_config
+from .model_folder import is_checkpoint, read_config
 from .provenance import FINETUNING, Stage, hub_name, label_stages, read_provenance
 from .results import DIGITS, EvaluationResult, read_results
 from .training_log import (
     ENTROPY_FILE,
     EVEN_ENTROPY,
     READINESS_FILE,
+    Entry,
     first_and_last,
     layer_entropies,
 )
@@ -57,24 +57,23 @@ def write_card(
         metadata: entries to set, such as {"license": "apache-2.0"}.
 
     Raises:
-        ValueError: the folder holds no model of this package, its card's metadata cannot be read,
-            or the name is not valid on the Hub.
+        ValueError: the folder holds no model of this package, or its card's metadata cannot be
+            read.
     """
-    validate_repo_id(name or PLACEHOLDER)
     config = read_config(folder)
     contract = EncodingContract.load(folder) if (folder / CONTRACT_FILE).is_file() else None
-    if contract is None and config.get("model_type") != "condenser":
+    if contract is None and not is_checkpoint(folder):
         raise ValueError(
             f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: "
             "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
         )
     stages, results = read_provenance(folder), read_results(folder)
+    readiness = {label: s.readiness for label, s in label_stages(stages).items() if s.readiness}
+    pictures = _draw_pictures(stages, readiness)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
-    made = _make_metadata(stages, results, title, is_checkpoint=contract is None)
+    made = _make_metadata(stages, results, title, is_encoder=contract is not None)
     merged = {**_merge_metadata(existing, made), **(metadata or {})}
-    pictures = _draw_pictures(stages)
-    encoder = config if contract else config.get("encoder_config") or {}
     card = ModelCard.from_template(
         ModelCardData(**merged),
         template_path=str(_TEMPLATE),
@@ -82,23 +81,19 @@ def write_card(
         quoted=lambda text: json.dumps(text, ensure_ascii=False),
         title=title,
         repository=name,
+        metadata=merged,
         config=config,
-        encoder=encoder,
+        encoder=config if contract else config.get("encoder_config") or {},
         contract=contract,
-        dimension=encoder.get("hidden_size", encoder.get("dim", "")),
-        has_head="CondenserForMaskedLM" not in (config.get("architectures") or ()),
-        has_script=(folder / "evaluate_retrieval.py").is_file(),
         code_files=sorted(file.name for file in folder.glob("*.py")),
-        objectives=[stage.run.get("objective") for stage in stages],
+        stages=stages,
         is_finetuned=_is_finetuned(stages),
         results=results,
-        readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
+        readiness=readiness,
         pictures=pictures,
         log=training_log,
         training=training_section(stages),
         citations=cite(stages),
-        license=", ".join(map(str, markdown.as_list(merged.get("license")))),
-        license_name=merged.get("license_name"),
         own_text=re.sub(r"\n{3,}", "\n\n", _GENERATED.sub("", text)).strip(),
     )
     files = {**pictures, CARD_FILE: str(card).rstrip().encode() + b"\n"}
@@ -140,16 +135,13 @@ def _make_metadata(
     results: Sequence[EvaluationResult],
     model_name: str,
     *,
-    is_checkpoint: bool,
+    is_encoder: bool,
 ) -> dict[str, Any]:
     """The metadata that follow from stages and results."""
-    tags = ["condenser", "dense-retrieval"]
-    if is_checkpoint:
-        library, task = "transformers", "fill-mask"
-    else:
-        tags += ["sentence-transformers", "feature-extraction"]
-        library = "sentence-transformers"
+    task, tags = "fill-mask", ["condenser", "dense-retrieval"]
+    if is_encoder:
         task = "sentence-similarity" if _is_finetuned(stages) else "feature-extraction"
+        tags += ["sentence-transformers", "feature-extraction"]
     encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
     sources = [
         hub_name(part.get("path") if isinstance(part, Mapping) else part)
@@ -174,7 +166,7 @@ def _make_metadata(
         for measure, value in result.values.items()
     ]
     return ModelCardData(
-        library_name=library,
+        library_name="sentence-transformers" if is_encoder else "transformers",
         pipeline_tag=task,
         tags=tags,
         base_model=next(filter(None, encoders), None),  # the nearest that is on the Hub
@@ -195,22 +187,22 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
     return merged
 
 
-def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
+def _draw_pictures(
+    stages: Sequence[Stage], readiness: Mapping[str, Sequence[Entry]]
+) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
-    labelled = label_stages(stages)
     pictures = {}
-    if logs := {label: s.log for label, s in labelled.items() if has_curves(s.log)}:
+    if logs := {label: s.log for label, s in label_stages(stages).items() if has_curves(s.log)}:
         pictures[CURVES_FILE] = draw_curves(logs)
-    measured = {label: s.readiness for label, s in labelled.items() if s.readiness}
-    if any(len(entries) > 1 for entries in measured.values()):
-        pictures[READINESS_FILE] = draw_readiness(measured)
-    panels = {}
-    for label, entries in measured.items():
-        ends = {end: layer_entropies(entry) for end, entry in first_and_last(entries).items()}
-        if all(ends.values()):
-            panels[label] = ends
+    if any(len(entries) > 1 for entries in readiness.values()):
+        pictures[READINESS_FILE] = draw_readiness(readiness)
+    panels = {
+        label: {end: layer_entropies(entry) for end, entry in first_and_last(entries).items()}
+        for label, entries in readiness.items()
+        if layer_entropies(entries[-1])
+    }
     if panels:
-        even = list(measured.values())[-1][-1].get(EVEN_ENTROPY)
+        even = list(readiness.values())[-1][-1].get(EVEN_ENTROPY)
         pictures[ENTROPY_FILE] = draw_entropies(panels, even=even)
     return pictures
 

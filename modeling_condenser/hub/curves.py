@@ -1,15 +1,14 @@
 """Draw training curves and readiness from logs as PNG files; a log always gives the same bytes."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .training_log import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
 
-Log = Sequence[Mapping[str, float]]
+Log = Sequence[Entry]
 # Run and measure -> x and y; the lines of a run have one colour.
 _Lines = dict[tuple[str, str], tuple[Sequence[float], Sequence[float]]]
 
@@ -36,8 +35,7 @@ _FONT = 9
 
 def has_curves(log: Log) -> bool:
     """Whether a log holds losses of pre-training."""
-    losses = _LOSSES.keys() - {"swap_cost"}
-    return any(losses & entry.keys() for entry in log)
+    return bool((_LOSSES.keys() - {"swap_cost"}) & _names([log]))
 
 
 def draw_curves(runs: Mapping[str, Log]) -> bytes:
@@ -46,19 +44,19 @@ def draw_curves(runs: Mapping[str, Log]) -> bytes:
     Args:
         runs: label -> entries of its log, as `thin_log` returns them.
     """
-    logged = {name for log in runs.values() for entry in log for name in entry}
+    logged = _names(runs.values())
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
     names = [name for name in _LOSSES if name in logged] or ["late_loss"]
     return _draw_logs(runs, {_LOSSES[name]: {name: ""} for name in names})
 
 
-def draw_readiness(runs: Mapping[str, Sequence[Entry]]) -> bytes:
+def draw_readiness(runs: Mapping[str, Log]) -> bytes:
     """Draw readiness over the tokens seen, or over the steps where tokens were not counted.
 
     Args:
         runs: label -> entries of its log, as `readiness_entries` returns them.
     """
-    logged = {name for log in runs.values() for entry in log for name in entry}
+    logged = _names(runs.values())
     panels = {title: dict(lines) for title, lines in _READINESS.items()}
     for prefix, label in ((ZERO_SHOT, "no labels"), (FEW_SHOT, "few labels")):
         for name in sorted(name for name in logged if name.startswith(prefix)):
@@ -88,6 +86,10 @@ def draw_entropies(
     return _draw(drawn, "layer")
 
 
+def _names(logs: Iterable[Log]) -> set[str]:
+    return {name for log in logs for entry in log for name in entry}
+
+
 def _draw_logs(runs: Mapping[str, Log], panels: Mapping[str, Mapping[str, str]]) -> bytes:
     """Draw panels (title -> name -> label) of all runs over tokens or steps."""
     counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
@@ -107,11 +109,9 @@ def _draw(panels: Mapping[str, _Lines], xlabel: str) -> bytes:
     n_columns = min(len(panels), 3)
     n_rows = -(-len(panels) // n_columns)
     figure = Figure(figsize=(4.2 * n_columns, 3.3 * n_rows), layout="constrained")
-    all_axes: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
-    for axes in all_axes[len(panels) :]:
-        axes.remove()
     runs = list(dict.fromkeys(run for lines in panels.values() for run, _ in lines))
-    for axes, (title, lines) in zip(all_axes, panels.items(), strict=False):
+    for number, (title, lines) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(n_rows, n_columns, number)
         labels = list(dict.fromkeys(label for _, label in lines))
         for (run, label), (x, y) in lines.items():
             style = _STYLES[labels.index(label) % len(_STYLES)]

@@ -11,19 +11,14 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_condenser.modeling_condenser import CondenserModel
+from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
 from modeling_condenser.positions import n_positions
 from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
-from .model_folder import find_model_folder, find_weights, resolve_encoder_name
-from .provenance import (
-    Stage,
-    read_pretraining,
-    read_provenance,
-    write_provenance,
-)
+from .model_folder import find_model_folder
+from .provenance import Stage, read_pretraining, read_provenance, write_provenance
 from .quiet_loading import quiet_loading
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
@@ -53,15 +48,11 @@ def export_encoder(
     is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
     if is_taken and not (out / EVALUATION_SCRIPT).is_file():
         raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
-    source = find_model_folder(resolve_checkpoint(checkpoint))
+    source = find_model_folder(checkpoint)
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
-    if info["missing_keys"]:
-        raise ValueError(
-            f"{source} lacks {len(info['missing_keys'])} weights of the encoder, such as "
-            f"{min(info['missing_keys'])}: the checkpoint is damaged; save it again."
-        )
+    refuse_incomplete(source, info["missing_keys"], set())
     tokenizer = AutoTokenizer.from_pretrained(source)
     limits = (tokenizer.model_max_length, n_positions(model.encoder))
     longest = min(limit for limit in limits if limit is not None)
@@ -72,15 +63,6 @@ def export_encoder(
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)
         write_repository(partial, model.encoder, tokenizer, contract, stages)
     return out
-
-
-def resolve_checkpoint(checkpoint: str | Path) -> str:
-    """The folder (or Hub name) that holds the weights of a run, a checkpoint or a repository.
-
-    For a run it is its model, or its last complete checkpoint.
-    """
-    name = resolve_encoder_name(checkpoint)
-    return str(find_weights(Path(name)) or name)
 
 
 def write_repository(
@@ -124,7 +106,6 @@ def save_tokenizer(
 
 
 def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:
-    """Let sentence-transformers write its module files for the contract."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import errors, snapshot_download
 
 from modeling_condenser.runs.checkpoints import is_complete, last_whole_checkpoint
 from modeling_condenser.runs.run_folder import whole_folder
 
+_NOT_FOUND = (
+    errors.RepositoryNotFoundError,
+    errors.RevisionNotFoundError,
+    errors.LocalEntryNotFoundError,
+    errors.HFValidationError,
+)
 LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 
 
@@ -60,12 +60,7 @@ def fetch(
             allow_patterns=None if only is None else list(only),
             ignore_patterns=None if without is None else list(without),
         )
-    except (
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-        LocalEntryNotFoundError,
-        HFValidationError,
-    ) as error:
+    except _NOT_FOUND as error:
         raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None
     return Path(folder)
 
@@ -92,7 +87,7 @@ def fetch_checkpoint(name: str, run_folder: Path) -> Path:
         return local
     checkpoint = run_folder / f"checkpoint-{step}"
     with whole_folder(checkpoint) as partial:
-        shutil.copytree(fetched, partial, dirs_exist_ok=True)  # files instead of the cache's links
+        shutil.copytree(fetched, partial, dirs_exist_ok=True)
     return checkpoint
 
 

@@ -1,23 +1,15 @@
 """Write Markdown from text that may hold any characters."""
 
+import html
 import re
 from collections.abc import Sequence
 from typing import Any
 
-_LONGEST_TEXT = 120
-
 
 def escape(text: object) -> str:
     """Text on one line, with the characters that mean something in Markdown or HTML escaped."""
-    html = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", html)
-
-
-def shorten(text: str) -> str:
-    """The first 120 characters of a text, escaped."""
-    line = _one_line(text)
-    too_long = len(line) > _LONGEST_TEXT
-    return escape(line[: _LONGEST_TEXT - 1].rstrip() + "…" if too_long else line)
+    line = html.escape(_one_line(text), quote=False)
+    return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", line)
 
 
 def code(text: object) -> str:

@@ -16,31 +16,14 @@ STARTER = "starter"
 STARTER_TITLE = "starter of condenser"
 STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 
-_NEEDED_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
-_OTHER_FORMATS = ["onnx/*", "openvino/*", "coreml/*", "gguf/*", "*checkpoint*/*", "evaluation/*"]
-_OLD_WEIGHTS = "pytorch_model*.bin"
-_WITHOUT_WEIGHTS = ("Pooling", "Normalize")
+# Sentence-transformers keeps the weights of small modules, such as 2_Dense, in pickles.
+_NEEDED_FILES = "*.json *.txt *.model *.jinja *.safetensors *_Dense/pytorch_model.bin".split()
+_OTHER_FORMATS = "onnx/* openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
 
 
 def resolve_encoder_name(name: str | Path) -> str:
-    """The folder of the bundled encoder for "starter"; any other name unchanged.
-
-    Raises:
-        FileNotFoundError: the bundled encoder is not installed.
-    """
-    if name != STARTER:
-        return str(name)
-    if not (STARTER_FOLDER / CONFIG_FILE).is_file():
-        raise FileNotFoundError(
-            f"The bundled encoder {STARTER!r} is not installed: install condenser again. A folder "
-            f"of your own is named ./{STARTER}."
-        )
-    return str(STARTER_FOLDER)
-
-
-def is_starter(name: str) -> bool:
-    """Whether a name or path is that of the bundled encoder."""
-    return name in (STARTER, str(STARTER_FOLDER))
+    """The folder of the bundled encoder for "starter"; any other name unchanged."""
+    return str(STARTER_FOLDER if name == STARTER else name)
 
 
 def describe_starter() -> str:
@@ -55,33 +38,25 @@ def find_model_folder(model: str | Path) -> Path:
     """The folder of a model; of a model on the Hub the files that it needs are downloaded.
 
     Args:
-        model: a folder, "starter", `owner/name`, or `owner/name@revision`.
+        model: a folder, a run (`find_weights`), "starter", `owner/name` or `owner/name@revision`.
 
     Raises:
-        FileNotFoundError: there is neither a folder nor a Hub model of that name.
-        OSError: the Hub failed, or cannot be reached and the model is not in the cache.
+        FileNotFoundError: there is neither a folder nor a Hub model of that name; or the Hub cannot
+            be reached and the model is not in the cache.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
-        return Path(name)
-    is_path = Path(name).exists() or Path(name).is_absolute() or name.startswith(".")
-    reason = ""
-    if not is_path and name.partition("@")[0].count("/") <= 1:
-        try:
-            folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
-            # Pickled weights, for modules that have no others.
-            pickled = [
-                f"{path}/{_OLD_WEIGHTS}".lstrip("/")
-                for path, kind in module_paths(folder).items()
-                if kind not in _WITHOUT_WEIGHTS and not any((folder / path).glob("*.safetensors"))
-            ]
-            return fetch(name, only=pickled) if pickled else folder
-        except FileNotFoundError as error:
-            reason = f" {error}"
-    raise FileNotFoundError(
-        f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, such "
-        f"as owner/name.{reason}"
-    )
+        return find_weights(Path(name)) or Path(name)
+    try:
+        folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
+        if any(folder.glob("*.safetensors")) or any(folder.glob("0_*/*.safetensors")):
+            return folder
+        return fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, "
+            f"such as owner/name. {error}"
+        ) from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -103,13 +78,9 @@ def is_checkpoint(folder: Path) -> bool:
     return read_config(folder).get("model_type") == "condenser"
 
 
-def module_paths(folder: Path) -> dict[str, str]:
-    """Subfolder -> class name of each sentence-transformers module.
-
-    A model without sentence-transformers modules has one: its encoder, in the folder itself.
-    """
+def module_paths(folder: Path) -> list[str]:
+    """Subfolders of the sentence-transformers modules; of any other model only the folder, ""."""
     file = folder / MODULES_FILE
     if not file.is_file():
-        return {"": "Transformer"}
-    modules = json.loads(file.read_text(encoding="utf-8"))
-    return {module["path"]: module["type"].rpartition(".")[2] for module in modules}
+        return [""]
+    return [module["path"] for module in json.loads(file.read_text(encoding="utf-8"))]

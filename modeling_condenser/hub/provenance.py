@@ -7,7 +7,7 @@ enough to write a card. Settings are published without secrets and local paths.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -16,20 +16,19 @@ import yaml
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
-from .model_folder import describe_starter, is_starter, resolve_encoder_name
+from .model_folder import STARTER_FOLDER, describe_starter, resolve_encoder_name
+from .refusals import hide_secrets
 from .training_log import readiness_entries, thin_log
 
 PROVENANCE_FILE = "provenance.json"
 PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
 
+# Secrets, and folders of this machine.
 _LEFT_OUT = re.compile(
     r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$|^(output|logging)_dir$", re.I
 )
 _TEXTS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # never paths
-_TOKEN = re.compile(r"hf_[A-Za-z0-9]{16,}")
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@]*@)?([^\s?#]*)\S*")
-_LOCAL_PATH = re.compile(r"(?i)file://|[a-z]:[\\/]|\\\\|[/.~]|runs/")
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_NAME = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA_ENDINGS = tuple(
     ".json .jsonl .tsv .csv .parquet .arrow .txt .gz .xz .zst .trec .yaml .pt .bin".split()
 )
@@ -50,8 +49,8 @@ class Stage:
     name: str
     recipe: dict[str, Any]
     run: dict[str, Any]
-    log: Sequence[Mapping[str, float]] = ()
-    readiness: Sequence[Mapping[str, float]] = ()
+    log: list[dict[str, float]] = field(default_factory=list)
+    readiness: list[dict[str, float]] = field(default_factory=list)
 
 
 def read_stage(run_folder: Path, name: str) -> Stage | None:
@@ -77,9 +76,7 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
 
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
-    stages = _read_json(folder / PROVENANCE_FILE, [])
-    listed = ("log", "readiness")
-    return [Stage(**{**stage, **{k: tuple(stage.get(k, ())) for k in listed}}) for stage in stages]
+    return [Stage(**stage) for stage in _read_json(folder / PROVENANCE_FILE, [])]
 
 
 def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
@@ -111,8 +108,8 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         Settings without tokens, passwords and output folders. A local path becomes
-        `local: LAST PART`, a URL loses its login and its query, and the bundled encoder is named
-        with the package's version.
+        `local: LAST PART`, a URL loses its query, and the bundled encoder is named with the
+        package's version.
     """
     return {
         str(name): _publishable(value, str(name))
@@ -128,21 +125,20 @@ def _publishable(value: Any, name: str) -> Any:
         return [_publishable(item, name) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = _TOKEN.sub("…", str(value))
+    text = hide_secrets(str(value))
     if name in _TEXTS:
         return text
-    if name in ("encoder", "tokenizer") and is_starter(text):
+    if name in ("encoder", "tokenizer") and resolve_encoder_name(text) == str(STARTER_FOLDER):
         return describe_starter()
-    if _URL.search(text) and not text.lower().startswith("file://"):
-        return _URL.sub(r"\1\2", text)
-    is_foreign = "/" in text and (hub_name(text) is None or Path(text).exists())
+    if "://" in text and not text.startswith("file:"):
+        return text.partition("?")[0]
+    is_local = re.search(r"[/\\]", text) and (hub_name(text) is None or Path(text).exists())
     # Windows' rules accept both kinds of slashes.
-    return f"local: {PureWindowsPath(text).name}" if _LOCAL_PATH.match(text) or is_foreign else text
+    return f"local: {PureWindowsPath(text).name}" if is_local else text
 
 
 def hub_name(text: object) -> str | None:
     """The `owner/name` in a published setting, without `@revision`; None if there is none."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
-    if not _HUB_NAME.fullmatch(name) or name.lower().endswith(_DATA_ENDINGS):
-        return None
-    return None if ".." in name or "--" in name else name
+    is_name = _HUB_NAME.fullmatch(name) and not name.lower().endswith(_DATA_ENDINGS)
+    return name if is_name else None

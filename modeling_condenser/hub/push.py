@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,15 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from huggingface_hub import CommitInfo, HfApi, hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
 from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
@@ -27,21 +20,14 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from .card import CARD_FILE, read_card, write_card
 from .contract import CONTRACT_FILE
 from .model_folder import CONFIG_FILE, find_weights, is_checkpoint
-from .provenance import (
-    PROVENANCE_FILE,
-    read_pretraining,
-    write_provenance,
-)
+from .provenance import PROVENANCE_FILE, read_pretraining, write_provenance
 from .refusals import find_refusals
 
 # The base error of the HTTP library, which differs between versions of the client.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Weights of an earlier commit that would be loaded beside the new ones.
 STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
-
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
-_LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(([^)\s]+)\)")
-_FENCED = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 
 Kind = Literal["encoder", "checkpoint"]
 
@@ -52,12 +38,10 @@ class PushReport:
 
     Attributes:
         sizes: path in the repository -> bytes.
-        left_out: files of a training checkpoint that are not pushed.
         commit: the newest commit after the push; None in a dry run.
     """
 
     sizes: dict[str, int]
-    left_out: list[str]
     commit: CommitInfo | None = None
 
 
@@ -75,17 +59,15 @@ def push(
 ) -> PushReport:
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
-    Checked first: no pickles, secrets or local paths, a complete card, and that the repository
-    opens in a process without this package. The folder itself is not changed.
+    Checked first: no pickles, secrets or local paths, a card with a license, and that the
+    repository opens in a process without this package. The folder itself is not changed.
 
     Args:
         folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
-        name: `owner/name` of the repository, made if it does not exist.
+        name: `owner/name` of the repository, made if it does not exist, like its branch `revision`.
         private: whether a new repository is private.
-        revision: branch, made if it does not exist.
         create_pr: open a pull request instead of committing to the branch.
         license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
-        message: of the commit.
         token: None for the one that is logged in, or HF_TOKEN.
         dry_run: check only.
 
@@ -108,22 +90,22 @@ def push(
         )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
-        left_out = _link_files(source, staging)
+        _link_files(source, staging)
         if kind == "checkpoint" and not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
-        metadata = (
-            {"license": license} if license else _find_license(staging, name, revision, token)
-        )
-        write_card(staging, name=name, metadata=metadata)
+        stated = {"license": license} if license else _find_license(staging, name, revision, token)
+        write_card(staging, name=name, metadata=stated)
         paths = sorted(path for path in staging.rglob("*") if path.is_file())
         files = {path.relative_to(staging).as_posix(): path for path in paths}
-        reasons = [*find_refusals(files), *card_problems(staging)]
+        reasons = find_refusals(files)
+        if not read_card(staging / CARD_FILE)[0].get("license"):
+            reasons.append("no license is named: pass --license, such as --license apache-2.0")
         # A model is opened only if nothing else is wrong, since opening a pickle executes code.
         reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging, kind)]
         if reasons:
             listed = "\n".join(f"  - {reason}" for reason in reasons)
             raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
-        report = PushReport({path: f.stat().st_size for path, f in files.items()}, left_out)
+        report = PushReport({path: f.stat().st_size for path, f in files.items()})
         if dry_run:
             return report
         commit = commit_folder(
@@ -179,13 +161,12 @@ def commit_folder(
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 
-def _link_files(source: Path, staging: Path) -> list[str]:
-    """Link the files to publish into a folder; returns the training state that is left out."""
+def _link_files(source: Path, staging: Path) -> None:
+    """Link the files to publish into a folder, without a checkpoint's training state."""
     is_training = (source / MANIFEST).is_file()
-    left_out = [f.name for f in sorted(source.iterdir()) if is_training and is_training_state(f)]
+    left_out = [file.name for file in source.iterdir() if is_training and is_training_state(file)]
     ignore = shutil.ignore_patterns(*_IGNORED, *left_out)
     shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
-    return left_out
 
 
 def _find_license(
@@ -196,29 +177,10 @@ def _find_license(
         return {}
     try:
         card = hf_hub_download(name, CARD_FILE, revision=revision, token=token)
-    except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError):
+    except (HfHubHTTPError, EntryNotFoundError):  # there is no such repository yet, or no card
         return {}
     metadata, _ = read_card(Path(card))
     return {key: value for key, value in metadata.items() if key.startswith("license")}
-
-
-def card_problems(folder: Path) -> list[str]:
-    """What is missing on a repository's card, each with what to do; empty if it is complete."""
-    metadata, text = read_card(folder / CARD_FILE)
-    problems = []
-    if not metadata.get("license"):
-        problems.append(
-            f"{CARD_FILE} names no license: push with --license, such as --license apache-2.0."
-        )
-    links = [match[1] for match in _LINK.finditer(_FENCED.sub("", text))]
-    for target in dict.fromkeys(links):
-        path = unquote(target.partition("#")[0].partition("?")[0])
-        is_local = path and not re.match(r"[A-Za-z][\w+.-]*:|/", path)
-        if is_local and not (folder / path).exists():
-            problems.append(
-                f"{CARD_FILE} links {target}, which does not exist: add it or remove the link."
-            )
-    return problems
 
 
 def opening_problems(folder: Path, kind: Kind) -> list[str]:
@@ -239,7 +201,6 @@ def opening_problems(folder: Path, kind: Kind) -> list[str]:
                 "TOKENIZERS_PARALLELISM": "false",
             },
         )
-    lines = process.stdout.strip().splitlines()
-    if process.returncode or not lines:
+    if process.returncode:
         return [f"the process ended with status {process.returncode}: {process.stderr[-2000:]}"]
-    return list(json.loads(lines[-1]))
+    return list(json.loads(process.stdout.splitlines()[-1]))

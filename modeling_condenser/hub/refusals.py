@@ -1,32 +1,31 @@
 """Find what must not be published: pickles, secrets and local paths."""
 
 import re
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from huggingface_hub import constants, get_token
+from huggingface_hub import get_token
 
 _PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
-_PICKLE_START = re.compile(rb"\x80[\x02-\x05]")
+# A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
+_PICKLE_START = re.compile(rb"\x80[\x02-\x05]|PK(?s:.*)\.pkl")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
-_PATTERNS = {
+SECRETS = {
     "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
     "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
     "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,})",
     "an API key": r"\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]{32,}",
     "a private key": r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----",
-    "a login in an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"']+:[^\s/@\"']{3,}@",
+    "a login in an address": r"(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@",
     "a password or key": (
         r"(?i)(?:\b|_)(?:api[_-]?key|secret(?:[_-]?key)?|passw(?:or)?d|"
         r"(?:access|auth|hub|hf)[_-]token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9+/_.=-]{12,}"
     ),
-    "a local path": (
-        r"(?<![\w./:-])/(?:home|Users|root|mnt|tmp|var|scratch|workspace|data|srv|media|opt|private)"
-        r"/[\w.-]+(?:/[\w.-]+)*|(?<![\w./:-])/root\b|\b[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|\bfile:///\S+"
-    ),
 }
+_LOCAL_PATH = (
+    r"(?<![\w./:-])/(?:home|Users|root|mnt|tmp|var|scratch|workspace|data|srv|media|opt|private)"
+    r"/[\w.-]+(?:/[\w.-]+)*|(?<![\w./:-])/root\b|\b[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|\bfile:///\S+"
+)
 
 
 def find_refusals(files: Mapping[str, Path]) -> list[str]:
@@ -38,17 +37,16 @@ def find_refusals(files: Mapping[str, Path]) -> list[str]:
     Returns:
         Path, line and reason, with secrets cut to their first characters.
     """
-    folders = {Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(constants.HF_HOME)}
     # A short path such as /data may be on any machine.
-    own = [re.escape(str(folder)) for folder in folders if len(folder.parts) > 2]
-    patterns = {**_PATTERNS, "a path of this machine": "|".join(own) or r"(?!)"}
+    own = [re.escape(str(f)) for f in (Path.home(), Path.cwd()) if len(f.parts) > 2]
+    patterns = {**SECRETS, "a local path": "|".join([_LOCAL_PATH, *own])}
     if token := get_token():
         patterns["the token that is logged in"] = re.escape(token)
     found = []
     for path, file in sorted(files.items()):
         with file.open("rb") as stream:
             start = stream.read(4096)
-        if _is_pickle(file, start):
+        if file.suffix in _PICKLES or _PICKLE_START.match(start):
             found.append(f"{path}: a pickle, which can execute code: save it as safetensors")
         elif b"\0" not in start and file.name not in _VOCABULARIES:
             text = file.read_text(encoding="utf-8", errors="replace")
@@ -56,12 +54,11 @@ def find_refusals(files: Mapping[str, Path]) -> list[str]:
     return found
 
 
-def _is_pickle(file: Path, start: bytes) -> bool:
-    """By name, first bytes, or content of an archive."""
-    if start.startswith(b"PK") and zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as archive:
-            return any(name.endswith((".pkl", ".pickle")) for name in archive.namelist())
-    return file.suffix in _PICKLES or _PICKLE_START.match(start) is not None
+def hide_secrets(text: str) -> str:
+    """A text with an ellipsis in place of each secret."""
+    for pattern in SECRETS.values():
+        text = re.sub(pattern, "…", text)
+    return text
 
 
 def _search(text: str, patterns: Mapping[str, str]) -> list[str]:

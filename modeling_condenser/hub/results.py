@@ -78,24 +78,13 @@ class EvaluationResult:
 
 
 def read_results(folder: Path) -> list[EvaluationResult]:
-    """A repository's results; none if it was not evaluated.
-
-    Raises:
-        ValueError: the file is not a list of results.
-    """
+    """A repository's results; none if it was not evaluated."""
     file = folder / RESULTS_FILE
-    if not file.is_file():
-        return []
-    try:
-        results: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
-        for result in results:
-            compared = [BaselineComparison(**c) for c in result.get("comparisons", ())]
-            result["comparisons"] = tuple(compared)
-        return [EvaluationResult(**result) for result in results]
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"{file} is not a list of results ({error}): remove it and evaluate the model again."
-        ) from error
+    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    for result in results:
+        compared = [BaselineComparison(**c) for c in result.get("comparisons", ())]
+        result["comparisons"] = tuple(compared)
+    return [EvaluationResult(**result) for result in results]
 
 
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
@@ -122,9 +111,8 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
             file.write(gzip.compress(content, mtime=0))
         result = replace(result, run={"file": name, "sha256": hashlib.sha256(content).hexdigest()})
     results[result.key] = result
-    empty: tuple[Any, ...] = (None, {}, (), [])
     contents = [
-        {k: v for k, v in asdict(each).items() if k == "source" or v not in empty}
+        {name: value for name, value in asdict(each).items() if value or name == "source"}
         for each in results.values()
     ]
     with whole_file(folder / RESULTS_FILE) as file:

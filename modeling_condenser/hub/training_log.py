@@ -15,6 +15,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from .markdown import table
 
 READINESS_FILE = "readiness.png"
@@ -46,24 +48,23 @@ _KEPT = (
     *("bow_loss", "bow_weight", "contrastive_loss", "contrastive_accuracy"),
     *("num_input_tokens_seen", "learning_rate", "seconds", "tokens_per_second"),
 )
-_MOST_ENTRIES = 200
 
 Entry = Mapping[str, float]
 
 
-def thin_log(log: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], ...]:
+def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """The known numbers of at most 200 evenly spaced entries with losses."""
     chosen = spread([entry for entry in log if any(name in entry for name in _LOSSES)])
-    return tuple({n: entry[n] for n in _KEPT if _is_number(entry.get(n))} for entry in chosen)
+    return [{n: entry[n] for n in _KEPT if _is_number(entry.get(n))} for entry in chosen]
 
 
-def readiness_entries(log: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], ...]:
+def readiness_entries(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Step, tokens seen and readiness of at most 200 log entries that hold readiness."""
     kept = ("step", "num_input_tokens_seen", PREFIX)
-    return tuple(
+    return [
         {n: value for n, value in entry.items() if n.startswith(kept) and _is_number(value)}
-        for entry in spread([entry for entry in log if is_readiness(entry)])
-    )
+        for entry in spread(list(filter(is_readiness, log)))
+    ]
 
 
 def is_readiness(entry: Mapping[str, Any]) -> bool:
@@ -71,7 +72,7 @@ def is_readiness(entry: Mapping[str, Any]) -> bool:
     return any(name.startswith(PREFIX) for name in entry)
 
 
-def spread(entries: Sequence[Any], *, at_most: int = _MOST_ENTRIES) -> Sequence[Any]:
+def spread(entries: Sequence[Any], *, at_most: int = 200) -> Sequence[Any]:
     """At most so many (2 or more) evenly spaced entries, the first and the last included."""
     if len(entries) <= at_most:
         return entries
@@ -85,8 +86,8 @@ def _is_number(value: object) -> bool:
 
 def layer_entropies(entry: Entry) -> list[float]:
     """Entropies of the layers, from the first to the last."""
-    names = [name for name in entry if name.startswith(_LAYER)]
-    return [entry[name] for name in sorted(names, key=lambda n: int(n.removeprefix(_LAYER)))]
+    numbers = sorted(int(n.removeprefix(_LAYER)) for n in entry if n.startswith(_LAYER))
+    return [entry[f"{_LAYER}{number}"] for number in numbers]
 
 
 def titled_measures(entries: Sequence[Entry]) -> dict[str, str]:
@@ -100,16 +101,14 @@ def titled_measures(entries: Sequence[Entry]) -> dict[str, str]:
 
 def readiness_table(columns: Mapping[str, Entry]) -> str:
     """Measures as rows, a column for each label; with two labels also their difference."""
-    entries = list(columns.values())
-    header = ["", *columns, *(["difference"] if len(entries) == 2 else [])]
-    rows = []
-    for name, title in titled_measures(entries).items():
-        known = [entry[name] for entry in entries if name in entry]
-        row = [title, *(f"{entry[name]:.4f}" if name in entry else "" for entry in entries)]
-        if len(entries) == 2:
-            row.append(f"{known[1] - known[0]:+.4f}" if len(known) == 2 else "")
-        rows.append(row)
-    return table(header, rows)
+    titles = titled_measures(list(columns.values()))
+    figures = pd.DataFrame(columns, index=list(titles))
+    shown = figures.map("{:.4f}".format, na_action="ignore")
+    if len(columns) == 2:
+        difference = figures.iloc[:, 1] - figures.iloc[:, 0]
+        shown["difference"] = difference.map("{:+.4f}".format, na_action="ignore")
+    shown.insert(0, "", list(titles.values()))
+    return table(list(shown), shown.fillna("").values.tolist())
 
 
 def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:

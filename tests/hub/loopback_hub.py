@@ -62,8 +62,8 @@ class Repository:
     def find(self, revision: str) -> Commit | None:
         if revision in self.branches:
             return self.branches[revision][-1]
-        shas = {c.sha: c for commits in self.branches.values() for c in commits}
-        return shas.get(revision)
+        commits = (commit for branch in self.branches.values() for commit in branch)
+        return next((commit for commit in commits if commit.sha == revision), None)
 
     def add(self, branch: str, title: str, tree: dict[str, bytes]) -> Commit:
         before = self.branches.get(branch, [])
@@ -73,42 +73,40 @@ class Repository:
         return commit
 
 
-class LoopbackHub:
+class LoopbackHub(ThreadingHTTPServer):
     """The Hub: its repositories, and orders to fail.
 
     Attributes:
         url: the endpoint.
         token: of the user `owner`.
-        requests: method and path of each request so far.
     """
 
+    token = "hf_loopback_owner"
+    daemon_threads = True
+
     def __init__(self) -> None:
-        self.token = "hf_loopback_owner"
-        self.requests: list[tuple[str, str]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.repositories: dict[tuple[str, str], Repository] = {}
         self._failures: list[tuple[str, str, int]] = []
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         ).start()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
     def repo(self, name: str, *, repo_type: str = "model") -> Repository:
         return self.repositories[repo_type, name]
 
-    def has_repo(self, name: str, *, repo_type: str = "model") -> bool:
-        return (repo_type, name) in self.repositories
+    def has_repo(self, name: str) -> bool:
+        return ("model", name) in self.repositories
+
+    def put(self, folder: Path, name: str, *, repo_type: str = "model") -> str:
+        """Replace a repository's files by those of a folder; returns the commit."""
+        repository = self.repositories.setdefault((repo_type, name), Repository(private=False))
+        return repository.add("main", "Put", contents(folder)).sha
 
     def fail_next(self, method: str, path_regex: str, *, status: int) -> None:
         """Answer the next such request with an error."""
@@ -142,29 +140,37 @@ class LoopbackHub:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    hub: LoopbackHub
+    """Answers one request; routes find the repository and its commit that are asked for here."""
+
     protocol_version = "HTTP/1.1"
+    server: LoopbackHub
+    body: bytes
+    query: dict[str, list[str]]
+    repository: Repository
+    head: Commit
 
     def log_message(self, *_: Any) -> None:
         pass
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":
-            body = self._read_chunks()
+            self.body = self._read_chunks()
         parts = urlsplit(self.path)
-        self.hub.requests.append((self.command, self.path))
-        if status := self.hub.ordered_failure(self.command, self.path):
+        self.query = parse_qs(parts.query)
+        if status := self.server.ordered_failure(self.command, self.path):
             return self._answer({"error": "ordered to fail"}, status)
         method = "GET" if self.command == "HEAD" else self.command
         for wanted, pattern, route in _ROUTES:
             match = re.fullmatch(pattern, parts.path)
             if match and method == wanted:
                 named = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
-                return route(self, body=body, query=parse_qs(parts.query), **named)
+                if "repo" not in named or self._find(**named):
+                    route(self, **named)
+                return
         self._answer({"error": f"no such route: {self.path}"}, 404)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _handle
+    do_GET = do_HEAD = do_POST = _handle
 
     def _read_chunks(self) -> bytes:
         body = b""
@@ -185,71 +191,59 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _missing(self, code: str) -> None:
+    def _missing(self, code: str) -> bool:
         self._answer({"error": code}, 404, {"X-Error-Code": code, "X-Error-Message": code})
+        return False
 
-    def _user(self) -> str | None:
-        return "owner" if self.headers.get("Authorization") == f"Bearer {self.hub.token}" else None
+    @property
+    def _is_owner(self) -> bool:
+        return self.headers.get("Authorization") == f"Bearer {self.server.token}"
 
-    def _find(self, types: str | None, repo: str, rev: str = "main") -> Commit | None:
-        """The commit that is asked for; answers itself if there is none or it may not be read."""
-        repository = self.hub.repositories.get((_TYPES[types or "models"], repo))
-        if repository is None or (repository.private and self._user() is None):
-            self._missing("RepoNotFound")
-            return None
-        found = repository.find(rev)
-        if found is None:
-            self._missing("RevisionNotFound")
-        return found
+    def _find(self, repo: str, types: str = "models", rev: str = "main", **_: str) -> bool:
+        """Whether there is such a commit that may be read; answers if not."""
+        repository = self.server.repositories.get((_TYPES[types], repo))
+        if repository is None or (repository.private and not self._is_owner):
+            return self._missing("RepoNotFound")
+        head = repository.find(rev)
+        if head is None:
+            return self._missing("RevisionNotFound")
+        self.repository, self.head = repository, head
+        return True
 
-    def whoami(self, **_: Any) -> None:
-        user = self._user()
-        told = {"name": user, "type": "user"} if user else {"error": "Invalid credentials"}
-        self._answer(told, 200 if user else 401)
+    def whoami(self) -> None:
+        if self._is_owner:
+            return self._answer({"name": "owner", "type": "user"})
+        self._answer({"error": "Invalid credentials"}, 401)
 
-    def validate_yaml(self, **_: Any) -> None:
+    def validate_yaml(self) -> None:
         self._answer({"errors": [], "warnings": []})
 
-    def create(self, *, body: bytes, **_: Any) -> None:
-        if self._user() is None:
+    def create(self) -> None:
+        if not self._is_owner:
             return self._answer({"error": "Invalid credentials in Authorization header"}, 401)
-        told = json.loads(body)
+        told = json.loads(self.body)
         name = f"{told.get('organization') or 'owner'}/{told['name']}"
-        key = (told.get("type") or "model", name)
-        url = {"url": f"{self.hub.url}/{name}", "name": name, "id": name}
-        if key in self.hub.repositories:
+        url = {"url": f"{self.server.url}/{name}", "name": name, "id": name}
+        if self.server.has_repo(name):
             return self._answer({"error": "You already created this repo", **url}, 409)
         private = told.get("visibility") == "private" or bool(told.get("private"))
-        repository = self.hub.repositories[key] = Repository(private)
+        repository = self.server.repositories["model", name] = Repository(private)
         repository.add("main", "initial commit", {".gitattributes": b"\n"})
         self._answer(url)
 
-    def create_branch(self, *, types: str, repo: str, branch: str, **_: Any) -> None:
-        if start := self._find(types, repo):
-            self.hub.repo(repo, repo_type=_TYPES[types]).branches.setdefault(branch, [start])
-            self._answer({}, 201)
+    def create_branch(self, branch: str, **_: str) -> None:
+        self.repository.branches.setdefault(branch, [self.head])
+        self._answer({}, 201)
 
-    def preupload(self, *, body: bytes, types: str, repo: str, rev: str, **_: Any) -> None:
-        if head := self._find(types, repo, rev):
-            files = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "regular",
-                    "shouldIgnore": False,
-                    "oid": git_hash(head.tree[file["path"]]) if file["path"] in head.tree else None,
-                }
-                for file in json.loads(body)["files"]
-            ]
-            self._answer({"files": files})
+    def preupload(self, **_: str) -> None:
+        held = {path: git_hash(content) for path, content in self.head.tree.items()}
+        paths = [file["path"] for file in json.loads(self.body)["files"]]
+        mode = {"uploadMode": "regular", "shouldIgnore": False}
+        self._answer({"files": [{"path": p, "oid": held.get(p), **mode} for p in paths]})
 
-    def commit(
-        self, *, body: bytes, query: dict[str, Any], types: str, repo: str, rev: str
-    ) -> None:
-        head = self._find(types, repo, rev)
-        if head is None:
-            return
-        tree, title = dict(head.tree), ""
-        for line in map(json.loads, body.splitlines()):
+    def commit(self, repo: str, rev: str, **_: str) -> None:
+        tree, title = dict(self.head.tree), ""
+        for line in map(json.loads, self.body.splitlines()):
             value = line["value"]
             match line["key"]:
                 case "header":
@@ -258,62 +252,57 @@ class _Handler(BaseHTTPRequestHandler):
                     tree[value["path"]] = base64.b64decode(value["content"])
                 case "deletedFile":
                     del tree[value["path"]]
-        branch = "refs/pr/1" if "create_pr" in query else rev
-        made = self.hub.repo(repo, repo_type=_TYPES[types]).add(branch, title, tree)
-        told = {"commitOid": made.sha, "commitUrl": f"{self.hub.url}/{repo}/commit/{made.sha}"}
-        if branch != rev:
-            told["pullRequestUrl"] = f"{self.hub.url}/{repo}/discussions/1"
-        self._answer(told)
+        branch, told = rev, {}
+        if "create_pr" in self.query:
+            branch = "refs/pr/1"
+            told["pullRequestUrl"] = f"{self.server.url}/{repo}/discussions/1"
+        sha = self.repository.add(branch, title, tree).sha
+        url = f"{self.server.url}/{repo}/commit/{sha}"
+        self._answer({"commitOid": sha, "commitUrl": url, **told})
 
-    def info(self, *, types: str, repo: str, rev: str = "main", **_: Any) -> None:
-        if found := self._find(types, repo, rev):
-            repository = self.hub.repo(repo, repo_type=_TYPES[types])
-            siblings = [{"rfilename": path} for path in found.tree]
-            told = {"id": repo, "sha": found.sha, "private": repository.private, "tags": []}
-            self._answer({**told, "modelId": repo, "siblings": siblings, "downloads": 0})
+    def info(self, repo: str, **_: str) -> None:
+        told = {"id": repo, "modelId": repo, "private": self.repository.private, "tags": []}
+        siblings = [{"rfilename": path} for path in self.head.tree]
+        self._answer({**told, "sha": self.head.sha, "siblings": siblings, "downloads": 0})
 
-    def tree(
-        self, *, query: dict[str, Any], types: str, repo: str, rev: str, path: str = "", **_: Any
-    ) -> None:
+    def tree(self, path: str = "", **_: str) -> None:
         """Files and folders below a path; without `recursive`, those that lie directly in it."""
-        found = self._find(types, repo, rev)
-        if found is None:
-            return
         start = f"{path}/" if path else ""
-        inside = [name for name in found.tree if name.startswith(start)]
+        inside = [name for name in self.head.tree if name.startswith(start)]
         if path and not inside:
-            return self._missing("EntryNotFound")
+            self._missing("EntryNotFound")
+            return
         parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
         folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
         entries = [
             {"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders
         ]
-        entries += [_entry(name, found.tree[name]) for name in inside]
-        if query.get("recursive") not in (["True"], ["true"], ["1"]):
+        entries += [self._entry(name) for name in inside]
+        if self.query.get("recursive") not in (["True"], ["true"], ["1"]):
             entries = [e for e in entries if "/" not in e["path"].removeprefix(start)]
         self._answer(entries)
 
-    def paths_info(self, *, body: bytes, types: str, repo: str, rev: str, **_: Any) -> None:
-        if found := self._find(types, repo, rev):
-            paths = parse_qs(body.decode()).get("paths", [])
-            self._answer([_entry(path, found.tree[path]) for path in paths if path in found.tree])
+    def paths_info(self, **_: str) -> None:
+        paths = parse_qs(self.body.decode()).get("paths", [])
+        self._answer([self._entry(path) for path in paths if path in self.head.tree])
 
-    def resolve(
-        self, *, repo: str, rev: str, path: str, types: str | None = None, **_: Any
-    ) -> None:
-        found = self._find(types, repo, rev)
-        if found is None:
-            return
-        if path not in found.tree:
-            return self._missing("EntryNotFound")
-        content = found.tree[path]
-        self._answer(
-            content, headers={"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": found.sha}
-        )
+    def _entry(self, path: str) -> dict[str, Any]:
+        content = self.head.tree[path]
+        return {"type": "file", "path": path, "size": len(content), "oid": git_hash(content)}
+
+    def resolve(self, path: str, **_: str) -> None:
+        content = self.head.tree.get(path)
+        if content is None:
+            self._missing("EntryNotFound")
+        else:
+            tag = {"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": self.head.sha}
+            self._answer(content, headers=tag)
 
 
-def _entry(path: str, content: bytes) -> dict[str, Any]:
-    return {"type": "file", "path": path, "size": len(content), "oid": git_hash(content)}
+def contents(folder: Path) -> dict[str, bytes]:
+    """Path -> content of each file in a folder."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
 _ROUTES: list[tuple[str, str, Any]] = [

@@ -30,27 +30,21 @@ KINDS: dict[str, tuple[Any, Any]] = {
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SKIP_FROM, N_HEAD_LAYERS = 1, 2
-WORDS = "bert.embeddings.word_embeddings.weight"
-DECODER = "cls.predictions.decoder.weight"
-# Which of our names a name of the reference's becomes.
-RENAMED = {
-    "bert": {"lm.bert.": "condenser.encoder.", "lm.cls.": "lm_head.", "c_head.": "head."},
-    "roberta": {"lm.roberta.": "condenser.encoder.", "lm.lm_head.": "lm_head.", "c_head.": "head."},
-}
 
 
 class NaiveReference(nn.Module):
     """A masked LM `lm` and a head `c_head` beside it, every position projected."""
 
-    def __init__(self, kind: str, encoder: Path, *, late_mlm: bool = True) -> None:
+    def __init__(self, kind: str, encoder: Path) -> None:
         super().__init__()
         masked_lm, layer = KINDS[kind]
+        torch.manual_seed(1)
         self.lm = masked_lm.from_pretrained(encoder)
         self.c_head = nn.ModuleList(layer(self.lm.config) for _ in range(N_HEAD_LAYERS))
-        self.late_mlm = late_mlm
         with torch.no_grad():  # norms and biases too, which begin alike
             for parameter in self.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
+        self.eval()
 
     def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ids, attended, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
@@ -64,10 +58,9 @@ class NaiveReference(nn.Module):
             hidden = layer(hidden, blocked)
         project = self.lm.cls if hasattr(self.lm, "cls") else self.lm.lm_head
         head_loss = F.cross_entropy(project(hidden).flatten(0, 1), labels.flatten())
-        loss = head_loss + out.loss if self.late_mlm else head_loss
-        return {"loss": loss, "head_loss": head_loss, "late_loss": out.loss}
+        return {"loss": head_loss + out.loss, "head_loss": head_loss, "late_loss": out.loss}
 
-    def save(self, folder: Path, encoder: Path, *, is_co: bool = False) -> Path:
+    def save(self, folder: Path, encoder: Path) -> Path:
         """Write what the reference's trainer leaves, its pickled arguments turned into traps."""
         folder.mkdir()
         self.lm.config.save_pretrained(folder)
@@ -76,13 +69,11 @@ class NaiveReference(nn.Module):
         n_positions = self.lm.config.max_position_embeddings
         weights[f"{prefix}.embeddings.position_ids"] = torch.arange(n_positions)[None]
         torch.save(weights, folder / "pytorch_model.bin")
-        extra = {f"c_head.{name}": value for name, value in self.c_head.state_dict().items()}
-        if is_co:
-            extra["co_target"] = torch.tensor([1, 0, 3, 2])
-        torch.save(extra, folder / "model.pt")
+        head = {f"c_head.{name}": value for name, value in self.c_head.state_dict().items()}
+        torch.save({**head, "co_target": torch.tensor([1, 0, 3, 2])}, folder / "model.pt")
         for name in TOKENIZER_FILES:
             shutil.copyfile(encoder / name, folder / name)
-        for name in ("args.pt", "training_args.bin", "optimizer.pt", "scheduler.pt"):
+        for name in ("args.pt", "training_args.bin"):
             (folder / name).write_bytes(trap(folder / "executed"))
         return folder
 
@@ -100,31 +91,13 @@ def trap(sentinel: Path) -> bytes:
     return pickle.dumps({"c_head.0.output.dense.bias": _Trap(sentinel)}, protocol=2)
 
 
-@pytest.fixture(params=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def encoder(kind: str, request: pytest.FixtureRequest) -> Path:
-    return request.getfixturevalue(f"{kind}_folder")
-
-
-@pytest.fixture
-def naive(kind: str, encoder: Path) -> NaiveReference:
-    torch.manual_seed(1)
-    return NaiveReference(kind, encoder).eval()
-
-
 @pytest.fixture
 def bert_reference(bert_folder: Path, tmp_path: Path) -> Path:
     """A whole reference checkpoint of a BERT, for the tests to damage."""
-    torch.manual_seed(1)
     return NaiveReference("bert", bert_folder).save(tmp_path / "reference", bert_folder)
 
 
-@pytest.fixture
-def batch(encoder: Path) -> dict[str, torch.Tensor]:
+def make_batch(encoder: Path) -> dict[str, torch.Tensor]:
     """Three padded rows; a quarter of the tokens is to be predicted."""
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     sentences = ["The glacier visits Oslo.", "Why?", "A museum measures the old river near Kyoto."]
@@ -137,82 +110,63 @@ def batch(encoder: Path) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": attended, "labels": labels}
 
 
-def ours(name: str, kind: str) -> str:
-    for theirs, renamed in RENAMED[kind].items():
-        if name.startswith(theirs):
-            return renamed + name.removeprefix(theirs)
-    raise KeyError(name)
-
-
 def change(file: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     weights = torch.load(file, weights_only=True)
     edit(weights)
     torch.save(weights, file)
 
 
-@pytest.mark.parametrize("is_co", [False, True], ids=["condenser", "cocondenser"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
-    kind: str,
-    encoder: Path,
-    naive: NaiveReference,
-    batch: dict[str, torch.Tensor],
-    tmp_path: Path,
-    is_co: bool,
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    folder = naive.save(tmp_path / "reference", encoder, is_co=is_co)
+    encoder = request.getfixturevalue(f"{kind}_folder")
+    naive = NaiveReference(kind, encoder)
+    folder = naive.save(tmp_path / "reference", encoder)
     out = import_reference(folder, tmp_path / "ours", skip_from=SKIP_FROM)
     model = CondenserForPreTraining.from_pretrained(out).eval()
     assert (model.config.n_head_layers, model.config.skip_from) == (N_HEAD_LAYERS, SKIP_FROM)
-    for name, value in naive.state_dict().items():
-        assert torch.equal(model.state_dict()[ours(name, kind)], value), name
-    (stage,) = json.loads((out / "provenance.json").read_text())
-    left_out = [*(["co_target"] if is_co else []), f"{kind}.embeddings.position_ids"]
-    assert stage["run"]["left_out"] == sorted(left_out)
+    pooler = model.condenser.encoder.pooler.dense
+    assert torch.equal(pooler.weight, torch.eye(32)) and not pooler.bias.any()
 
+    batch = make_batch(encoder)
     expected, got = naive(batch), model(**batch)
     for name, loss in expected.items():
         # Sums in float32 are rounded otherwise on other processors, and losses are above 10.
         torch.testing.assert_close(got[name], loss, atol=0, rtol=1e-6)
     expected["loss"].backward()
     got.loss.backward()
-    theirs = {ours(name, kind): p.grad for name, p in naive.named_parameters()}
-    gradients = {n: p.grad for n, p in model.named_parameters() if ".pooler." not in n}
-    assert gradients.keys() == theirs.keys()
-    for name, gradient in theirs.items():
-        assert gradient is not None and gradient.abs().sum() > 0, name
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+    lm_head = naive.lm.cls if kind == "bert" else naive.lm.lm_head
+    for theirs, own in (
+        (naive.lm.base_model, model.condenser.encoder),
+        (lm_head, model.lm_head),
+        (naive.c_head, model.head),
+    ):
+        weights = {n: w for n, w in own.named_parameters() if not n.startswith("pooler.")}
+        expected_weights = dict(theirs.named_parameters())
+        assert weights.keys() == expected_weights.keys()
+        for name, weight in expected_weights.items():
+            assert torch.equal(weights[name], weight), name
+            gradient = weight.grad
+            assert gradient is not None and gradient.abs().sum() > 0, name
+            torch.testing.assert_close(weights[name].grad, gradient, atol=1e-6, rtol=1e-5)
 
 
-def test_an_import_holds_a_whole_checkpoint_and_names_no_folder_of_this_machine(
-    bert_reference: Path, bert_folder: Path, tmp_path: Path
+def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_machine(
+    bert_reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = import_reference(bert_reference, tmp_path / "ours", skip_from=SKIP_FROM)
+    out = tmp_path / "ours"
+    run_command([str(bert_reference), str(out), "--skip_from", "3", "--late_mlm", "false"])
+    assert f"next: condenser export {out} ENCODER" in capsys.readouterr().out
+    config = CondenserForPreTraining.from_pretrained(out).config
+    assert (config.skip_from, config.late_mlm) == (3, False)
     assert {file.name for file in out.iterdir()} >= {
         *("config.json", "model.safetensors", "tokenizer.json", "provenance.json", "README.md"),
         *("modeling_condenser.py", "configuration_condenser.py"),
     }
     assert not list(out.glob("*.pt")) + list(out.glob("*.bin"))
-    pooler = CondenserForPreTraining.from_pretrained(out).condenser.encoder.pooler.dense
-    assert torch.equal(pooler.weight, torch.eye(32)) and not pooler.bias.any()
     files = [file for file in out.rglob("*") if file.is_file()]
     assert not [file for file in files if str(tmp_path).encode() in file.read_bytes()]
-    text = "The glacier visits Oslo."
-    expected = AutoTokenizer.from_pretrained(bert_folder)(text)["input_ids"]
-    assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == expected
-
-
-def test_a_backbone_in_safetensors_is_read_before_a_pickled_one(
-    bert_folder: Path, tmp_path: Path
-) -> None:
-    naive = NaiveReference("bert", bert_folder)
-    folder = naive.save(tmp_path / "reference", bert_folder)
-    naive.lm.save_pretrained(folder)  # current libraries write safetensors
-    (folder / "pytorch_model.bin").write_bytes(trap(tmp_path / "executed"))
-    out = import_reference(folder, tmp_path / "ours", skip_from=1)
-    assert not (tmp_path / "executed").exists()
-    model = CondenserForPreTraining.from_pretrained(out)
-    for name, value in naive.state_dict().items():
-        assert torch.equal(model.state_dict()[ours(name, "bert")], value), name
 
 
 def test_half_precision_becomes_single(bert_reference: Path, tmp_path: Path) -> None:
@@ -230,29 +184,23 @@ def test_half_precision_becomes_single(bert_reference: Path, tmp_path: Path) -> 
     out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
     got = load_file(out / "model.safetensors")
     assert {value.dtype for value in got.values()} == {torch.float32}
-    for name, value in halved.items():
-        assert torch.equal(got[name.removeprefix("c_")], value.float())
+    name = "head.1.output.dense.weight"
+    assert torch.equal(got[name], halved[f"c_{name}"].float())
 
 
-@pytest.mark.parametrize(
-    ("name", "is_zip"), [("model.pt", False), ("model.pt", True), ("pytorch_model.bin", True)]
-)
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])
+@pytest.mark.parametrize("is_zip", [False, True])
 def test_a_pickle_with_code_is_refused_and_not_executed(
-    bert_reference: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    is_zip: bool,
+    bert_reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_zip: bool
 ) -> None:
     # The library's switch for all programs at once must not open ours.
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     sentinel, file = tmp_path / "executed", bert_reference / name
     if is_zip:
-        weights = torch.load(file, weights_only=True)
-        torch.save({**weights, "more": _Trap(sentinel)}, file)
+        change(file, lambda weights: weights.update(more=_Trap(sentinel)))
     else:
         file.write_bytes(trap(sentinel))
-    with pytest.raises(ValueError, match=f"{name} cannot be read .*nothing in it was executed"):
+    with pytest.raises(ValueError, match="nothing in them was executed"):
         import_reference(bert_reference, tmp_path / "ours", skip_from=1)
     assert not sentinel.exists()
     assert not (tmp_path / "ours").exists()
@@ -261,78 +209,26 @@ def test_a_pickle_with_code_is_refused_and_not_executed(
 @pytest.mark.parametrize(
     ("file", "edit", "words"),
     [
-        ("model.pt", lambda w: w.pop("c_head.1.output.dense.bias"), "Missing.*head.1.output.dense"),
-        ("model.pt", lambda w: w.update({"mlm_head.x": torch.ones(1)}), "Unexpected.*mlm_head.x"),
-        ("model.pt", lambda w: [w.pop(name) for name in list(w)], "no Condenser head"),
-        ("pytorch_model.bin", lambda w: w.update({WORDS: w[WORDS][:-1]}), "size mismatch"),
-        ("pytorch_model.bin", lambda w: w.update({DECODER: w[WORDS] + 1}), "tie_word_embeddings"),
+        ("model.pt", lambda w: w.pop("c_head.1.output.dense.bias"), "1.output.dense.bias"),
+        ("model.pt", dict.clear, "at least one layer"),
+        ("model.pt", None, "plain encoder without a Condenser head"),
+        ("pytorch_model.bin", lambda w: w.pop("bert.embeddings.LayerNorm.bias"), "LayerNorm.bias"),
+        ("pytorch_model.bin", None, "no file named .*pytorch_model.bin"),
+        ("tokenizer.json", None, "no tokenizer.*--tokenizer"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(
+def test_a_file_that_is_missing_or_incomplete_is_named(
     bert_reference: Path,
     tmp_path: Path,
     file: str,
-    edit: Callable[[dict[str, Any]], Any],
+    edit: Callable[[dict[str, Any]], Any] | None,
     words: str,
 ) -> None:
-    change(bert_reference / file, edit)
+    if edit is None:
+        (bert_reference / file).unlink()
+    else:
+        change(bert_reference / file, edit)
     with pytest.raises(ValueError, match=f"(?s){words}") as caught:
         import_reference(bert_reference, tmp_path / "ours", skip_from=1)
     assert str(bert_reference) in str(caught.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["reference"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("model.pt", None, "plain encoder without a Condenser head"),
-        ("pytorch_model.bin", None, "is no reference checkpoint"),
-        ("tokenizer.json", None, "no tokenizer.*--tokenizer"),
-        ("config.json", '{"model_type": "albert"}', "type 'albert'"),
-        ("model.safetensors", "", "model.safetensors cannot be read"),
-    ],
-)
-def test_a_file_that_is_missing_or_of_another_kind_is_named(
-    bert_reference: Path, tmp_path: Path, name: str, content: str | None, words: str
-) -> None:
-    if content is None:
-        (bert_reference / name).unlink()
-    else:
-        (bert_reference / name).write_text(content)
-    with pytest.raises(ValueError, match=words):
-        import_reference(bert_reference, tmp_path / "ours", skip_from=1)
-
-
-def test_the_files_of_an_old_tokenizer_are_enough(
-    bert_reference: Path, bert_folder: Path, tmp_path: Path
-) -> None:
-    """The reference saves a slow tokenizer: vocab.txt and its settings."""
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    for name in TOKENIZER_FILES:
-        (bert_reference / name).unlink()
-    (bert_reference / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocabulary))
-    settings = {"do_lower_case": True, "model_max_length": 64, "tokenizer_class": "BertTokenizer"}
-    (bert_reference / "tokenizer_config.json").write_text(json.dumps(settings))
-    out = import_reference(bert_reference, tmp_path / "ours", skip_from=1)
-    imported = AutoTokenizer.from_pretrained(out)
-    for text in ("The glacier visits Zürich.", "Don't re-read the café's résumé!"):
-        assert imported(text)["input_ids"] == tokenizer(text)["input_ids"]
-    assert imported.model_max_length == 64
-
-
-def test_the_command_says_what_was_read_and_what_comes_next(
-    bert_reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "ours"
-    run_command([str(bert_reference), str(out), "--skip_from", "3", "--late_mlm", "false"])
-    # 4 layers of 16 tensors, 5 of the embeddings, 7 of the LM head, and the positions.
-    assert capsys.readouterr().out.splitlines() == [
-        f"checkpoint: {out}",
-        "  backbone: 77 tensors of pytorch_model.bin",
-        "  head: 32 tensors of model.pt",
-        "  left out: bert.embeddings.position_ids",
-        f"next: condenser export {out} ENCODER",
-    ]
-    config = CondenserForPreTraining.from_pretrained(out).config
-    assert (config.skip_from, config.late_mlm) == (3, False)

@@ -21,22 +21,11 @@ from modeling_condenser.hub.training_log import thin_log
 from modeling_condenser.runs.run_folder import claim_run_folder
 
 
-def test_a_saved_contract_comes_back(tmp_path: Path) -> None:
-    fields = {
-        "query_max_length": 32,
-        "passage_max_length": 128,
-        "pooling": "mean",
-        "similarity": "cosine",
-        "title_separator": " [SEP] ",
-        "query_prompt": "query: ",
-        "passage_prompt": "passage: ",
-        "token_type_ids": True,
-    }
-    contract = EncodingContract(**fields)
+def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    contract = EncodingContract(32, 128, pooling="mean", title_separator=" [SEP] ")
     contract.save(tmp_path)
-    file = tmp_path / "encoding_contract.json"
-    assert json.loads(file.read_text()) == fields
     assert EncodingContract.load(tmp_path) == contract
+    file = tmp_path / "encoding_contract.json"
     file.write_text('{"query_max_length": 8, "passage_max_length": 8, "similarty": "dot"}')
     with pytest.raises(ValueError, match="'similarty'.*'similarity'"):
         EncodingContract.load(tmp_path)
@@ -44,7 +33,7 @@ def test_a_saved_contract_comes_back(tmp_path: Path) -> None:
         EncodingContract.load(tmp_path / "empty")
 
 
-def test_prompts_stand_before_queries_and_passages_and_before_the_title() -> None:
+def test_prompts_and_titles_stand_before_the_text() -> None:
     contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
     assert contract.query("what?") == "q: what?"
     assert contract.passage("A title", "a text") == "p: A title a text"
@@ -52,19 +41,16 @@ def test_prompts_stand_before_queries_and_passages_and_before_the_title() -> Non
 
 
 def test_written_stages_come_back_in_order(tmp_path: Path) -> None:
-    log = ({"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25})
     stages = [
         Stage("Pre-training", {"encoder": "owner/name", "max_steps": 5}, {"seed": 1}),
-        Stage("Fine-tuning", {"temperature": 0.05}, {"versions": {"torch": "2.13.0"}}, log),
+        Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}]),
     ]
     write_provenance(tmp_path, stages)
     assert read_provenance(tmp_path) == stages
-
-
-def test_a_provenance_of_before_there_were_logs_is_read(tmp_path: Path) -> None:
+    # Earlier versions recorded no logs.
     old = [{"name": "Pre-training", "recipe": {"max_steps": 5}, "run": {"seed": 1}}]
     (tmp_path / "provenance.json").write_text(json.dumps(old))
-    assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1}, ())]
+    assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1})]
 
 
 def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path: Path) -> None:
@@ -83,10 +69,10 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path:
     assert stage is not None
     assert stage.recipe == {"encoder": "local: start", "corpus": "local: notes.txt"}
     assert stage.run == {"data": "local: data.json", "steps": 3}
-    assert stage.log == (
+    assert stage.log == [
         {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
         {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
-    )
+    ]
 
 
 def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
@@ -117,20 +103,16 @@ def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Pa
         ("owner/name@refs/pr/1", "owner/name@refs/pr/1"),
         ("bert-base-uncased", "bert-base-uncased"),
         ("hf://datasets/owner/name", "hf://datasets/owner/name"),
-        (0.5, 0.5),
         (True, True),
-        (None, None),
-        ("/home/me/secret/encoder", "local: encoder"),
         ("data/here", "local: here"),  # exists
         ("data/gone.txt", "local: gone.txt"),
         ("~/secret/corpus.txt", "local: corpus.txt"),
         ("secret/plans/corpus", "local: corpus"),
-        ("secret/*.txt", "local: *.txt"),
         ("runs/mine", "local: mine"),
         (Path("/home/me/x"), "local: x"),
         (r"C:\Users\me\encoder", "local: encoder"),
         ("file:///home/me/x.txt", "local: x.txt"),
-        ("https://me:pass@example.org/a.txt?sig=1", "https://example.org/a.txt"),
+        ("https://me:pass@example.org/a.txt?sig=1", "https://…example.org/a.txt"),
         ("run --key hf_" + "A" * 34, "run --key …"),
     ],
 )
@@ -162,17 +144,7 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
     assert publishable(settings) == {"inner": {"kept": 1}, **prompts}
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("owner/name_1.2@v1", "owner/name_1.2"),
-        ("name", None),
-        ("local: name", None),
-        ("data/train.jsonl", None),
-        ("a/b/c", None),
-        ("a/..", None),
-        ({"a": 1}, None),
-    ],
-)
-def test_a_hub_name_has_an_owner_and_is_no_file(text: object, name: str | None) -> None:
-    assert hub_name(text) == name
+def test_a_hub_name_has_an_owner_and_is_no_file() -> None:
+    assert hub_name("owner/name_1.2@v1") == "owner/name_1.2"
+    for text in ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1}):
+        assert hub_name(text) is None

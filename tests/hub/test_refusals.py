@@ -17,8 +17,7 @@ def look(tmp_path):
     """Looks at one file of a content and gives the refusals as text."""
 
     def look_at(content: str | bytes, name: str = "notes.md") -> list[str]:
-        file = tmp_path / "looked_at" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = tmp_path / name
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         return find_refusals({name: file})
 
@@ -35,9 +34,6 @@ def test_pickles_are_found_by_name_and_by_content(look, tmp_path):
         assert look(content, name) == [
             f"{name}: a pickle, which can execute code: save it as safetensors"
         ]
-
-
-def test_plain_arrays_and_archives_are_not_taken_for_pickles(look):
     numbers, archive = io.BytesIO(), io.BytesIO()
     np.save(numbers, np.arange(3))
     with zipfile.ZipFile(archive, "w") as file:
@@ -65,34 +61,22 @@ def test_secrets_are_found_with_their_line_and_not_shown(look, kind):
     assert secret not in found
 
 
-@pytest.mark.parametrize(
-    "path", ["/home/somebody/data/corpus.jsonl", r"C:\Users\somebody\model", "file:///data/x"]
-)
-def test_paths_of_a_machine_are_found_with_their_line(look, path):
-    (found,) = look(json.dumps({"a": 1, "corpus": path}, indent=2), "run.json")
-    assert found.startswith("run.json, line 3: a local path (")
-
-
-def test_this_machines_own_folders_and_token_are_found(look, tmp_path, monkeypatch):
-    own = tmp_path / "work" / "project"
-    own.mkdir(parents=True)
-    monkeypatch.chdir(own)
-    assert f"({own}" in look(f"see {own}/runs")[0]
+def test_paths_of_a_machine_and_the_token_that_is_logged_in_are_found(look, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = f"{tmp_path}/runs"
+    for path in ("/home/me/corpus.jsonl", r"C:\Users\me\model", "file:///data/x", own):
+        (found,) = look(json.dumps({"a": 1, "corpus": path}, indent=2), "run.json")
+        assert found.startswith("run.json, line 3: a local path (")
     monkeypatch.setenv("HF_TOKEN", "no-usual-token-at-all")
     (found,) = look("a\nb no-usual-token-at-all c")
     assert found == "notes.md, line 2: the token that is logged in (no-u…)"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://example.org/home/page",
-        "see runs/retriever/model and owner/name, either/or, 1/2, /usr/bin/env python",
-        "`encoding_contract.json`; tokens; password; secret sauce",
-        '"mask_token": "[MASK]", "pad_token": "[PAD]"',
-        "token = os.environ['HF_TOKEN']",
-        "sk-learn, hf_hub_download, hf_transfer",
-    ],
-)
-def test_ordinary_text_is_accepted(look, text):
+def test_ordinary_text_is_accepted(look):
+    text = """https://example.org/home/page
+        see runs/retriever/model and owner/name, either/or, 1/2, /usr/bin/env python
+        `encoding_contract.json`; tokens; password; secret sauce
+        "mask_token": "[MASK]", "pad_token": "[PAD]"
+        token = os.environ['HF_TOKEN']
+        sk-learn, hf_hub_download, hf_transfer"""
     assert look(text) == []

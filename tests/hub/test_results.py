@@ -5,7 +5,6 @@ import hashlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,62 +44,39 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_written_comes_back_with_the_run(folder: Path, run_file: Path) -> None:
     add_result(folder, RESULT, run_file=run_file)
+    add_result(folder, LOCAL)
     checksum = hashlib.sha256(RUN.encode()).hexdigest()
     name = "evaluation/scifact-test.trec.gz"
-    assert read_results(folder) == [replace(RESULT, run={"file": name, "sha256": checksum})]
+    with_run = replace(RESULT, run={"file": name, "sha256": checksum})
+    assert read_results(folder) == [with_run, LOCAL]
     packed = (folder / name).read_bytes()
     assert gzip.decompress(packed) == RUN.encode()
     assert packed[4:8] == b"\0\0\0\0"  # RFC 1952: no time
-    [written] = json.loads((folder / "evaluation_results.json").read_text())
-    assert written["values"] == {"nDCG@10": 0.651234567891, "R@100": 0.9}
-    assert written["comparisons"] == [asdict(RESULT.comparisons[0])]
-    assert "intervals" not in written and "search" not in written
+    first, second = json.loads((folder / "evaluation_results.json").read_text())
+    assert first["values"] == {"nDCG@10": 0.651234567891, "R@100": 0.9}
+    assert first["comparisons"] == [asdict(RESULT.comparisons[0])]
+    assert "intervals" not in first and second["source"] is None
 
 
-def test_another_collection_keeps_the_first(folder: Path) -> None:
-    add_result(folder, RESULT)
-    add_result(folder, LOCAL)
-    assert read_results(folder) == [RESULT, LOCAL]
-    written = json.loads((folder / "evaluation_results.json").read_text())
-    assert [result["source"] for result in written] == ["BeIR/scifact", None]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"split": "dev"},
-        {"depth": 1000},
-        {"search": {"index": "HNSW32"}},
-        {"source": "mteb/scifact"},
-    ],
-)
-def test_another_split_depth_search_or_source_is_another_result(
-    folder: Path, run_file: Path, other: dict[str, Any]
-) -> None:
-    add_result(folder, RESULT, run_file=run_file)
-    run_file.write_text("q1 Q0 d1 1 0.5 x\n")
-    add_result(folder, replace(RESULT, **other), run_file=run_file)
-    first, second = read_results(folder)
-    assert first.run is not None and second.run is not None
-    assert gzip.decompress((folder / first.run["file"]).read_bytes()) == RUN.encode()
-    assert gzip.decompress((folder / second.run["file"]).read_bytes()) == run_file.read_bytes()
-
-
-def test_a_result_of_the_same_things_takes_the_place_of_the_earlier(
+def test_a_result_replaces_only_that_of_the_same_split_depth_search_and_source(
     folder: Path, run_file: Path
 ) -> None:
     add_result(folder, RESULT, run_file=run_file)
-    add_result(folder, LOCAL)
-    add_result(folder, replace(RESULT, values={"R@100": 0.25}), run_file=run_file)
-    assert [result.values for result in read_results(folder)] == [{"R@100": 0.25}, {"MRR@10": 0.5}]
-    assert [file.name for file in (folder / "evaluation").iterdir()] == ["scifact-test.trec.gz"]
+    others = ({"split": "dev"}, {"depth": 9}, {"search": {"index": "HNSW32"}}, {"source": None})
+    for number, other in enumerate(others):
+        run_file.write_text(f"q1 Q0 d{number} 1 0.5 x\n")
+        add_result(folder, replace(RESULT, **other), run_file=run_file)
+    files = [(result.run or {})["file"] for result in read_results(folder)]
+    runs = [gzip.decompress((folder / file).read_bytes()).decode() for file in files]
+    assert runs == [RUN, *(f"q1 Q0 d{number} 1 0.5 x\n" for number in range(4))]
     # A result without a run leaves none that it was not made from.
-    add_result(folder, RESULT)
-    assert list((folder / "evaluation").iterdir()) == []
+    add_result(folder, replace(RESULT, values={"R@100": 0.25}))
+    results = read_results(folder)
+    assert (len(results), results[0].values, results[0].run) == (5, {"R@100": 0.25}, None)
+    assert not (folder / files[0]).exists() and (folder / files[1]).exists()
 
 
 def test_a_name_of_any_characters_stays_within_the_folder(folder: Path, run_file: Path) -> None:
     add_result(folder, replace(LOCAL, collection="../../x|`\n", split="../y"), run_file=run_file)
     [file] = (folder / "evaluation").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz._-")
-    assert {path.name for path in folder.parent.iterdir()} == {run_file.name, folder.name}

@@ -41,10 +41,6 @@ _FEATURES = {
     "graded_pairs": {"predictions": _FLOAT, "references": _FLOAT},
     "triplets": {"predictions": {"to_positive": _FLOAT, "to_negative": _FLOAT}},
 }
-_LEVEL, _CUTOFF = r"(\(rel=[1-9]\d*\))?", r"@[1-9]\d*"
-_MEASURE = re.compile(  # the library's parser accepts more, such as R@0, which ends the process
-    rf"(MRR|MAP){_LEVEL}({_CUTOFF})?|(nDCG)({_CUTOFF})?|(R|P|Success){_LEVEL}{_CUTOFF}|R-Prec{_LEVEL}"
-)
 _IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir-measures has another name
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
 
@@ -103,7 +99,7 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
     # ir-measures breaks ties in other ways, so it sees ranks.
     run = {
         query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
-        for query, ranking in _rankings(predictions).items()
+        for query, ranking in _rankings(predictions, "passage_ids").items()
         if query in qrels and ranking
     }
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
@@ -117,19 +113,13 @@ def hits(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values
     """Whether one of the first k texts holds an answer string (Karpukhin et al. 2020)."""
     if wrong := [name for name in measures if not re.fullmatch(r"Hit@[1-9]\d*", name)]:
         raise ValueError(f"unknown measure {wrong[0]!r}: expected Hit with a cut-off, as in Hit@20")
-    answers = {
-        row["query_id"]: [_tokens(answer) for answer in row["answers"]]
-        for row in references
-        if row["answers"]
-    }
-    rankings, found = _rankings(predictions), dict.fromkeys(answers, math.inf)
-    for row in predictions:
-        query, texts = row["query_id"], dict(zip(row["passage_ids"], row["texts"], strict=True))
-        for rank, passage in enumerate(rankings[query], start=1):
-            words = f" {_tokens(texts[passage])} "
-            if any(f" {answer} " in words for answer in answers.get(query, ())):
-                found[query] = rank
-                break
+    answers = {row["query_id"]: row["answers"] for row in references if row["answers"]}
+    found = dict.fromkeys(answers, math.inf)
+    for query, texts in _rankings(predictions, "texts").items():
+        if wanted := [f" {_tokens(answer)} " for answer in answers.get(query, ())]:
+            bodies = (f" {_tokens(text)} " for text in texts)
+            ranks = (i for i, body in enumerate(bodies, start=1) if any(a in body for a in wanted))
+            found[query] = next(ranks, math.inf)
     cutoffs = {name: int(name.removeprefix("Hit@")) for name in measures}
     return {n: {q: float(rank <= k) for q, rank in found.items()} for n, k in cutoffs.items()}
 
@@ -155,24 +145,19 @@ def _report(
     return {**means, "per_query": values} if per_query else means
 
 
-def _rankings(predictions: Rows) -> dict[str, list[str]]:
-    """The passages of each query: best first, ties by id ascending."""
+def _rankings(predictions: Rows, column: str) -> dict[str, list[str]]:
+    """A column of each query's passages: best first, ties by passage id ascending."""
     rankings = {}
     for row in predictions:
-        scored = dict(zip(row["passage_ids"], row["scores"], strict=True))
-        if any(math.isnan(score) for score in scored.values()):
+        if any(map(math.isnan, row["scores"])):
             raise ValueError(f"query {row['query_id']!r} has a score that is NaN")
-        ordered = sorted((-score, passage) for passage, score in scored.items())
-        rankings[row["query_id"]] = [passage for _, passage in ordered]
+        costs = [-score for score in row["scores"]]
+        ranked = sorted(zip(costs, row["passage_ids"], row[column], strict=True))
+        rankings[row["query_id"]] = [value for *_, value in ranked]
     return rankings
 
 
 def _parse_measure(name: str) -> ir_measures.Measure:
-    if not _MEASURE.fullmatch(name):
-        raise ValueError(
-            f"unknown measure {name!r}: expected MRR, MRR@10, nDCG, nDCG@10, R@100, MAP, MAP@100, "
-            "R-Prec, P@5 or Success@5, or one of them (but nDCG) with a threshold, as R(rel=2)@100"
-        )
     family = re.split(r"[(@]", name)[0]
     return ir_measures.parse_measure(_IR_NAMES.get(family, family) + name.removeprefix(family))
 
