@@ -79,7 +79,7 @@ def read_jsonl(path: Path) -> list[dict[str, str]]:
 
 
 def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[str, Path]) -> None:
-    out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]}, n_workers=1)
+    out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]})
     corpus = {record["_id"]: record for record in read_jsonl(out / "corpus.jsonl")}
     assert list(corpus) == ["zoo", "zoo.Zoo", "zoo.Zoo.feed", "zoo.count"]
     text = PROSE.format("the class") + "\n\nParameters\n----------\nsize : int"
@@ -103,10 +103,8 @@ def test_splits_follow_the_hash_and_every_build_is_the_same(
     tmp_path: Path, roots: dict[str, Path]
 ) -> None:
     few, more = (
-        build_builtin_collection(
-            tmp_path / str(n), roots=roots, max_queries_per_eval_split=n, n_workers=workers
-        )
-        for n, workers in ((3, 1), (5, 2))
+        build_builtin_collection(tmp_path / str(n), roots=roots, max_queries_per_eval_split=n)
+        for n in (3, 5)
     )
     assert (few / "corpus.jsonl").read_bytes() == (more / "corpus.jsonl").read_bytes()
     names = [record["_id"] for record in read_jsonl(more / "corpus.jsonl")]
