@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from datasets import load_from_disk
+from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.harness import docstrings, make_encoder
@@ -77,18 +78,12 @@ class Batches:
 
     def widened(self, width: int | None) -> list[dict[str, torch.Tensor]]:
         """The masked batches padded to a width; to each batch's longest block for None."""
-        pad = self.tokenizer.pad_token_id
-        fill = {"input_ids": pad, "attention_mask": 0, "labels": -100}
+        fill = {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0, "labels": -100}
         widened = []
         for batch in self.masked:
             longest = int(batch["attention_mask"].sum(1).max())
-            more = (width or longest) - longest
-            widened.append(
-                {
-                    name: torch.nn.functional.pad(tensor[:, :longest], (0, more), value=fill[name])
-                    for name, tensor in batch.items()
-                }
-            )
+            size = (0, (width or longest) - batch["labels"].shape[1])  # negative to cut off
+            widened.append({name: F.pad(t, size, value=fill[name]) for name, t in batch.items()})
         return widened
 
     def texts(self) -> list[dict[str, str]]:

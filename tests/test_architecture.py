@@ -53,6 +53,7 @@ def test_the_files_that_travel_import_only_torch_transformers_and_each_other():
     allowed = {"torch", "transformers", "collections", "contextlib", "copy", "dataclasses"}
     allowed |= {
         "difflib",
+        "operator",
         "importlib",
         "json",
         "pathlib",
