@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -80,15 +79,11 @@ def time_in_turns(
 
 
 def peak_memory(device: torch.device | None = None) -> float:
-    """GiB that this process, or the accelerator for it, has held at most."""
+    """GiB that this process (on Linux), or the accelerator for it, has held at most."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    status = Path("/proc/self/status")
-    if not status.is_file():  # not on Linux, where this begins with the parent process's peak
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (2**30 if sys.platform == "darwin" else 2**20)
-    [peak] = [int(s.split()[1]) for s in status.read_text().splitlines() if s.startswith("VmHWM")]
-    return peak / 2**20
+    status = Path("/proc/self/status").read_text()  # getrusage begins with the parent's peak
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
 
 
 def print_conditions(arguments: argparse.Namespace, names: Iterable[str], **facts: Any) -> None:

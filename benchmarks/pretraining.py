@@ -11,9 +11,9 @@ a process of its own, in turns; figures are medians over the turns. Tokens a sec
 tokens of the blocks, with CLS and SEP and without padding, the same for all sides, over the time of
 collating and training. Memory is the peak of the process (or of the device).
 
-The sides that train in a loop also share the masks. Before they train, their losses of one batch
-without dropout must agree: the Condenser's, and the late loss with that of BertForMaskedLM; to 1e-4
-in float32 and to 2e-2 in bfloat16. With a Trainer masks differ, so losses are not compared.
+Before the sides in a loop train, each with its own masks, their losses of one batch with the same
+masks and without dropout must agree: the Condenser's, and the late loss with that of
+BertForMaskedLM; to 1e-4 in float32 and to 2e-2 in bfloat16.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from benchmarks.pretraining_sides import (
     time_loop,
     time_trainer,
 )
-from benchmarks.pretraining_text import Batches, prepare
+from benchmarks.pretraining_text import prepare, read_steps
 
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 _REFERENCES = ("paper", "ours-float32")  # losses of the other sides are compared with theirs
@@ -109,19 +109,19 @@ def _parse() -> argparse.Namespace:
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one side in this process."""
-    device = device_of(arguments)
-    batches = Batches.read(arguments, bag_of_words=name.startswith("bow"))
-    n_tokens = [int(batch["attention_mask"].sum()) for batch in batches.masked]
+    device, steps = device_of(arguments), read_steps(arguments)
+    lengths = [[len(block["input_ids"]) + 2 for block in step] for step in steps]
+    n_tokens = [sum(min(n, arguments.max_length) for n in step) for step in lengths]
     n_timed = sum(n_tokens[arguments.warm_up :])
     memory_before = peak_memory(device)
     if name.partition("-")[0] in WITH_A_TRAINER:
         n_timed = sum(n_tokens) * arguments.steps // len(n_tokens)  # the Trainer shuffles
-        seconds = time_trainer(name, arguments, batches)
+        seconds = time_trainer(name, arguments, steps)
         result: dict[str, Any] = {}
     else:
-        side = open_side(name, arguments, batches)
-        result = {"precision": side.precision, **first_losses(side)}
-        collating, training = time_loop(side, batches, arguments.warm_up)
+        side = open_side(name, arguments)
+        result = {"precision": side.precision, **first_losses(side, steps[0])}
+        collating, training = time_loop(side, steps, arguments.warm_up)
         seconds = collating + training
         result["tokens/s, training alone"] = n_timed / training
     memory = peak_memory(device)

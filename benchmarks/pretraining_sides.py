@@ -10,7 +10,7 @@
 - `pretense`: the Condenser of capemox/pretense with its PretenseTrainer on the same texts, as its
   README shows it.
 
-The first four train in a bare loop on the same batches, without a learning-rate schedule, gradient
+The first four train in a bare loop on the same blocks, without a learning-rate schedule, gradient
 clipping and logging. Their optimiser is torch's AdamW, for `plain` fused, the Trainer's default.
 """
 
@@ -25,6 +25,7 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 from transformers import (
+    AutoTokenizer,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
     TrainerCallback,
@@ -33,7 +34,7 @@ from transformers import (
 
 from benchmarks.harness import as_bert
 from benchmarks.naive_baseline import LoopCollator, dense_losses
-from benchmarks.pretraining_text import Batches
+from benchmarks.pretraining_text import Steps
 from modeling_condenser import (
     CondenserDataCollator,
     CondenserTrainer,
@@ -44,16 +45,14 @@ from modeling_condenser import (
     packing,
 )
 from modeling_condenser.cpu_kernels import use_cheap_dropout
-from modeling_condenser.pretraining.collator import pack
 
 IN_A_LOOP = ("paper", "plain", "ours", "bow")
 WITH_A_TRAINER = ("trainer", "pretense")
-SIDES = (
-    *IN_A_LOOP,
-    *("paper-bf16", "plain-bf16", "ours-float32", "bow-float32"),
-    *WITH_A_TRAINER,
-    *("trainer-bf16", "pretense-bf16"),
-)
+SIDES = [
+    f"{side}{precision}"
+    for side in (*IN_A_LOOP, *WITH_A_TRAINER)
+    for precision in ("", "-bf16", "-float32")
+]
 SWITCHES = {
     "packed": "blocks end to end instead of padded to the longest",
     "narrow": "the last layers only for CLS and masked tokens; needs packed",
@@ -76,8 +75,8 @@ class Side:
 
     Attributes:
         model: to train.
-        collate: makes a batch of a step's examples; only timed.
-        batches: what steps train on, the same blocks and masks for all sides.
+        collate: makes a batch of blocks.
+        collate_alike: the same with masks that are those of all other sides, too.
         losses_of: the whole loss and the late loss of model and batch.
         precision: "float32" or "bfloat16".
         is_fused: whether the optimiser is.
@@ -85,7 +84,7 @@ class Side:
 
     model: Any
     collate: Callable[[list[dict[str, Any]]], Any]
-    batches: list[Batch]
+    collate_alike: Callable[[list[dict[str, Any]]], Any]
     losses_of: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
     precision: str = "float32"
     is_fused: bool = False
@@ -101,10 +100,16 @@ class Side:
             return self.losses_of(self.model, moved)
 
 
-def open_side(name: str, arguments: argparse.Namespace, batches: Batches) -> Side:
+def open_side(name: str, arguments: argparse.Namespace) -> Side:
     """Open a side of IN_A_LOOP, or such a side with "-bf16" or "-float32" behind its name."""
     kind, _, precision = name.partition("-")
-    side = {"paper": _open_paper, "plain": _open_plain}.get(kind, _open_ours)(arguments, batches)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.folder / "encoder")
+    if kind == "paper":
+        side = _open_paper(arguments, tokenizer)
+    elif kind == "plain":
+        side = _open_plain(arguments, tokenizer)
+    else:
+        side = _open_ours(arguments, tokenizer, bag_of_words=kind == "bow")
     if precision:
         side.precision = {"bf16": "bfloat16"}.get(precision, precision)
     side.model.to(device_of(arguments)).train()
@@ -112,10 +117,10 @@ def open_side(name: str, arguments: argparse.Namespace, batches: Batches) -> Sid
 
 
 @torch.no_grad()
-def first_losses(side: Side) -> dict[str, float]:
-    """The losses of the first batch without dropout and without the bag of words."""
+def first_losses(side: Side, blocks: list[dict[str, Any]]) -> dict[str, float]:
+    """The losses of a batch without dropout and without the bag of words."""
     side.model.eval()
-    batch = dict(side.batches[0])
+    batch = dict(side.collate_alike(blocks))
     if "bow_targets" in batch:
         batch["bow_weight"] = 0.0
     loss, late_loss = side.compute(batch)
@@ -123,14 +128,14 @@ def first_losses(side: Side) -> dict[str, float]:
     return {"loss": loss.item(), "late_loss": late_loss.item()}
 
 
-def time_loop(side: Side, batches: Batches, n_warm_up: int) -> tuple[float, float]:
+def time_loop(side: Side, steps: Steps, n_warm_up: int) -> tuple[float, float]:
     """Seconds of collating and of training, each summed over the steps after the warm-up."""
     trained = [parameter for parameter in side.model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=side.is_fused)
     collating = training = 0.0
-    for number, (examples, batch) in enumerate(zip(batches.examples, side.batches, strict=True)):
+    for number, blocks in enumerate(steps):
         started = time.perf_counter()
-        side.collate(examples)
+        batch = side.collate(blocks)
         collated = time.perf_counter()
         side.compute(batch)[0].backward()
         optimizer.step()
@@ -158,7 +163,7 @@ def _open_condenser(arguments: argparse.Namespace) -> Any:
     return condenser_from_encoder(str(arguments.folder / "encoder"))
 
 
-def _open_ours(arguments: argparse.Namespace, batches: Batches) -> Side:
+def _open_ours(arguments: argparse.Namespace, tokenizer: Any, *, bag_of_words: bool) -> Side:
     switches, model = chosen_switches(arguments), _open_condenser(arguments)
     is_packed = "packed" in switches
     if is_packed:
@@ -182,19 +187,15 @@ def _open_ours(arguments: argparse.Namespace, batches: Batches) -> Side:
         output = model(**batch)
         return output.loss, output.late_loss
 
-    collator = CondenserDataCollator(
-        batches.tokenizer,
-        max_length=arguments.max_length,
-        bag_of_words="bow_targets" in batches.masked[0],
-        packed=is_packed,
+    length = arguments.max_length
+    collate = CondenserDataCollator(
+        tokenizer, max_length=length, bag_of_words=bag_of_words, packed=is_packed
     )
-    pad = batches.tokenizer.pad_token_id
-    masked = [pack(b, pad_token_id=pad) if is_packed else b for b in batches.masked]
     precision = "bfloat16" if "bf16" in switches else "float32"
-    return Side(model, collator, masked, losses_of, precision, "fused" in switches)
+    return Side(model, collate, collate, losses_of, precision, "fused" in switches)
 
 
-def _open_paper(arguments: argparse.Namespace, batches: Batches) -> Side:
+def _open_paper(arguments: argparse.Namespace, tokenizer: Any) -> Side:
     model = _open_condenser(arguments)
     model.set_attn_implementation("eager")
 
@@ -202,26 +203,25 @@ def _open_paper(arguments: argparse.Namespace, batches: Batches) -> Side:
         head_loss, late_loss = dense_losses(model, batch)
         return head_loss + late_loss, late_loss
 
-    length = arguments.max_length
-    return Side(model, LoopCollator(batches.tokenizer, length), batches.widened(length), losses_of)
+    alike = CondenserDataCollator(tokenizer, max_length=arguments.max_length)
+    return Side(model, LoopCollator(tokenizer, arguments.max_length), alike, losses_of)
 
 
-def _open_plain(arguments: argparse.Namespace, batches: Batches) -> Side:
-    library = DataCollatorForLanguageModeling(batches.tokenizer)
-    cls, sep = batches.tokenizer.cls_token_id, batches.tokenizer.sep_token_id
-    room = arguments.max_length - 2
+def _open_plain(arguments: argparse.Namespace, tokenizer: Any) -> Side:
+    library, length = DataCollatorForLanguageModeling(tokenizer), arguments.max_length
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
 
     def collate(examples: list[dict[str, Any]]) -> Any:
         # run_mlm stores blocks with their special tokens, as lists.
-        rows = [[cls, *example["input_ids"].tolist()[:room], sep] for example in examples]
+        rows = [[cls, *example["input_ids"].tolist()[: length - 2], sep] for example in examples]
         return library([{"input_ids": row} for row in rows])
 
     def losses_of(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         loss = model(**batch).loss
         return loss, loss
 
-    model = _open_plain_bert(arguments)
-    return Side(model, collate, batches.widened(None), losses_of, is_fused=True)
+    model, alike = _open_plain_bert(arguments), CondenserDataCollator(tokenizer, max_length=length)
+    return Side(model, collate, alike, losses_of, is_fused=True)
 
 
 def _open_plain_bert(arguments: argparse.Namespace) -> BertForMaskedLM:
@@ -246,9 +246,13 @@ class _Clock(TrainerCallback):
         self.seconds = time.perf_counter() - self.started
 
 
-def time_trainer(name: str, arguments: argparse.Namespace, batches: Batches) -> float:
+def time_trainer(name: str, arguments: argparse.Namespace, steps: Steps) -> float:
     """Seconds of a side of WITH_A_TRAINER after the warm-up."""
     kind, _, precision = name.partition("-")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.folder / "encoder")
+    blocks = [block["input_ids"] for step in steps for block in step]
+    # They tokenize to the same or nearly the same tokens.
+    texts = [{"text": text} for text in tokenizer.batch_decode(blocks)]
     settings: dict[str, Any] = {
         "output_dir": str(arguments.folder / name),
         "per_device_train_batch_size": arguments.batch,
@@ -260,23 +264,27 @@ def time_trainer(name: str, arguments: argparse.Namespace, batches: Batches) -> 
         "disable_tqdm": True,
     }
     make = _make_pretense_trainer if kind == "pretense" else _make_trainer
-    trainer, clock = make(arguments, batches, settings), _Clock(arguments.warm_up)
+    trainer, clock = make(arguments, tokenizer, texts, settings), _Clock(arguments.warm_up)
     trainer.add_callback(clock)
     trainer.train()
     return clock.seconds
 
 
-def _make_trainer(arguments: argparse.Namespace, batches: Batches, settings: dict) -> Any:
+def _make_trainer(
+    arguments: argparse.Namespace, tokenizer: Any, texts: list[dict], settings: dict
+) -> Any:
     length = arguments.max_length
     return CondenserTrainer(
         _open_condenser(arguments),
         CondenserTrainingArguments(max_length=length, short_block_probability=0.0, **settings),
-        train_dataset=Dataset.from_list(batches.texts()),
-        processing_class=batches.tokenizer,
+        train_dataset=Dataset.from_list(texts),
+        processing_class=tokenizer,
     )
 
 
-def _make_pretense_trainer(arguments: argparse.Namespace, batches: Batches, settings: dict) -> Any:
+def _make_pretense_trainer(
+    arguments: argparse.Namespace, tokenizer: Any, texts: list[dict], settings: dict
+) -> Any:
     try:
         import pretense
     except ImportError as error:
@@ -286,7 +294,7 @@ def _make_pretense_trainer(arguments: argparse.Namespace, batches: Batches, sett
     return pretense.PretenseTrainer(
         model=pretense.create_pretraining_model(method, _open_plain_bert(arguments)),
         args=pretense.PretenseTrainingArguments(**settings),
-        train_dataset=batches.texts(),
-        data_collator=pretense.MLMCollator(tokenizer=batches.tokenizer, max_seq_length=length),
-        processing_class=batches.tokenizer,
+        train_dataset=texts,
+        data_collator=pretense.MLMCollator(tokenizer=tokenizer, max_seq_length=length),
+        processing_class=tokenizer,
     )

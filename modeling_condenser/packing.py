@@ -239,34 +239,30 @@ def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Ten
     """Attention in one call for each run of blocks of equal length, without padding."""
     query, key, value = rows
     runs = list(_runs(rows, blocks))
-    n_queries = [run.n_blocks * run.n_queries for run in runs]
-    n_keys = [run.n_blocks * run.n_keys for run in runs]
+    n_queries = [n_blocks * queries for n_blocks, queries, _ in runs]
+    n_keys = [n_blocks * keys for n_blocks, _, keys in runs]
     parts = (query.split(n_queries, 2), key.split(n_keys, 2), value.split(n_keys, 2))
     outputs = []
-    for run, *part in zip(runs, *parts, strict=True):
-        below = [rows[0].unflatten(1, (run.n_blocks, -1)).transpose(0, 1) for rows in part]
-        output = attention(*below, _window(run.n_keys, blocks.window, key.device))
+    for (n_blocks, _, keys), *part in zip(runs, *parts, strict=True):
+        below = [rows[0].unflatten(1, (n_blocks, -1)).transpose(0, 1) for rows in part]
+        output = attention(*below, _window(keys, blocks.window, key.device))
         outputs.append(output.transpose(0, 1).flatten(1, 2)[None])
     return torch.cat(outputs, dim=2)
 
 
-class _Run(NamedTuple):
-    """Adjacent blocks with equally many queries and keys each."""
+def _runs(rows: _Rows, blocks: _Blocks) -> Iterator[tuple[int, int, int]]:
+    """Runs of adjacent blocks with equally many queries and keys, of about `_LARGEST_CALL` at most.
 
-    n_blocks: int
-    n_queries: int
-    n_keys: int
-
-
-def _runs(rows: _Rows, blocks: _Blocks) -> Iterator[_Run]:
-    """The blocks in runs of at most `_LARGEST_CALL` keys."""
+    Yields:
+        Number of blocks, queries of each, keys of each.
+    """
     _, key, _ = rows
     width = key.numel() // key.shape[2]
     n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()
     for (queries, keys), adjacent in groupby(zip(n_queries, n_keys, strict=True)):
         n_left, most = len(list(adjacent)), max(_LARGEST_CALL // (keys * width), 1)
         while n_left > 0:
-            yield _Run(min(n_left, most), queries, keys)
+            yield min(n_left, most), queries, keys
             n_left -= most
 
 

@@ -64,8 +64,7 @@ def build_collection(
         passages: all passages.
         questions: id, text and list of answers (or None) of all queries, judged or not.
         qrels: judgements of one split; None if only the answers tell what is relevant.
-        name: of the collection.
-        source: for errors.
+        name, source: of the collection, and for errors.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}

@@ -56,15 +56,12 @@ def store_passages(rows: Iterator[Row], *, files: Sequence[Path], name: str | Pa
     """Read passages, or open those that were stored when the same files were read before.
 
     Args:
-        rows: generates the passages; not started if they are already stored.
-        files: that the passages are read from.
+        rows: not started if the passages are already stored.
+        files: that the rows are read from.
         name: of the source, for errors.
 
     Returns:
         Columns `_id`, `title`, `text`, all strings, memory-mapped, in the order of the rows.
-
-    Raises:
-        ValueError: there is no passage, or two have the same id.
     """
 
     def checked() -> Iterator[dict[str, str]]:

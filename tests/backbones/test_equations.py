@@ -128,16 +128,12 @@ def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> 
         assert part[name].item() == pytest.approx(whole[name].item() / 4, rel=1e-12), name
 
 
-def test_attention_back_ends_agree_or_are_refused(backbone: Backbone) -> None:
+def test_attention_back_ends_agree(backbone: Backbone) -> None:
     model = make_model(backbone).float()  # ModernBERT's eager attention is in float32
     expected = model(**backbone.batch()).loss
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
         torch.testing.assert_close(model(**backbone.batch()).loss, expected, rtol=1e-5, atol=0)
-    if not model.condenser.encoder._supports_sdpa:
-        config = CondenserConfig(encoder_config=backbone.config(), attn_implementation="sdpa")
-        with pytest.raises(ValueError, match="sdpa|scaled_dot_product_attention"):
-            CondenserForPreTraining(config)
 
 
 def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> None:
