@@ -149,21 +149,6 @@ def test_the_way_to_attend_depends_on_device_window_and_size(
     assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
 
 
-@pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("name", NAMES)
-def test_a_block_sees_nothing_of_its_neighbours(name: str) -> None:
-    model = make_model(name)
-    use_packing(model)
-    packed = pack(BACKBONES[name].batch(3, 12))
-    del packed["labels"]
-    before = model.encode(**packed)[0]
-    start, end = packed["cu_seq_lens_q"][1:3].tolist()
-    packed["input_ids"][0, start:end] = 5
-    changed = (before != model.encode(**packed)[0]).any(dim=-1)[0]
-    assert changed[start:end].all()
-    assert not changed[:start].any() and not changed[end:].any()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_checkpointing_changes_nothing(name: str) -> None:
     model = make_model(name).train()  # without dropout

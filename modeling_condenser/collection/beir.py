@@ -79,7 +79,7 @@ def load_passages(folder: Path, *, split: str = "test") -> Dataset:
 
 def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Callable[[], Qrels]]:
     """Split -> reader of its judgements, in the subfolder `files` or in a table."""
-    readers = {}
+    readers: dict[str, Callable[[], Qrels]] = {}
     for path in sorted((folder / files).glob("*")):
         split, _, ending = plain_name(path).rpartition(".")
         if split and ending in ("tsv", "jsonl"):

@@ -110,8 +110,8 @@ def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
     return rows
 
 
-def find_texts(passages: Dataset, ids: Iterable[str], *, column: str = "text") -> dict[str, str]:
-    """Return the text (or another column) of each id; see `find_rows`."""
+def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
+    """Return the text of each id; see `find_rows`."""
     rows = find_rows(passages, ids)
-    texts = passages[list(rows.values())][column] if rows else []
+    texts = passages[list(rows.values())]["text"] if rows else []
     return dict(zip(rows, texts, strict=True))

@@ -1,14 +1,14 @@
 """BEIR's layout, as files and as tables, in a folder and on the Hub."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 
+from modeling_condenser.collection import load
 from modeling_condenser.collection.load import load_collection, load_passages
-from modeling_condenser.hub import fetching
 
 from .conftest import (
     CORPUS,
@@ -136,64 +136,56 @@ def test_beirs_files_come_before_tables_and_other_layouts(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
-    """A Hub whose repositories are folders in `tmp_path/hub`; lists what was downloaded."""
-    calls: list[tuple[str, str | None]] = []
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose subfolders stand for data sets of a Hub; `tmp_path/snapshots` is its cache."""
 
-    def snapshot_download(
-        name: str, *, revision: str | None, allow_patterns: list[str] | None, **_: object
-    ) -> str:
-        calls.append((name, revision))
-        source, snapshot = tmp_path / "hub" / name, tmp_path / "snapshots" / name / "0a1b2c"
-        if not source.is_dir():
-            raise LocalEntryNotFoundError("Cannot find it.")
-        for pattern in allow_patterns or ["**/*"]:
-            for file in filter(Path.is_file, source.glob(pattern)):
-                target = snapshot / file.relative_to(source)
+    def fetch(name: str, *, repo_type: str, only: Sequence[str] = ("**/*",)) -> Path:
+        repository, snapshot = tmp_path / "hub" / name, tmp_path / "snapshots" / name
+        if repo_type != "dataset" or not repository.is_dir():
+            raise FileNotFoundError(f"Cannot fetch {name}")
+        for file in (file for pattern in only for file in repository.glob(pattern)):
+            target = snapshot / file.relative_to(repository)
+            if file.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, target)
-        return str(snapshot)
+        return snapshot
 
-    monkeypatch.setattr(fetching, "snapshot_download", snapshot_download)
-    return calls
+    monkeypatch.setattr(load, "fetch", fetch)
+    return tmp_path / "hub" / "owner"
 
 
 def test_a_folder_comes_before_a_hub_name(
-    tmp_path: Path, fetched: list, monkeypatch: pytest.MonkeyPatch
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_beir(tmp_path / "data" / "c")
-    (tmp_path / "data" / "other").mkdir()
+    write_beir(tmp_path / "owner" / "set")
+    write_mteb(hub / "set")
+    (tmp_path / "owner" / "other").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert load_collection("data/c").name == "c"
+    assert load_collection("owner/set").name == "set"
+    assert not (tmp_path / "snapshots").exists()
     for source, message in (
-        ("data/d", "no collection data/d: there is no such folder. Cannot fetch data/d"),
+        ("owner/d", "no collection owner/d: there is no such folder. Cannot fetch owner/d"),
         ("nowhere", "no collection at nowhere: expected a folder"),
-        ("data/other", "holds nothing, expected corpus.jsonl .*DPR"),
+        ("owner/other", "holds nothing, expected corpus.jsonl .*DPR"),
     ):
         with pytest.raises(FileNotFoundError, match=message):
             load_collection(source)
-    assert fetched == [("data/d", None)]
 
 
-def test_a_repository_of_files_is_downloaded_without_other_files(
-    tmp_path: Path, fetched: list
-) -> None:
-    folder = write_beir(tmp_path / "hub" / "owner" / "set")
-    (folder / "large.bin").write_text("not downloaded")
+def test_a_repository_of_files_is_downloaded_without_other_files(hub: Path, tmp_path: Path) -> None:
+    write_beir(hub / "set@v1")
+    (hub / "set@v1" / "large.bin").write_text("not downloaded")
     collection = load_collection("owner/set@v1")
     assert (collection.name, collection.qrels) == ("set", EXPECTED_QRELS)
-    assert fetched == [("owner/set", "v1")]
     assert not list((tmp_path / "snapshots").rglob("large.bin"))
 
 
-def test_a_repository_of_tables_is_downloaded_with_its_second_repository(
-    tmp_path: Path, fetched: list
-) -> None:
-    write_mteb(tmp_path / "hub" / "owner" / "whole")
-    write_mteb(tmp_path / "hub" / "owner" / "part", default=None)
+def test_a_repository_of_tables_is_downloaded_with_its_second_repository(hub: Path) -> None:
+    write_mteb(hub / "whole")
+    write_mteb(hub / "part", default=None)
     with pytest.raises(ValueError, match="no split 'test'"):
         load_collection("owner/part")
-    write_mteb(tmp_path / "hub" / "owner" / "part-qrels", corpus=None, queries=None)
+    write_mteb(hub / "part-qrels", corpus=None, queries=None)
     for name in ("whole", "part"):
         collection = load_collection(f"owner/{name}")
         assert (collection.name, collection.qrels) == (name, EXPECTED_QRELS)

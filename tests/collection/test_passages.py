@@ -58,7 +58,6 @@ def test_ids_are_found_in_any_batch(file: Path, monkeypatch: pytest.MonkeyPatch)
     found = find_rows(stored, [f"p{i}" for i in numbers * 2])
     assert list(found.items()) == [(f"p{i}", i) for i in sorted(numbers)]
     assert find_texts(stored, ["p13", "p2"]) == {"p13": "text 13", "p2": "text 2"}
-    assert find_texts(stored, ["p13"], column="title") == {"p13": "title 13"}
     assert find_rows(stored, []) == find_texts(stored, []) == {}
     with pytest.raises(ValueError, match="1 of 2 passage ids .* such as 'p3000'"):
         find_rows(stored, ["p3000", "p1"])
