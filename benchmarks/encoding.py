@@ -12,7 +12,6 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,19 +25,18 @@ from benchmarks.harness import (
     docstrings,
     make_encoder,
     make_parser,
-    measure_apart,
+    measure_sides,
     peak_memory,
+    print_conditions,
     print_result,
     print_table,
+    time_in_turns,
 )
-from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract, Pooling
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.runs.run_folder import describe_machine
 
 OURS, THEIRS = "ours", "sentence-transformers"
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 _SIZES = {
     **{"layers": 4, "hidden": 128, "vocabulary": 8000, "max_length": 512},
     **{"passages": 600, "words": 55, "repeats": 5, "batch": 32},
@@ -47,41 +45,28 @@ _SIZES = {
 
 def main() -> None:
     """Run both sides in turns and print the table."""
-    parser = make_parser(__doc__ or "", **_SIZES)
+    parser = make_parser(__doc__, **_SIZES)
     parser.add_argument("--device", help="(default: an accelerator, if there is one)")
     parser.add_argument("--pooling", choices=get_args(Pooling), default="cls")
     arguments = parser.parse_args()
     if arguments.side:
-        who, dtype = arguments.side.split(",")
-        encode = open_sides(arguments, dtype)[who]
+        encode = open_sides(arguments)[arguments.side]
         print_result({"MiB": _added_memory(encode)})
         return
     with tempfile.TemporaryDirectory() as scratch:
         arguments.folder = Path(scratch)
         prepare(arguments)
-        sides = {
-            (who, dtype): encode
-            for dtype in DTYPES
-            for who, encode in open_sides(arguments, dtype).items()
-        }
-        vectors = {side: encode() for side, encode in sides.items()}  # a turn that does not count
-        agreement = _agreement(vectors)
-        speeds: dict[tuple[str, Dtype], list[float]] = {side: [] for side in sides}
-        for turn in range(arguments.repeats):
-            # The order alternates, so that a machine that slows down is fair to both.
-            for side in sorted(sides, reverse=turn % 2 == 1):
-                started = time.perf_counter()
-                sides[side]()
-                speeds[side].append(arguments.passages / (time.perf_counter() - started))
-        memory = {side: measure_apart(",".join(side), arguments.folder)["MiB"] for side in sides}
-    print(", ".join(f"{name} {getattr(arguments, name)}" for name in (*_SIZES, "pooling")))
-    print(f"{torch.get_num_threads()} threads; {agreement}")
-    print(json.dumps(describe_machine()))
-    medians = {side: statistics.median(turns) for side, turns in speeds.items()}
+        sides = open_sides(arguments)
+        agreement = _agreement({side: encode() for side, encode in sides.items()})
+        seconds = time_in_turns(sides, repeats=arguments.repeats)
+        memory = measure_sides(sides, arguments.folder)
+    print_conditions(arguments, (*_SIZES, "pooling"), agreement=agreement)
     rows = []
-    for name, figures in (("passages/s", medians), ("peak memory (MiB)", memory)):
-        for dtype in DTYPES:
-            ours, theirs = figures[OURS, dtype], figures[THEIRS, dtype]
+    for dtype in ("float32", "bfloat16"):
+        pair = [f"{who}, {dtype}" for who in (OURS, THEIRS)]
+        speeds = [arguments.passages / statistics.median(seconds[side]) for side in pair]
+        peaks = [memory[side][0]["MiB"] for side in pair]
+        for name, (ours, theirs) in (("passages/s", speeds), ("peak memory (MiB)", peaks)):
             rows.append([f"{name}, {dtype}", ours, theirs, ours / theirs])
     print_table(["", OURS, THEIRS, "ratio"], rows)
 
@@ -93,8 +78,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     checkpoint = make_encoder(texts, folder / "checkpoint", arguments, positions=length)
     contract = EncodingContract(length, length, pooling=arguments.pooling, similarity="cosine")
     export_encoder(checkpoint, folder / "encoder", contract=contract)
-    words = " ".join(texts).split()
-    random = np.random.default_rng(0)
+    words, random = " ".join(texts).split(), np.random.default_rng(0)
     drawn = random.normal(np.log(arguments.words), 0.8, size=arguments.passages)
     lengths = np.exp(drawn).astype(int) + 1
     starts = random.integers(0, len(words) - lengths.max(), size=arguments.passages)
@@ -103,39 +87,38 @@ def prepare(arguments: argparse.Namespace) -> None:
     (folder / "passages.json").write_text(json.dumps(passages))
 
 
-def open_sides(arguments: argparse.Namespace, dtype: Dtype) -> dict[str, Callable[[], np.ndarray]]:
-    """Both ways to encode the passages with the same model."""
+def open_sides(arguments: argparse.Namespace) -> dict[str, Callable[[], np.ndarray]]:
+    """Both ways to encode the passages with the same model, in both precisions."""
     texts = json.loads((arguments.folder / "passages.json").read_text())
     passages = Dataset.from_dict({"title": [""] * len(texts), "text": texts})
-    retriever = Retriever(arguments.folder / "encoder", device=arguments.device, dtype=dtype)
-    theirs = partial(
-        retriever.model.encode, texts, batch_size=arguments.batch, show_progress_bar=False
-    )
-    return {OURS: partial(retriever.encode_passages, passages), THEIRS: theirs}
+    sides: dict[str, Callable[[], np.ndarray]] = {}
+    for dtype in ("float32", "bfloat16"):
+        retriever = Retriever(arguments.folder / "encoder", device=arguments.device, dtype=dtype)
+        sides[f"{OURS}, {dtype}"] = partial(retriever.encode_passages, passages)
+        sides[f"{THEIRS}, {dtype}"] = partial(
+            retriever.model.encode, texts, batch_size=arguments.batch, show_progress_bar=False
+        )
+    return sides
 
 
-def _agreement(vectors: dict[tuple[str, Dtype], np.ndarray]) -> str:
+def _agreement(vectors: dict[str, np.ndarray]) -> str:
     """How well the unit vectors of all sides agree, checked."""
-    exact = vectors[THEIRS, "float32"]
-    difference = float(np.abs(vectors[OURS, "float32"] - exact).max())
+    exact = vectors[f"{THEIRS}, float32"]
+    difference = float(np.abs(vectors[f"{OURS}, float32"] - exact).max())
     assert difference < 1e-5, f"the vectors differ by {difference}"
     cosines = []
     for who in (OURS, THEIRS):
-        short = vectors[who, "bfloat16"].astype(np.float64)
+        short = vectors[f"{who}, bfloat16"].astype(np.float64)
         short /= np.linalg.norm(short, axis=1, keepdims=True)
         cosines.append(float((short * exact).sum(axis=1).min()))
     assert min(cosines) > 0.99, f"the cosines of bfloat16 to float32 are {cosines}"
-    return (
-        f"vectors agree to {difference:.0e} in float32; least cosines of bfloat16 to float32: "
-        f"{cosines[0]:.5f} ours, {cosines[1]:.5f} theirs"
-    )
+    return f"to {difference:.0e} in float32; least cosines of bfloat16 to float32 {cosines}"
 
 
 def _added_memory(encode: Callable[[], np.ndarray]) -> float:
     """MiB that encoding adds at most to what is held before."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        torch.cuda.init()
         torch.cuda.reset_peak_memory_stats()
     else:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak (Linux, proc(5))

@@ -1,22 +1,25 @@
-"""What the benchmarks share: size options, measurements in processes of their own, tables."""
+"""What the benchmarks share: options, measurements in turns, tables, texts and encoders."""
 
 import argparse
 import json
-import resource
+import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import BertForMaskedLM
 
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.study.starting_encoder import make_starting_encoder
 
 
-def make_parser(description: str, **sizes: int) -> argparse.ArgumentParser:
+def make_parser(description: str | None, **sizes: int) -> argparse.ArgumentParser:
     """A parser with an integer option for each size."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -28,32 +31,27 @@ def make_parser(description: str, **sizes: int) -> argparse.ArgumentParser:
     return parser
 
 
-def measure_apart(side: str, folder: Path) -> dict[str, float]:
-    """Run this benchmark for one side in a new process, which calls `print_result`."""
+def measure_sides(sides: Iterable[str], folder: Path, *, repeats: int = 1) -> dict[str, list[dict]]:
+    """Run this benchmark for each side in new processes, in turns; side -> results of the turns.
+
+    Each process gets the options `--side` and `--folder`, and calls `print_result`.
+    """
     module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
-    command = [sys.executable, "-m", module, *sys.argv[1:], f"--side={side}", f"--folder={folder}"]
-    process = subprocess.run(command, capture_output=True, text=True)
-    if process.returncode:
-        raise SystemExit(f"{side} ended with {process.returncode}:\n{process.stderr[-3000:]}")
-    [line] = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
-    return json.loads(line.removeprefix("RESULT "))
+    command = [sys.executable, "-m", module, *sys.argv[1:], f"--folder={folder}"]
+    results: dict[str, list[dict]] = {side: [] for side in sides}
+    for turn in range(repeats):
+        for side, found in results.items():
+            process = subprocess.run([*command, f"--side={side}"], capture_output=True, text=True)
+            if process.returncode:
+                raise SystemExit(f"{side}: {process.returncode}\n{process.stderr[-3000:]}")
+            found.append(json.loads(process.stdout.rpartition("RESULT ")[2].splitlines()[0]))
+            print(f"turn {turn + 1}: {side} {found[-1]}", file=sys.stderr, flush=True)
+    return results
 
 
-def print_result(result: Mapping[str, float]) -> None:
-    """Print what `measure_apart` returns."""
+def print_result(result: Mapping[str, Any]) -> None:
+    """Print the figures that `measure_sides` collects."""
     print("RESULT " + json.dumps(result), flush=True)
-
-
-def peak_memory(device: torch.device | None = None) -> float:
-    """GiB that this process, or the accelerator for it, has held at most."""
-    if device is not None and device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    status = Path("/proc/self/status")
-    if not status.is_file():  # not on Linux, where this begins with the parent process's peak
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (2**30 if sys.platform == "darwin" else 2**20)
-    [peak] = [int(s.split()[1]) for s in status.read_text().splitlines() if s.startswith("VmHWM")]
-    return peak / 2**20
 
 
 def medians(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -62,6 +60,37 @@ def medians(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         name: first if isinstance(first, str) else statistics.median(r[name] for r in results)
         for name, first in results[0].items()
     }
+
+
+def time_in_turns(
+    sides: Mapping[Any, Callable[[], object]], *, repeats: int
+) -> dict[Any, list[float]]:
+    """Seconds of each side's calls in this process, after a turn that does not count.
+
+    The order alternates, so that a machine that slows down is fair to all.
+    """
+    seconds: dict[Any, list[float]] = {side: [] for side in sides}
+    for turn in range(repeats + 1):
+        for side in list(sides) if turn % 2 else reversed(list(sides)):
+            started = time.perf_counter()
+            sides[side]()
+            seconds[side] += [time.perf_counter() - started] if turn else []
+    return seconds
+
+
+def peak_memory(device: torch.device | None = None) -> float:
+    """GiB that this process (on Linux), or the accelerator for it, has held at most."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    status = Path("/proc/self/status").read_text()  # getrusage begins with the parent's peak
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
+
+
+def print_conditions(arguments: argparse.Namespace, names: Iterable[str], **facts: Any) -> None:
+    """Print sizes, machine and further facts."""
+    print(", ".join(f"{name} {getattr(arguments, name)}" for name in names))
+    facts |= {"threads": torch.get_num_threads(), "load": os.getloadavg()}
+    print(json.dumps({**describe_machine(), **facts}))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -95,3 +124,12 @@ def make_encoder(
             "max_position_embeddings": positions,
         },
     )
+
+
+def as_bert(ours: Any) -> BertForMaskedLM:
+    """The backbone and LM head of a `CondenserForMaskedLM` as transformers' own class."""
+    model = BertForMaskedLM(ours.config.encoder_config)
+    model.bert.load_state_dict(ours.condenser.encoder.state_dict(), strict=False)
+    model.cls.load_state_dict(ours.lm_head.state_dict())
+    model.tie_weights()
+    return model

@@ -11,15 +11,12 @@ a process of its own, in turns; figures are medians over the turns. Tokens a sec
 tokens of the blocks, with CLS and SEP and without padding, the same for all sides, over the time of
 collating and training. Memory is the peak of the process (or of the device).
 
-The sides that train in a loop also share the masks. Before they train, their losses of one batch
-without dropout must agree: the Condenser's, and the late loss with that of BertForMaskedLM; to 1e-4
-in float32 and to 2e-2 in bfloat16. With a Trainer masks differ, so losses are not compared.
+Before the sides in a loop train, each with its own masks, their losses of one batch with the same
+masks and without dropout must agree: the Condenser's, and the late loss with that of
+BertForMaskedLM; to 1e-4 in float32 and to 2e-2 in bfloat16.
 """
 
 import argparse
-import json
-import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,9 +25,10 @@ import torch
 
 from benchmarks.harness import (
     make_parser,
-    measure_apart,
+    measure_sides,
     medians,
     peak_memory,
+    print_conditions,
     print_result,
     print_table,
 )
@@ -40,13 +38,14 @@ from benchmarks.pretraining_sides import (
     SWITCHES,
     USUAL,
     WITH_A_TRAINER,
-    Side,
     chosen_switches,
     device_of,
+    first_losses,
+    open_side,
+    time_loop,
     time_trainer,
 )
-from benchmarks.pretraining_text import Batches, prepare
-from modeling_condenser.runs.run_folder import describe_machine
+from benchmarks.pretraining_text import prepare, read_steps
 
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 _REFERENCES = ("paper", "ours-float32")  # losses of the other sides are compared with theirs
@@ -66,99 +65,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         arguments.folder = Path(scratch)
         print(prepare(arguments))
-        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in arguments.sides}
-        for turn in range(arguments.repeats):
-            for side in runs:
-                runs[side].append(measure_apart(side, arguments.folder))
-                print(f"turn {turn + 1}: {side} {runs[side][-1]}", file=sys.stderr, flush=True)
+        runs = measure_sides(arguments.sides, arguments.folder, repeats=arguments.repeats)
     check_losses(runs)
-    _report(arguments, {side: medians(results) for side, results in runs.items()})
-
-
-def _parse() -> argparse.Namespace:
-    parser = make_parser(__doc__ or "", **_SIZES)
-    parser.add_argument("--bert_base", action="store_true", help=f"sizes {_BERT_BASE}")
-    parser.add_argument("--text", type=Path, help="(default: the standard library's docstrings)")
-    parser.add_argument(
-        "--sides", type=_listed(SIDES), default=list(IN_A_LOOP), help=",".join(SIDES)
-    )
-    switches = "; ".join(f"{name}: {meaning}" for name, meaning in SWITCHES.items())
-    listed = _listed(tuple(SWITCHES))
-    parser.add_argument("--without", type=listed, default=[], help=f"of ours: {switches}")
-    parser.add_argument(
-        "--with",
-        dest="switched_on",
-        type=listed,
-        default=[],
-        help=f"the same, to turn on; by default {', '.join(USUAL)} are on",
-    )
-    parser.add_argument("--cpu", action="store_true", help="even if there is an accelerator")
-    arguments = parser.parse_args()
-    compared = [side for side in arguments.sides if side.partition("-")[0] in IN_A_LOOP]
-    if len(compared) > 1 and not set(_REFERENCES) & set(compared):
-        parser.error(f"losses are compared with those of {' or '.join(_REFERENCES)}: add one")
-    if arguments.bert_base:
-        vars(arguments).update(_BERT_BASE)
-    return arguments
-
-
-def _listed(known: tuple[str, ...]) -> Any:
-    def parse(words: str) -> list[str]:
-        names = [name for name in words.split(",") if name]
-        if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(
-                f"{', '.join(sorted(unknown))}: known are {', '.join(known)}"
-            )
-        return names
-
-    return parse
-
-
-def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure one side in this process."""
-    device = device_of(arguments)
-    batches = Batches.read(arguments, bag_of_words=name.startswith("bow"))
-    timed = batches.masked[arguments.warm_up :]
-    n_tokens = sum(int(batch["attention_mask"].sum()) for batch in timed)
-    memory_before = peak_memory(device)
-    result: dict[str, Any] = {"precision": "bfloat16" if name.endswith("bf16") else "float32"}
-    if name.partition("-")[0] in WITH_A_TRAINER:
-        n_tokens = sum(int(batch["attention_mask"].sum()) for batch in batches.masked)
-        n_tokens = n_tokens * len(timed) // len(batches.masked)  # the Trainer shuffles
-        seconds = time_trainer(name, arguments, batches)
-    else:
-        side = Side(name, arguments, batches)
-        result = {"precision": side.precision, **side.losses()}
-        collating, training = side.time(batches, arguments.warm_up)
-        seconds = collating + training
-        result["tokens/s, training alone"] = n_tokens / training
-    memory = peak_memory(device)
-    return {
-        **result,
-        "tokens/s": n_tokens / seconds,
-        "peak memory, GiB": memory,
-        "of it for training, GiB": memory - memory_before,
-    }
-
-
-def check_losses(runs: dict[str, list[dict[str, Any]]]) -> None:
-    """Check that all sides in a loop compute the same losses, each to its precision."""
-    reference = next((runs[side][0] for side in _REFERENCES if side in runs), None)
-    for side, results in runs.items() if reference else ():
-        names = ["late_loss"] if side.startswith("plain") else ["loss", "late_loss"]
-        for name in names if "loss" in results[0] else ():
-            difference = abs(results[0][name] - reference[name])
-            assert difference < _TOLERANCE[results[0]["precision"]], f"{side}: {name} {difference}"
-
-
-def _report(arguments: argparse.Namespace, figures: dict[str, dict[str, Any]]) -> None:
-    """Print what was measured, where, and the figures of all sides with their ratios."""
-    print(", ".join(f"{name} {getattr(arguments, name)}" for name in _SIZES))
-    on = [name for name in SWITCHES if name in chosen_switches(arguments)]
-    print(f"ours: {', '.join(on)}; threads: {torch.get_num_threads()}")
     device = device_of(arguments)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    print(json.dumps({**describe_machine(), "device": where, "load": os.getloadavg()}))
+    print_conditions(arguments, _SIZES, device=where, ours=sorted(chosen_switches(arguments)))
+    figures = {side: medians(results) for side, results in runs.items()}
     names = dict.fromkeys(name for side in figures.values() for name in side)
     rows = [[name, *(side.get(name, "-") for side in figures.values())] for name in names]
     for name in ("tokens/s", "peak memory, GiB"):
@@ -167,6 +79,68 @@ def _report(arguments: argparse.Namespace, figures: dict[str, dict[str, Any]]) -
                 ratios = (side[name] / figures[against][name] for side in figures.values())
                 rows.append([f"{name}, times that of {against}", *ratios])
     print_table(["", *figures], rows)
+
+
+def _parse() -> argparse.Namespace:
+    def names(words: str) -> list[str]:
+        return [name for name in words.split(",") if name]
+
+    parser = make_parser(__doc__, **_SIZES)
+    parser.add_argument("--bert_base", action="store_true", help=f"sizes {_BERT_BASE}")
+    parser.add_argument("--text", type=Path, help="(default: the standard library's docstrings)")
+    parser.add_argument("--sides", type=names, default=list(IN_A_LOOP), help=",".join(SIDES))
+    switches = "; ".join(f"{name}: {meaning}" for name, meaning in SWITCHES.items())
+    parser.add_argument("--without", type=names, default=[], help=f"of ours: {switches}")
+    usual = f"the same, to turn on; by default {', '.join(USUAL)} are on"
+    parser.add_argument("--with", dest="switched_on", type=names, default=[], help=usual)
+    parser.add_argument("--cpu", action="store_true", help="even if there is an accelerator")
+    arguments = parser.parse_args()
+    unknown = {*arguments.sides} - {*SIDES}
+    unknown |= {*arguments.without, *arguments.switched_on} - SWITCHES.keys()
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    compared = [side for side in arguments.sides if side.partition("-")[0] in IN_A_LOOP]
+    if len(compared) > 1 and not set(_REFERENCES) & set(compared):
+        parser.error(f"losses are compared with those of {' or '.join(_REFERENCES)}: add one")
+    if arguments.bert_base:
+        vars(arguments).update(_BERT_BASE)
+    return arguments
+
+
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure one side in this process."""
+    device, steps = device_of(arguments), read_steps(arguments)
+    lengths = [[len(block["input_ids"]) + 2 for block in step] for step in steps]
+    n_tokens = [sum(min(n, arguments.max_length) for n in step) for step in lengths]
+    n_timed = sum(n_tokens[arguments.warm_up :])
+    memory_before = peak_memory(device)
+    if name.partition("-")[0] in WITH_A_TRAINER:
+        n_timed = sum(n_tokens) * arguments.steps // len(n_tokens)  # the Trainer shuffles
+        seconds = time_trainer(name, arguments, steps)
+        result: dict[str, Any] = {}
+    else:
+        side = open_side(name, arguments)
+        result = {"precision": side.precision, **first_losses(side, steps[0])}
+        collating, training = time_loop(side, steps, arguments.warm_up)
+        seconds = collating + training
+        result["tokens/s, training alone"] = n_timed / training
+    memory = peak_memory(device)
+    return {
+        **result,
+        "tokens/s": n_timed / seconds,
+        "peak memory, GiB": memory,
+        "of it for training, GiB": memory - memory_before,
+    }
+
+
+def check_losses(runs: dict[str, list[dict[str, Any]]]) -> None:
+    """Check that all sides in a loop compute the same losses, each to its precision."""
+    reference = next((runs[side][0] for side in _REFERENCES if side in runs), {})
+    for side, (result, *_) in runs.items():
+        for name in ("late_loss",) if side.startswith("plain") else ("loss", "late_loss"):
+            if name in result and name in reference:
+                difference = abs(result[name] - reference[name])
+                assert difference < _TOLERANCE[result["precision"]], (side, name, difference)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 - `pretense`: the Condenser of capemox/pretense with its PretenseTrainer on the same texts, as its
   README shows it.
 
-The first four train in a bare loop on the same batches, without a learning-rate schedule, gradient
+The first four train in a bare loop on the same blocks, without a learning-rate schedule, gradient
 clipping and logging. Their optimiser is torch's AdamW, for `plain` fused, the Trainer's default.
 """
 
@@ -25,14 +25,16 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 from transformers import (
+    AutoTokenizer,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
     TrainerCallback,
     set_seed,
 )
 
+from benchmarks.harness import as_bert
 from benchmarks.naive_baseline import LoopCollator, dense_losses
-from benchmarks.pretraining_text import Batches
+from benchmarks.pretraining_text import Steps
 from modeling_condenser import (
     CondenserDataCollator,
     CondenserTrainer,
@@ -43,16 +45,14 @@ from modeling_condenser import (
     packing,
 )
 from modeling_condenser.cpu_kernels import use_cheap_dropout
-from modeling_condenser.pretraining.collator import pack
 
 IN_A_LOOP = ("paper", "plain", "ours", "bow")
 WITH_A_TRAINER = ("trainer", "pretense")
-SIDES = (
-    *IN_A_LOOP,
-    *("paper-bf16", "plain-bf16", "ours-float32", "bow-float32"),
-    *WITH_A_TRAINER,
-    *("trainer-bf16", "pretense-bf16"),
-)
+SIDES = [
+    f"{side}{precision}"
+    for side in (*IN_A_LOOP, *WITH_A_TRAINER)
+    for precision in ("", "-bf16", "-float32")
+]
 SWITCHES = {
     "packed": "blocks end to end instead of padded to the longest",
     "narrow": "the last layers only for CLS and masked tokens; needs packed",
@@ -69,77 +69,83 @@ USUAL = ("packed", "narrow", "bf16", "fused", "dropout", "attention", "cross_ent
 Batch = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What differs between the sides that train in a loop.
+@dataclass
+class Side:
+    """A side of IN_A_LOOP; all start from the same weights.
 
     Attributes:
         model: to train.
-        collate: makes a batch of a step's examples; only timed.
-        batches: what steps train on, the same blocks and masks for all sides.
+        collate: makes a batch of blocks.
+        collate_alike: the same with masks that are those of all other sides, too.
         losses_of: the whole loss and the late loss of model and batch.
+        precision: "float32" or "bfloat16".
+        is_fused: whether the optimiser is.
     """
 
     model: Any
     collate: Callable[[list[dict[str, Any]]], Any]
-    batches: list[Batch]
+    collate_alike: Callable[[list[dict[str, Any]]], Any]
     losses_of: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
-
-
-class Side:
-    """A side of IN_A_LOOP; all start from the same weights."""
-
-    def __init__(self, name: str, arguments: argparse.Namespace, batches: Batches):
-        kind, _, precision = name.partition("-")
-        switches = chosen_switches(arguments)
-        is_ours = kind in ("ours", "bow")
-        is_bf16 = precision == "bf16" or (is_ours and not precision and "bf16" in switches)
-        open_parts = {"paper": _open_paper, "plain": _open_plain}.get(kind, _open_ours)
-        self.parts = open_parts(arguments, batches)
-        self.precision = "bfloat16" if is_bf16 else "float32"
-        self.device = device_of(arguments)
-        self.model = self.parts.model.to(self.device).train()
-        is_fused = "fused" in switches if is_ours else kind == "plain"
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=is_fused)
+    precision: str = "float32"
+    is_fused: bool = False
 
     def compute(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        device = next(self.model.parameters()).device
         moved = {
-            name: value.to(self.device) if isinstance(value, torch.Tensor) else value
+            name: value.to(device) if isinstance(value, torch.Tensor) else value
             for name, value in batch.items()
         }
         is_bf16 = self.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16) if is_bf16 else nullcontext():
-            return self.parts.losses_of(self.model, moved)
+        with torch.autocast(device.type, torch.bfloat16) if is_bf16 else nullcontext():
+            return self.losses_of(self.model, moved)
 
-    @torch.no_grad()
-    def losses(self) -> dict[str, float]:
-        """The losses of the first batch without dropout and without the bag of words."""
-        self.model.eval()
-        batch = dict(self.parts.batches[0])
-        if "bow_targets" in batch:
-            batch["bow_weight"] = 0.0
-        loss, late_loss = self.compute(batch)
-        self.model.train()
-        return {"loss": loss.item(), "late_loss": late_loss.item()}
 
-    def time(self, batches: Batches, n_warm_up: int) -> tuple[float, float]:
-        """Seconds of collating and of training, each summed over the steps after the warm-up."""
-        collating = training = 0.0
-        pairs = zip(batches.examples, self.parts.batches, strict=True)
-        for number, (examples, batch) in enumerate(pairs):
-            started = time.perf_counter()
-            self.parts.collate(examples)
-            collated = time.perf_counter()
-            self.compute(batch)[0].backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            if number >= n_warm_up:
-                collating += collated - started
-                training += time.perf_counter() - collated
-        return collating, training
+def open_side(name: str, arguments: argparse.Namespace) -> Side:
+    """Open a side of IN_A_LOOP, or such a side with "-bf16" or "-float32" behind its name."""
+    kind, _, precision = name.partition("-")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.folder / "encoder")
+    if kind == "paper":
+        side = _open_paper(arguments, tokenizer)
+    elif kind == "plain":
+        side = _open_plain(arguments, tokenizer)
+    else:
+        side = _open_ours(arguments, tokenizer, bag_of_words=kind == "bow")
+    if precision:
+        side.precision = {"bf16": "bfloat16"}.get(precision, precision)
+    side.model.to(device_of(arguments)).train()
+    return side
+
+
+@torch.no_grad()
+def first_losses(side: Side, blocks: list[dict[str, Any]]) -> dict[str, float]:
+    """The losses of a batch without dropout and without the bag of words."""
+    side.model.eval()
+    batch = dict(side.collate_alike(blocks))
+    if "bow_targets" in batch:
+        batch["bow_weight"] = 0.0
+    loss, late_loss = side.compute(batch)
+    side.model.train()
+    return {"loss": loss.item(), "late_loss": late_loss.item()}
+
+
+def time_loop(side: Side, steps: Steps, n_warm_up: int) -> tuple[float, float]:
+    """Seconds of collating and of training, each summed over the steps after the warm-up."""
+    trained = [parameter for parameter in side.model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=side.is_fused)
+    collating = training = 0.0
+    for number, blocks in enumerate(steps):
+        started = time.perf_counter()
+        batch = side.collate(blocks)
+        collated = time.perf_counter()
+        side.compute(batch)[0].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if number >= n_warm_up:
+            collating += collated - started
+            training += time.perf_counter() - collated
+    return collating, training
 
 
 def chosen_switches(arguments: argparse.Namespace) -> set[str]:
@@ -152,10 +158,13 @@ def device_of(arguments: argparse.Namespace) -> torch.device:
     return torch.device("cuda" if use_cuda else "cpu")
 
 
-def _open_ours(arguments: argparse.Namespace, batches: Batches) -> Parts:
-    switches = chosen_switches(arguments)
+def _open_condenser(arguments: argparse.Namespace) -> Any:
     set_seed(0)
-    model: Any = condenser_from_encoder(str(arguments.folder / "encoder"))
+    return condenser_from_encoder(str(arguments.folder / "encoder"))
+
+
+def _open_ours(arguments: argparse.Namespace, tokenizer: Any, *, bag_of_words: bool) -> Side:
+    switches, model = chosen_switches(arguments), _open_condenser(arguments)
     is_packed = "packed" in switches
     if is_packed:
         packing.use_packing(model, narrow="narrow" in switches)
@@ -178,55 +187,45 @@ def _open_ours(arguments: argparse.Namespace, batches: Batches) -> Parts:
         output = model(**batch)
         return output.loss, output.late_loss
 
-    collator = CondenserDataCollator(
-        batches.tokenizer,
-        max_length=arguments.max_length,
-        bag_of_words="bow_targets" in batches.masked[0],
-        packed=is_packed,
+    length = arguments.max_length
+    collate = CondenserDataCollator(
+        tokenizer, max_length=length, bag_of_words=bag_of_words, packed=is_packed
     )
-    pad = batches.tokenizer.pad_token_id
-    masked = [pack(b, pad_token_id=pad) if is_packed else b for b in batches.masked]
-    return Parts(model, collator, masked, losses_of)
+    precision = "bfloat16" if "bf16" in switches else "float32"
+    return Side(model, collate, collate, losses_of, precision, "fused" in switches)
 
 
-def _open_paper(arguments: argparse.Namespace, batches: Batches) -> Parts:
-    set_seed(0)
-    model: Any = condenser_from_encoder(str(arguments.folder / "encoder"))
+def _open_paper(arguments: argparse.Namespace, tokenizer: Any) -> Side:
+    model = _open_condenser(arguments)
     model.set_attn_implementation("eager")
 
     def losses_of(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         head_loss, late_loss = dense_losses(model, batch)
         return head_loss + late_loss, late_loss
 
-    length = arguments.max_length
-    return Parts(model, LoopCollator(batches.tokenizer, length), batches.widened(length), losses_of)
+    alike = CondenserDataCollator(tokenizer, max_length=arguments.max_length)
+    return Side(model, LoopCollator(tokenizer, arguments.max_length), alike, losses_of)
 
 
-def _open_plain(arguments: argparse.Namespace, batches: Batches) -> Parts:
-    library = DataCollatorForLanguageModeling(batches.tokenizer)
-    cls, sep = batches.tokenizer.cls_token_id, batches.tokenizer.sep_token_id
-    room = arguments.max_length - 2
+def _open_plain(arguments: argparse.Namespace, tokenizer: Any) -> Side:
+    library, length = DataCollatorForLanguageModeling(tokenizer), arguments.max_length
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
 
     def collate(examples: list[dict[str, Any]]) -> Any:
         # run_mlm stores blocks with their special tokens, as lists.
-        rows = [[cls, *example["input_ids"].tolist()[:room], sep] for example in examples]
+        rows = [[cls, *example["input_ids"].tolist()[: length - 2], sep] for example in examples]
         return library([{"input_ids": row} for row in rows])
 
     def losses_of(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         loss = model(**batch).loss
         return loss, loss
 
-    return Parts(_plain_bert(arguments), collate, batches.widened(None), losses_of)
+    model, alike = _open_plain_bert(arguments), CondenserDataCollator(tokenizer, max_length=length)
+    return Side(model, collate, alike, losses_of, is_fused=True)
 
 
-def _plain_bert(arguments: argparse.Namespace) -> BertForMaskedLM:
-    """The encoder and its LM head as transformers' own class."""
-    ours: Any = masked_lm_from_encoder(str(arguments.folder / "encoder"))
-    model = BertForMaskedLM(ours.config.encoder_config)
-    model.bert.load_state_dict(ours.condenser.encoder.state_dict(), strict=False)
-    model.cls.load_state_dict(ours.lm_head.state_dict())
-    model.tie_weights()
-    return model
+def _open_plain_bert(arguments: argparse.Namespace) -> BertForMaskedLM:
+    return as_bert(masked_lm_from_encoder(str(arguments.folder / "encoder")))
 
 
 class _Clock(TrainerCallback):
@@ -247,9 +246,13 @@ class _Clock(TrainerCallback):
         self.seconds = time.perf_counter() - self.started
 
 
-def time_trainer(name: str, arguments: argparse.Namespace, batches: Batches) -> float:
+def time_trainer(name: str, arguments: argparse.Namespace, steps: Steps) -> float:
     """Seconds of a side of WITH_A_TRAINER after the warm-up."""
     kind, _, precision = name.partition("-")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.folder / "encoder")
+    blocks = [block["input_ids"] for step in steps for block in step]
+    # They tokenize to the same or nearly the same tokens.
+    texts = [{"text": text} for text in tokenizer.batch_decode(blocks)]
     settings: dict[str, Any] = {
         "output_dir": str(arguments.folder / name),
         "per_device_train_batch_size": arguments.batch,
@@ -261,38 +264,37 @@ def time_trainer(name: str, arguments: argparse.Namespace, batches: Batches) -> 
         "disable_tqdm": True,
     }
     make = _make_pretense_trainer if kind == "pretense" else _make_trainer
-    trainer = make(arguments, batches, settings)
-    clock = _Clock(arguments.warm_up)
+    trainer, clock = make(arguments, tokenizer, texts, settings), _Clock(arguments.warm_up)
     trainer.add_callback(clock)
     trainer.train()
     return clock.seconds
 
 
-def _make_trainer(arguments: argparse.Namespace, batches: Batches, settings: dict) -> Any:
-    set_seed(0)
+def _make_trainer(
+    arguments: argparse.Namespace, tokenizer: Any, texts: list[dict], settings: dict
+) -> Any:
     length = arguments.max_length
     return CondenserTrainer(
-        condenser_from_encoder(str(arguments.folder / "encoder")),
+        _open_condenser(arguments),
         CondenserTrainingArguments(max_length=length, short_block_probability=0.0, **settings),
-        train_dataset=Dataset.from_list(batches.texts()),
-        processing_class=batches.tokenizer,
+        train_dataset=Dataset.from_list(texts),
+        processing_class=tokenizer,
     )
 
 
-def _make_pretense_trainer(arguments: argparse.Namespace, batches: Batches, settings: dict) -> Any:
+def _make_pretense_trainer(
+    arguments: argparse.Namespace, tokenizer: Any, texts: list[dict], settings: dict
+) -> Any:
     try:
         import pretense
     except ImportError as error:
-        raise SystemExit(
-            "The side pretense needs the package pretense: pip install --no-deps pretense"
-        ) from error
+        raise SystemExit("The side pretense needs: pip install --no-deps pretense") from error
     set_seed(0)
-    method = pretense.MethodConfig(name="condenser")
-    length = arguments.max_length
+    method, length = pretense.MethodConfig(name="condenser"), arguments.max_length
     return pretense.PretenseTrainer(
-        model=pretense.create_pretraining_model(method, _plain_bert(arguments)),
+        model=pretense.create_pretraining_model(method, _open_plain_bert(arguments)),
         args=pretense.PretenseTrainingArguments(**settings),
-        train_dataset=batches.texts(),
-        data_collator=pretense.MLMCollator(tokenizer=batches.tokenizer, max_seq_length=length),
-        processing_class=batches.tokenizer,
+        train_dataset=texts,
+        data_collator=pretense.MLMCollator(tokenizer=tokenizer, max_seq_length=length),
+        processing_class=tokenizer,
     )

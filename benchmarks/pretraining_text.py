@@ -1,17 +1,15 @@
-"""What all sides of `benchmarks.pretraining` share: text, weights, blocks and masks."""
+"""What all sides of `benchmarks.pretraining` share: text, weights and blocks."""
 
 import argparse
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import load_from_disk
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
 from benchmarks.harness import docstrings, make_encoder
-from modeling_condenser import CondenserDataCollator
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
@@ -21,6 +19,9 @@ from modeling_condenser.pretraining.data import (
 )
 
 _TEXTS_FOR_VOCABULARY = 50_000
+
+Steps = list[list[dict[str, Any]]]
+"""`input_ids` (int array, without special tokens) and `mask_key` of each step's blocks."""
 
 
 def prepare(arguments: argparse.Namespace) -> str:
@@ -47,51 +48,9 @@ def prepare(arguments: argparse.Namespace) -> str:
     return f"{source.name}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights"
 
 
-@dataclass(frozen=True)
-class Batches:
-    """The blocks of each step, and the one set of masks that all sides train on.
-
-    Attributes:
-        tokenizer: of the encoder.
-        examples: of each step: `input_ids` and `mask_key` of its blocks.
-        masked: of each step: `input_ids`, `attention_mask` and `labels`, (B, T) int64, padded.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    examples: list[list[dict[str, Any]]]
-    masked: list[dict[str, torch.Tensor]]
-
-    @classmethod
-    def read(cls, arguments: argparse.Namespace, *, bag_of_words: bool = False) -> "Batches":
-        """Read what `prepare` wrote."""
-        tokenizer = AutoTokenizer.from_pretrained(arguments.folder / "encoder")
-        blocks = KeyedBlocks(load_from_disk(str(arguments.folder / "blocks")), seed=0)
-        collator = CondenserDataCollator(
-            tokenizer, max_length=arguments.max_length, bag_of_words=bag_of_words
-        )
-        examples = [
-            blocks.__getitems__(list(range(first, first + arguments.batch)))
-            for first in range(0, len(blocks), arguments.batch)
-        ]
-        return cls(tokenizer, examples, [collator(batch) for batch in examples])
-
-    def widened(self, width: int | None) -> list[dict[str, torch.Tensor]]:
-        """The masked batches padded to a width; to each batch's longest block for None."""
-        pad = self.tokenizer.pad_token_id
-        fill = {"input_ids": pad, "attention_mask": 0, "labels": -100}
-        widened = []
-        for batch in self.masked:
-            longest = int(batch["attention_mask"].sum(1).max())
-            more = (width or longest) - longest
-            widened.append(
-                {
-                    name: torch.nn.functional.pad(tensor[:, :longest], (0, more), value=fill[name])
-                    for name, tensor in batch.items()
-                }
-            )
-        return widened
-
-    def texts(self) -> list[dict[str, str]]:
-        """The blocks as text, which tokenizes to the same or nearly the same tokens."""
-        blocks = [example["input_ids"] for step in self.examples for example in step]
-        return [{"text": text} for text in self.tokenizer.batch_decode(blocks)]
+def read_steps(arguments: argparse.Namespace) -> Steps:
+    """The blocks that `prepare` wrote."""
+    blocks = KeyedBlocks(load_from_disk(str(arguments.folder / "blocks")), seed=0)
+    places = list(range(len(blocks)))
+    size = arguments.batch
+    return [blocks.__getitems__(places[first : first + size]) for first in places[::size]]

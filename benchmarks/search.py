@@ -8,11 +8,10 @@ mapped files, which the system can drop at any time.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,15 @@ import faiss
 import numpy as np
 import psutil
 
-from benchmarks.harness import make_parser, measure_apart, medians, print_result, print_table
+from benchmarks.harness import (
+    make_parser,
+    measure_sides,
+    medians,
+    print_conditions,
+    print_result,
+    print_table,
+    time_in_turns,
+)
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
 from modeling_condenser.retrieval.approximate import (
     build_approximate,
@@ -28,7 +35,6 @@ from modeling_condenser.retrieval.approximate import (
     search_approximate,
 )
 from modeling_condenser.retrieval.exact import search_exact
-from modeling_condenser.runs.run_folder import describe_machine
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
 APPROXIMATE = ("IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16")  # factory and parameters
@@ -41,25 +47,22 @@ _SIZES = {
 
 def main() -> None:
     """Run all sides in turns and print the table."""
-    arguments = make_parser(__doc__ or "", **_SIZES).parse_args()
+    arguments = make_parser(__doc__, **_SIZES).parse_args()
     if arguments.side:
         print_result(measure(arguments.side, arguments))
         return
     with tempfile.TemporaryDirectory() as scratch:
         arguments.folder = Path(scratch)
-        seconds = prepare(arguments)
-        runs: dict[str, list[dict[str, float]]] = {}
-        for _ in range(arguments.repeats):
-            for side in (FLAT, EXACT, *APPROXIMATE):
-                runs.setdefault(side, []).append(measure_apart(side, arguments.folder))
-    print(", ".join(f"{name} {getattr(arguments, name)}" for name in _SIZES))
-    print(json.dumps(describe_machine()))
-    rows = ([side, *medians(r).values(), seconds.get(side, "")] for side, r in runs.items())
-    print_table(["", *runs[EXACT][0], "seconds to build"], rows)
+        prepare(arguments)
+        sides = (FLAT, EXACT, *APPROXIMATE)
+        runs = measure_sides(sides, arguments.folder, repeats=arguments.repeats)
+    print_conditions(arguments, _SIZES)
+    rows = ([side, *medians(results).values()] for side, results in runs.items())
+    print_table(["", *runs[EXACT][0]], rows)
 
 
-def prepare(arguments: argparse.Namespace) -> dict[str, float]:
-    """Write embeddings, queries and approximate indices; the seconds that each index took."""
+def prepare(arguments: argparse.Namespace) -> None:
+    """Write embeddings, queries and approximate indices."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((N_CENTRES, arguments.dimension), dtype=np.float32)
 
@@ -67,8 +70,7 @@ def prepare(arguments: argparse.Namespace) -> dict[str, float]:
         vectors = rng.standard_normal((n, arguments.dimension), dtype=np.float32)
         vectors *= SPREAD
         vectors += centres[rng.integers(0, N_CENTRES, n)]
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     embeddings = write_embeddings(
         arguments.folder / "embeddings",
@@ -77,16 +79,8 @@ def prepare(arguments: argparse.Namespace) -> dict[str, float]:
         shard_size=arguments.shard_size,
     )
     np.save(arguments.folder / "queries.npy", draw(arguments.queries))
-    seconds = {}
     for side in APPROXIMATE:
-        started = time.perf_counter()
-        build_approximate(embeddings, side.split()[0], _folder_of(side, arguments))
-        seconds[side] = time.perf_counter() - started
-    return seconds
-
-
-def _folder_of(side: str, arguments: argparse.Namespace) -> Path:
-    return arguments.folder / side.replace(",", "_").replace(" ", "_").replace("=", "_")
+        build_approximate(embeddings, side.split()[0], arguments.folder / side)
 
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
@@ -95,22 +89,18 @@ def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
     names = [f"q{i}" for i in range(len(queries))]
     before = _own_memory()
     search = _open(side, arguments)
-    started = time.perf_counter()
     run = search(queries, names)
-    seconds = time.perf_counter() - started
     memory = _own_memory() - before
-    alone = []
-    for i in range(min(20, len(queries))):
-        started = time.perf_counter()
-        search(queries[i : i + 1], names[i : i + 1])
-        alone.append(time.perf_counter() - started)
+    calls: dict[Any, Callable[[], Any]] = {"all": partial(search, queries, names)}
+    calls |= {i: partial(search, queries[i : i + 1], names[i : i + 1]) for i in range(20)}
+    seconds = {call: found for call, [found] in time_in_turns(calls, repeats=1).items()}
     recall = 1.0
     if side != FLAT:
         exact = _open(EXACT, arguments)(queries, names)
         recall = recall_against_exact(run, exact, depth=arguments.depth)
     return {
-        "queries/s": len(queries) / seconds,
-        "ms alone": 1000 * statistics.median(alone),
+        "queries/s": len(queries) / seconds.pop("all"),
+        "ms alone": 1000 * statistics.median(seconds.values()),
         "own MiB": memory,
         "recall": recall,
     }
@@ -119,7 +109,7 @@ def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
 def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, list[str]], Any]:
     embeddings, depth = Embeddings.open(arguments.folder / "embeddings"), arguments.depth
     if side == EXACT:
-        return lambda queries, names: search_exact(embeddings, queries, names, depth=depth)
+        return partial(search_exact, embeddings, depth=depth)
     if side == FLAT:
         flat = faiss.IndexFlatIP(embeddings.dimension)
         for _, block in embeddings.blocks():
@@ -127,9 +117,8 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
 
         return lambda queries, names: flat.search(queries, depth)
     factory, parameters = side.split()
-    folder = _folder_of(side, arguments)
-    index = build_approximate(embeddings, factory, folder, parameters=parameters)
-    return lambda queries, names: search_approximate(index, embeddings, queries, names, depth=depth)
+    index = build_approximate(embeddings, factory, arguments.folder / side, parameters=parameters)
+    return partial(search_approximate, index, embeddings, depth=depth)
 
 
 def _own_memory() -> float:

@@ -48,32 +48,16 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="JSON")
     parser.add_argument("--blocks", type=int, default=2000, help="how many (default: 2000)")
     options = parser.parse_args()
-    for entry in measure(
-        options.checkpoints, options.corpus, out=options.out, n_blocks=options.blocks
-    ):
-        print(f"{entry['run']}, step {entry['step']}, {entry['tokens_seen']:,} tokens:", end=" ")
-        print(f"{entry['loss']:.4f}", flush=True)
+    measure(options.checkpoints, options.corpus, out=options.out, n_blocks=options.blocks)
 
 
-def measure(
-    checkpoints: list[Path], corpus: str, *, out: Path, n_blocks: int
-) -> list[dict[str, Any]]:
-    """Measure checkpoints with one tokenizer, and add the figures to a JSON file.
-
-    Returns:
-        Run, step, tokens seen and loss (nats a masked token) of each.
+def measure(checkpoints: list[Path], corpus: str, *, out: Path, n_blocks: int) -> None:
+    """Measure checkpoints with one tokenizer; add run, step, tokens seen and loss of each to `out`.
 
     Raises:
         ValueError: `out` holds figures of other blocks, or a folder is no checkpoint of a run.
     """
-    complete = [
-        checkpoint
-        for checkpoint in checkpoints
-        if not checkpoint.name.startswith("checkpoint-") or (checkpoint / MANIFEST).is_file()
-    ]
-    if not complete:
-        return []
-    tokenizer = AutoTokenizer.from_pretrained(complete[0])
+    tokenizer = AutoTokenizer.from_pretrained(checkpoints[0])
     settings, batches = make_batches(corpus, tokenizer, n_blocks=n_blocks)
     before = json.loads(out.read_text()) if out.is_file() else {"settings": settings}
     if before["settings"] != settings:
@@ -82,15 +66,15 @@ def measure(
             "use the same text, tokenizer and number of blocks, or name another file."
         )
     figures = {(entry["run"], entry["step"]): entry for entry in before.get("measured", ())}
-    added = []
-    for checkpoint in complete:
+    for checkpoint in checkpoints:
+        if checkpoint.name.startswith("checkpoint-") and not (checkpoint / MANIFEST).is_file():
+            continue  # being written
         progress = read_progress(checkpoint)
         model = CondenserForMaskedLM.from_pretrained(checkpoint, dtype=torch.float32)
         entry = {**progress._asdict(), "loss": masked_lm_loss(model, batches)}
         figures[progress.run, progress.step] = entry
-        added.append(entry)
         write_json(out, {"settings": settings, "measured": list(figures.values())})
-    return added
+        print(entry, flush=True)
 
 
 def read_progress(checkpoint: Path) -> Progress:
@@ -121,11 +105,9 @@ def make_batches(
     collator = CondenserDataCollator(
         tokenizer, max_length=max_length, mlm_probability=MLM_PROBABILITY
     )
-    keyed = KeyedBlocks(blocks, seed=0)
-    places = range(len(keyed))
+    keyed, places = KeyedBlocks(blocks, seed=0), list(range(len(blocks)))
     batches = [
-        collator(keyed.__getitems__(list(places[first : first + BATCH])))
-        for first in places[::BATCH]
+        collator(keyed.__getitems__(places[first : first + BATCH])) for first in places[::BATCH]
     ]
     settings = {
         "blocks_sha256": fingerprint_blocks(blocks),
@@ -142,11 +124,11 @@ def make_batches(
 def masked_lm_loss(model: Any, batches: list[dict[str, torch.Tensor]]) -> float:
     """Mean loss of a `CondenserForMaskedLM` over all masked tokens, in nats."""
     model.eval()
-    total, n_masked = 0.0, 0
-    for batch in tqdm(batches, desc="Validating", leave=False):
-        total += model(**batch, num_items_in_batch=1).loss.item()  # the sum
-        n_masked += int((batch["labels"] != -100).sum())
-    return total / n_masked
+    sums = [
+        model(**batch, num_items_in_batch=1).loss.item()
+        for batch in tqdm(batches, desc="Validating", leave=False)
+    ]
+    return sum(sums) / sum(int((batch["labels"] != -100).sum()) for batch in batches)
 
 
 if __name__ == "__main__":

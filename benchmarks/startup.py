@@ -8,9 +8,9 @@ Medians over fresh processes in turns, after one of each to warm the file cache.
 import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 
-from benchmarks.harness import make_parser, print_table
+from benchmarks.harness import make_parser, print_table, time_in_turns
 
 _COMMANDS = {
     "python, nothing": ["-c", "pass"],
@@ -21,15 +21,10 @@ _COMMANDS = {
 
 
 def main() -> None:
-    """Time the commands in turns."""
-    arguments = make_parser(__doc__ or "", repeats=5).parse_args()
-    seconds: dict[str, list[float]] = {name: [] for name in _COMMANDS}
-    for turn in range(arguments.repeats + 1):
-        for name, words in _COMMANDS.items():
-            started = time.perf_counter()
-            subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
+    arguments = make_parser(__doc__, repeats=5).parse_args()
+    run = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL)
+    sides = {name: partial(run, [sys.executable, *words]) for name, words in _COMMANDS.items()}
+    seconds = time_in_turns(sides, repeats=arguments.repeats)
     rows = ([n, statistics.median(times), min(times), max(times)] for n, times in seconds.items())
     print_table(["start-up", "seconds", "from", "to"], rows)
 

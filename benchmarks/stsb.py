@@ -11,13 +11,13 @@ and choose by dev. Runs are kept in --output_dir, where a second call continues.
 
 import argparse
 import contextlib
-import json
+import itertools
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import print_table
+from benchmarks.harness import print_conditions, print_table
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.similarity import (
     evaluate_graded_pairs,
@@ -26,7 +26,6 @@ from modeling_condenser.evaluation.similarity import (
 )
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.runs.recipe import read_recipe
-from modeling_condenser.runs.run_folder import describe_machine
 
 
 def main() -> None:
@@ -44,13 +43,11 @@ def main() -> None:
     arguments = parser.parse_args()
     start = Retriever(arguments.encoder, pooling=arguments.pooling, similarity="cosine")
     rows = [["none", "-", "-", *measure(start, arguments.data), "-"]]
-    for size in arguments.sizes:
-        for epochs in arguments.epochs:
-            for seed in arguments.seeds:
-                rows.append(run(arguments, start.contract.pooling, size, epochs, seed))
-                print(rows[-1], file=sys.stderr, flush=True)
-    print(json.dumps(describe_machine()))
-    print(f"pooling: {start.contract.pooling}; Spearman's correlation, times 100\n")
+    for case in itertools.product(arguments.sizes, arguments.epochs, arguments.seeds):
+        rows.append(run(arguments, start.contract.pooling, *case))
+        print(rows[-1], file=sys.stderr, flush=True)
+    print_conditions(arguments, ("encoder",), pooling=start.contract.pooling)
+    print("Spearman's correlation, times 100\n")
     print_table(
         ["train pairs", "epochs", "seed", "dev", "test", "from", "to (95 %)", "minutes"], rows
     )

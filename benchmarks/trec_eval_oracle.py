@@ -17,9 +17,8 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +39,13 @@ _NAMES = {
     r"map_cut_(?P<k>\d+)": "MAP{rel}@{k}",
     r"success_(?P<k>\d+)": "Success{rel}@{k}",
 }
+_CALL = argparse.ArgumentParser("trec_eval", allow_abbrev=False)
+_CALL.add_argument("-q", action="store_true")
+_CALL.add_argument("-c", dest="counts_missing", action="store_true")
+_CALL.add_argument("-m", action="append")
+_CALL.add_argument("-l", dest="level", type=int, default=1)
+_CALL.add_argument("-M", dest="depth", type=int)
+_CALL.add_argument("files", nargs=2)
 
 
 class Figure(NamedTuple):
@@ -50,128 +56,103 @@ class Figure(NamedTuple):
     printed: str
 
 
-@dataclass(frozen=True)
-class Command:
-    """A call of trec_eval: its options -c, -l and -M, and its two files."""
-
-    counts_missing: bool
-    level: int
-    depth: int | None
-    qrels: Path
-    run: Path
-
-    @classmethod
-    def parse(cls, words: str, folder: Path) -> "Command":
-        parser = argparse.ArgumentParser(prog=words, allow_abbrev=False)
-        parser.add_argument("-q", action="store_true")
-        parser.add_argument("-c", action="store_true")
-        parser.add_argument("-m", action="append")
-        parser.add_argument("-l", type=int, default=1)
-        parser.add_argument("-M", type=int)
-        parser.add_argument("files", nargs=2)
-        options = parser.parse_args(shlex.split(words)[1:])
-        return cls(options.c, options.l, options.M, *(folder / file for file in options.files))
-
-    def our_name(self, name: str) -> str | None:
-        """Our name of one of trec_eval's measures; None where we have none."""
-        rel = f"(rel={self.level})" if self.level > 1 else ""
-        for pattern, ours in _NAMES.items():
-            if match := re.fullmatch(pattern, name):
-                return ours.format(rel=rel, **match.groupdict())
-        return None
-
-    def evaluate(self, names: list[str]) -> Evaluation:
-        """Measure the run with the ties and the queries of this project."""
-        run = read_run(self.run, words_behind_tag=True)
-        return evaluate_run(read_trec_qrels(self.qrels), run, measures=names)
-
-    def evaluate_as_trec_eval(self, names: list[str], *, depth: int | None) -> Evaluation:
-        """Measure the run with the ties and the queries that trec_eval and its options have.
-
-        Scores are compared as float32, ties go by id, descending; without -c, queries that the run
-        lacks do not count; queries without a relevant passage count as 0.
-        """
-        run, qrels = read_run(self.run, words_behind_tag=True), read_trec_qrels(self.qrels)
-        ordered = {
-            query: sorted(scores, key=lambda p: (np.float32(scores[p]), p), reverse=True)[:depth]
-            for query, scores in run.items()
-        }
-        ranked = {q: {p: -float(i) for i, p in enumerate(ids)} for q, ids in ordered.items()}
-        counted = [query for query in qrels if self.counts_missing or query in ranked]
-        found = evaluate_run({query: qrels[query] for query in counted}, ranked, measures=names)
-        return make_evaluation(
-            {
-                name: {query: values.get(query, 0.0) for query in counted}
-                for name, values in found.per_query.items()
-            }
-        )
-
-
-class Outcome(NamedTuple):
-    """How the figures of one file compare."""
-
-    n_figures: int
-    n_wrong: int
-    largest_difference: float
-    n_other_under_ours: int
-
-
-def check(command: Command, figures: list[Figure]) -> Outcome:
-    """Compute all figures of a file; print those that are not the printed ones."""
-    names = {f.name: command.our_name(f.name) for f in figures}
-    wanted = list(dict.fromkeys(name for name in names.values() if name))
-    found = command.evaluate_as_trec_eval(wanted, depth=command.depth)
-    ours = command.evaluate(wanted)
-    values = [(f, _value(found, names[f.name], f.query)) for f in figures if names[f.name]]
-    n_other = sum(f"{_value(ours, names[f.name], f.query):.4f}" != f.printed for f, _ in values)
-    if command.depth:  # a ranking that is cut off has cut-off measures
-        cut = {name: f"{command.our_name(name)}@{command.depth}" for name in ("recip_rank", "map")}
-        whole = command.evaluate_as_trec_eval(list(cut.values()), depth=None)
-        values += [(f, _value(whole, cut[f.name], f.query)) for f in figures if f.name in cut]
-    wrong = [(f, value) for f, value in values if f"{value:.4f}" != f.printed]
-    for f, value in wrong:
-        print(f"WRONG {f.name} {f.query}: {value:.6f}, expected {f.printed}")
-    largest = max(abs(value - float(f.printed)) for f, value in values)
-    return Outcome(len(values), len(wrong), largest, n_other)
-
-
-def _value(evaluation: Evaluation, name: str | None, query: str) -> float:
-    assert name is not None
-    if query == "all":
-        return evaluation.means[name]
-    return evaluation.per_query[name].get(query, math.nan)
-
-
-def cases(folder: Path) -> Iterator[tuple[str, Command, list[Figure]]]:
-    """Name, command and expected figures of every case that `figures.json` lists."""
-    listed = json.loads((folder / "figures.json").read_text())
-    trec = folder / listed["trec_eval"]["folder"]
-    for name, words in listed["trec_eval"]["expected_output"].items():
-        lines = (trec / name).read_text().splitlines()
-        figures = [Figure(*(word.strip() for word in line.split("\t"))) for line in lines]
-        yield name, Command.parse(words, trec), figures
-    cacm = listed["cacm"]
-    command = Command.parse(f"trec_eval {cacm['qrels']} {cacm['run']}", folder / cacm["folder"])
-    figures = [Figure(name, "all", f"{value:.4f}") for name, value in cacm["trec_eval"].items()]
-    yield "CACM, BM25", command, figures
-
-
 def main() -> None:
     """Check all cases and print a row for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    rows, n_wrong, not_ours = [], 0, set()
-    for name, command, figures in cases(parser.parse_args().folder):
-        outcome = check(command, figures)
-        n_wrong += outcome.n_wrong
-        not_ours |= {f.name for f in figures if command.our_name(f.name) is None}
-        rows.append([name, *outcome])
+    rows, not_ours = [], set()
+    for title, words, folder, figures in _cases(parser.parse_args().folder):
+        call = _CALL.parse_args(shlex.split(words)[1:])
+        rows.append([title, *check(call, folder, figures)])
+        not_ours |= {f.name for f in figures if _our_name(f.name, call.level) is None}
     print_table(
         ["expected output", "figures", "wrong", "largest difference", "other under ours"], rows
     )
     print(f"\nNot measures of this project: {', '.join(sorted(not_ours))}")
-    if n_wrong:
+    if n_wrong := sum(row[2] for row in rows):
         sys.exit(f"{n_wrong} figures differ from trec_eval's.")
+
+
+def _cases(folder: Path) -> Iterator[tuple[str, str, Path, list[Figure]]]:
+    """Title, command, folder and expected figures of every case that `figures.json` lists."""
+    listed = json.loads((folder / "figures.json").read_text())
+    trec = folder / listed["trec_eval"]["folder"]
+    for title, words in listed["trec_eval"]["expected_output"].items():
+        lines = (trec / title).read_text().splitlines()
+        yield title, words, trec, [Figure(*map(str.strip, line.split("\t"))) for line in lines]
+    cacm = listed["cacm"]
+    figures = [Figure(name, "all", f"{value:.4f}") for name, value in cacm["trec_eval"].items()]
+    words = f"trec_eval {cacm['qrels']} {cacm['run']}"
+    yield "CACM, BM25", words, folder / cacm["folder"], figures
+
+
+def check(call: Any, folder: Path, figures: list[Figure]) -> tuple[int, int, float, int]:
+    """Compute all figures of a file, and print those that are not the printed ones.
+
+    Returns:
+        How many figures are ours, how many are wrong, the largest difference, and how many differ
+        under the project's own rules.
+    """
+    qrels, run = (folder / file for file in call.files)
+    names = {figure: _our_name(figure.name, call.level) for figure in figures}
+    names = {figure: name for figure, name in names.items() if name}
+    measures = list(dict.fromkeys(names.values()))
+    found = _evaluate_as_trec_eval(call, qrels, run, measures, depth=call.depth)
+    values = {figure: _value(found, name, figure.query) for figure, name in names.items()}
+    ours = evaluate_run(
+        read_trec_qrels(qrels), read_run(run, words_behind_tag=True), measures=measures
+    )
+    n_other = sum(f"{_value(ours, names[f], f.query):.4f}" != f.printed for f in names)
+    n_figures, pairs = len(values), list(values.items())
+    if call.depth:  # a ranking that is cut off has cut-off measures
+        cut = {f: f"{names[f]}@{call.depth}" for f in names if f.name in ("recip_rank", "map")}
+        whole = _evaluate_as_trec_eval(call, qrels, run, list(dict.fromkeys(cut.values())))
+        pairs += [(f, _value(whole, name, f.query)) for f, name in cut.items()]
+        n_figures += len(cut)
+    wrong = [(figure, value) for figure, value in pairs if f"{value:.4f}" != figure.printed]
+    for figure, value in wrong:
+        print(f"WRONG {figure.name} {figure.query}: {value:.6f}, expected {figure.printed}")
+    largest = max(abs(value - float(figure.printed)) for figure, value in pairs)
+    return n_figures, len(wrong), largest, n_other
+
+
+def _our_name(name: str, level: int) -> str | None:
+    """Our name of one of trec_eval's measures; None where we have none."""
+    rel = f"(rel={level})" if level > 1 else ""
+    for pattern, ours in _NAMES.items():
+        if match := re.fullmatch(pattern, name):
+            return ours.format(rel=rel, **match.groupdict())
+    return None
+
+
+def _evaluate_as_trec_eval(
+    call: Any, qrels_file: Path, run_file: Path, names: list[str], *, depth: int | None = None
+) -> Evaluation:
+    """Measure a run with the ties and the queries that trec_eval and its options have.
+
+    Scores are compared as float32, ties go by id, descending; without -c, queries that the run
+    lacks do not count; queries without a relevant passage count as 0.
+    """
+    run, qrels = read_run(run_file, words_behind_tag=True), read_trec_qrels(qrels_file)
+    ordered = {
+        query: sorted(scores, key=lambda p: (np.float32(scores[p]), p), reverse=True)[:depth]
+        for query, scores in run.items()
+    }
+    ranked = {q: {p: -float(i) for i, p in enumerate(ids)} for q, ids in ordered.items()}
+    counted = [query for query in qrels if call.counts_missing or query in ranked]
+    found = evaluate_run({query: qrels[query] for query in counted}, ranked, measures=names)
+    return make_evaluation(
+        {
+            name: {query: values.get(query, 0.0) for query in counted}
+            for name, values in found.per_query.items()
+        }
+    )
+
+
+def _value(evaluation: Evaluation, name: str, query: str) -> float:
+    if query == "all":
+        return evaluation.means[name]
+    return evaluation.per_query[name].get(query, math.nan)
 
 
 if __name__ == "__main__":

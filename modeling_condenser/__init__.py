@@ -4,6 +4,8 @@ Importing the package registers its model with the Auto classes, so that they op
 checkpoint without remote code. All other public names are imported when they are first used.
 """
 
+# ruff: noqa: F401 (the imports for type checkers)
+
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -74,22 +76,4 @@ def __getattr__(name: str) -> Any:
 if LAZY not in os.environ:
     register_auto_classes()
 
-__all__ = [
-    "CondenserConfig",
-    "CondenserDataCollator",
-    "CondenserForMaskedLM",
-    "CondenserForPreTraining",
-    "CondenserForPreTrainingOutput",
-    "CondenserModel",
-    "CondenserTrainer",
-    "CondenserTrainingArguments",
-    "ContrastiveTrainer",
-    "ReadinessCallback",
-    "Retriever",
-    "condenser_from_encoder",
-    "evaluate",
-    "export_encoder",
-    "masked_lm_from_encoder",
-    "mine",
-    "push",
-]
+__all__ = list(_MODULES)

@@ -4,9 +4,10 @@ Travels to the Hub with `modeling_condenser.py`.
 """
 
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any
 
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 # The encoders that tests/backbones covers. docs/pretraining.md says how to add another, which must
 # meet these conditions:
@@ -148,63 +149,32 @@ class CondenserConfig(PreTrainedConfig):
         """The backbone's configuration, in which transformers looks up the vocabulary size."""
         return self.encoder_config
 
-    @property
-    def vocab_size(self) -> int:
-        return self.encoder_config.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self.encoder_config.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return self.encoder_config.num_hidden_layers
-
-    @property
-    def tie_word_embeddings(self) -> bool:
-        return self.encoder_config.tie_word_embeddings
-
-    @property
-    def initializer_range(self) -> float:
-        return self.encoder_config.initializer_range
+    vocab_size = property(attrgetter("encoder_config.vocab_size"))
+    hidden_size = property(attrgetter("encoder_config.hidden_size"))
+    num_hidden_layers = property(attrgetter("encoder_config.num_hidden_layers"))
+    tie_word_embeddings = property(attrgetter("encoder_config.tie_word_embeddings"))
+    initializer_range = property(attrgetter("encoder_config.initializer_range"))
 
 
 def check_encoder(config: PreTrainedConfig) -> None:
-    """Check from its configuration that a Condenser can be built on an encoder.
-
-    Raises:
-        ValueError: it cannot; the message says why.
-    """
-    if reason := _why_not(config):
-        raise ValueError(
-            f"Cannot build a Condenser on an encoder of model_type {config.model_type!r}: {reason}."
-        )
-
-
-def _why_not(config: Any) -> str | None:
-    if config.is_encoder_decoder:
-        return "it is an encoder-decoder"
-    if getattr(config, "is_decoder", False):
-        return "is_decoder=True, but a Condenser attends to both sides: set is_decoder=False"
-    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-        return "it has no masked-LM class in transformers"
+    """Raise ValueError if the configuration says that no Condenser fits an encoder."""
     if config.model_type not in SUPPORTED_ENCODERS:
-        return (
+        reason = (
             f"it is not supported; supported: {', '.join(SUPPORTED_ENCODERS)}. To add it, see "
             "SUPPORTED_ENCODERS in configuration_condenser.py"
         )
-    if config.num_hidden_layers < 1:
-        return f"num_hidden_layers is {config.num_hidden_layers}, but must be at least 1"
-    if getattr(config, "inner_group_num", 1) != 1:
-        return f"inner_group_num is {config.inner_group_num}, but must be 1"
-    if GLOBAL_ATTENTION not in (getattr(config, "layer_types", None) or [GLOBAL_ATTENTION]):
-        return "none of its layers (layer_types) attends to the whole block"
-    if not getattr(config, "legacy", True):
-        return (
+    elif getattr(config, "is_decoder", False):
+        reason = "is_decoder=True, but a Condenser attends to both sides: set is_decoder=False"
+    elif not getattr(config, "legacy", True):
+        reason = (
             "its LM head with legacy=False reads the encoder's embeddings: set legacy=True "
             "(config_changes={'legacy': True}), which starts a new LM head"
         )
-    return None
+    else:
+        return
+    raise ValueError(
+        f"Cannot build a Condenser on an encoder of model_type {config.model_type!r}: {reason}."
+    )
 
 
 def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConfig:

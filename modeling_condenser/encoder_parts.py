@@ -31,11 +31,11 @@ def find_global_layer(layers: list[nn.Module]) -> nn.Module:
 
     In a head layer with local attention, CLS would not reach distant tokens.
     """
-    return [
+    return next(
         layer
-        for layer in layers
+        for layer in reversed(layers)
         if getattr(layer, "attention_type", GLOBAL_ATTENTION) == GLOBAL_ATTENTION
-    ][-1]
+    )
 
 
 def build_like(layer: Any, encoder_config: Any) -> nn.Module:
@@ -92,25 +92,21 @@ def recorded_calls(layer: nn.Module, read: Any = None) -> Iterator[list[LayerCal
 
 
 class _Embedded(Exception):
-    """Carries the embeddings out of an encoder before its first layer runs."""
-
-    def __init__(self, hidden: torch.Tensor):
-        super().__init__()
-        self.hidden = hidden
+    """Leaves an encoder before its first layer runs, with the embeddings as its argument."""
 
 
-@torch.compiler.disable  # leaves the encoder by an exception
-def embed(encoder: nn.Module, first_layer: nn.Module, **inputs: Any) -> torch.Tensor:
+@torch.compiler.disable  # because of the exception
+def embed(encoder: nn.Module, **inputs: Any) -> torch.Tensor:
     """The input of an encoder's first layer, (B, T, H)."""
 
     def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
         raise _Embedded(args[0])
 
-    hook = first_layer.register_forward_pre_hook(stop)
+    hook = find_layers(encoder)[0].register_forward_pre_hook(stop)
     try:
         encoder(**inputs)
     except _Embedded as embedded:
-        return embedded.hidden
+        return embedded.args[0]
     finally:
         hook.remove()
     raise AssertionError("an encoder calls its first layer")
@@ -132,18 +128,18 @@ def replace_cls(
 
 def write_cls_pooling(folder: Path, dimension: int) -> None:
     """Write the files by which sentence-transformers 6 takes CLS, not the mean of the tokens."""
-    modules = {"": "base.modules.transformer.Transformer"}
-    modules["1_Pooling"] = "sentence_transformer.modules.pooling.Pooling"
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
-        for i, (path, kind) in enumerate(modules.items())
-    ]
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    for name, content in {
-        "modules.json": listed,
+    transformer = "sentence_transformers.base.modules.transformer.Transformer"
+    pooling = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": 0, "name": "0", "path": "", "type": transformer},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": pooling},
+        ],
         "1_Pooling/config.json": {"embedding_dimension": dimension, "pooling_mode": "cls"},
         "config_sentence_transformers.json": {"similarity_fn_name": "dot"},
-    }.items():
+    }
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -162,17 +158,16 @@ def build_lm_head(encoder_config: Any) -> tuple[nn.Module, dict[str, str]]:
 
 def take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]:
     """The LM head of a masked LM, and its tied weights {target: source} by a Condenser's names."""
-    encoder = f"{masked_lm.base_model_prefix}."
-    tied = dict(masked_lm._tied_weights_keys or {})
-    names = [name for name, _ in masked_lm.named_children() if f"{name}." != encoder]
+    encoder, tied = masked_lm.base_model_prefix, dict(masked_lm._tied_weights_keys or {})
+    names = [name for name, _ in masked_lm.named_children() if name != encoder]
     if len(names) == 1:
         lm_head, theirs, ours = getattr(masked_lm, names[0]), f"{names[0]}.", "lm_head."
     else:
         lm_head, theirs, ours = _LMHead(masked_lm), "", "lm_head.masked_lm."
 
     def renamed(key: str) -> str:
-        if key.startswith(encoder):
-            return "condenser.encoder." + key.removeprefix(encoder)
+        if key.startswith(f"{encoder}."):
+            return "condenser.encoder" + key.removeprefix(encoder)
         return ours + key.removeprefix(theirs)
 
     return lm_head, {renamed(target): renamed(source) for target, source in tied.items()}

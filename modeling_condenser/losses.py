@@ -110,11 +110,12 @@ def bag_of_words_loss(
     return losses.sum() / _at_least_one(n_bags, logits.device)
 
 
-def sum_losses(*losses: torch.Tensor | None, bow_weight: float) -> torch.Tensor:
-    """The sum of the losses that are not None, the last of which is the bag-of-words loss."""
-    *mlm, bow = losses
-    terms = [*mlm, None if bow is None else bow_weight * bow]
-    return torch.stack([term for term in terms if term is not None]).sum()
+def sum_losses(
+    *mlm: torch.Tensor | None, bow: torch.Tensor | None, bow_weight: float
+) -> torch.Tensor:
+    """The sum of the losses that are not None."""
+    weighted = None if bow is None else bow_weight * bow
+    return torch.stack([loss for loss in (*mlm, weighted) if loss is not None]).sum()
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -146,10 +146,6 @@ class CondenserModel(CondenserPreTrainedModel):
         # sentence-transformers reads the names of the outputs from the annotation.
         return self.encoder(*args, **kwargs)
 
-    def embed(self, **inputs: Any) -> torch.Tensor:
-        """The input of the first layer, (B, T, H), for the arguments of the encoder."""
-        return embed(self.encoder, self.layers[0], **inputs)
-
 
 class CondenserForMaskedLM(CondenserPreTrainedModel):
     """The backbone with its own LM head: plain masked language modelling.
@@ -269,24 +265,21 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         cls_late = select_cls(late, read.starts if read else starts).flatten(0, 1)  # (B, H)
         if vectors_only:
             return CondenserForPreTrainingOutput(cls_late=cls_late)
-        loss = late_loss = bow_loss = logits = None
+        found: dict[str, Any] = {"cls_late": cls_late, "attentions": output.attentions}
+        if kwargs.get("output_hidden_states"):
+            found["hidden_states"] = output.hidden_states
         if labels is None:
-            logits = self.lm_head(late)  # (B, T, V)
-        else:
-            masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
-            [late_loss] = mlm_losses(self.lm_head, (masked, late))
-            bow_loss = bag_of_words_loss(
-                self.lm_head, cls_late, bow_targets, starts, num_bags_in_batch, masked
-            )
-            loss = sum_losses(late_loss, bow_loss, bow_weight=bow_weight)
+            return CondenserForPreTrainingOutput(logits=self.lm_head(late), **found)  # (B, T, V)
+        masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
+        [late_loss] = mlm_losses(self.lm_head, (masked, late))
+        bow_loss = bag_of_words_loss(
+            self.lm_head, cls_late, bow_targets, starts, num_bags_in_batch, masked
+        )
         return CondenserForPreTrainingOutput(
-            loss=loss,
+            loss=sum_losses(late_loss, bow=bow_loss, bow_weight=bow_weight),
             late_loss=late_loss,
             bow_loss=bow_loss,
-            logits=logits,
-            hidden_states=output.hidden_states if kwargs.get("output_hidden_states") else None,
-            attentions=output.attentions,
-            cls_late=cls_late,
+            **found,
         )
 
 
@@ -354,7 +347,9 @@ class CondenserForPreTraining(CondenserForMaskedLM):
             early = output.hidden_states[self.config.skip_from]
         else:
             ids = input_ids if head_input_ids is None else head_input_ids
-            early = self.condenser.embed(input_ids=ids, attention_mask=attention_mask, **kwargs)
+            early = embed(
+                self.condenser.encoder, input_ids=ids, attention_mask=attention_mask, **kwargs
+            )
         return output.last_hidden_state, early, output
 
     def run_head(
@@ -413,38 +408,33 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         late, early, output = self.encode(
             input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
         )  # eqs. (6), (7)
-        if not kwargs.get("output_hidden_states"):
-            output.hidden_states = None  # frees memory for the head and the losses
         cls_late = select_cls(late, read.starts if read else starts)
         if vectors_only:
             return CondenserForPreTrainingOutput(cls_late=cls_late.flatten(0, 1))
         cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
         cls_late = cls_late.flatten(0, 1)  # (B, H)
-        loss = head_loss = late_loss = bow_loss = head_logits = logits = None
+        found: dict[str, Any] = {"cls_late": cls_late, "attentions": output.attentions}
+        if kwargs.get("output_hidden_states"):
+            found["hidden_states"] = output.hidden_states
         if labels is None:
             head_logits, logits = self.lm_head(cd), self.lm_head(late)  # (B, T, V)
-        else:
-            masked = head_masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
-            if head_targets is not None:
-                n_items, scale = num_head_items_in_batch, masked.scale
-                head_masked = MaskedTokens.find(head_targets, n_items, read=head_read, scale=scale)
-            head_loss, late_loss = mlm_losses(
-                self.lm_head, (head_masked, cd), (masked, late) if self.config.late_mlm else None
-            )  # eqs. (9), (10)
-            bow_loss = bag_of_words_loss(
-                self.lm_head, cls_late, bow_targets, starts, num_bags_in_batch, masked
-            )
-            loss = sum_losses(head_loss, late_loss, bow_loss, bow_weight=bow_weight)  # eq. (11)
+            return CondenserForPreTrainingOutput(head_logits=head_logits, logits=logits, **found)
+        masked = head_masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
+        if head_targets is not None:
+            n_items, scale = num_head_items_in_batch, masked.scale
+            head_masked = MaskedTokens.find(head_targets, n_items, read=head_read, scale=scale)
+        head_loss, late_loss = mlm_losses(
+            self.lm_head, (head_masked, cd), (masked, late) if self.config.late_mlm else None
+        )  # eqs. (9), (10)
+        bow_loss = bag_of_words_loss(
+            self.lm_head, cls_late, bow_targets, starts, num_bags_in_batch, masked
+        )
         return CondenserForPreTrainingOutput(
-            loss=loss,
+            loss=sum_losses(head_loss, late_loss, bow=bow_loss, bow_weight=bow_weight),  # eq. (11)
             head_loss=head_loss,
             late_loss=late_loss,
             bow_loss=bow_loss,
-            head_logits=head_logits,
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-            cls_late=cls_late,
+            **found,
         )
 
     def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:

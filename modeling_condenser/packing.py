@@ -22,6 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from .cpu_kernels import attention_with_dropout
 from .losses import IGNORE_INDEX, ROW_MULTIPLE
 from .modeling_condenser import CondenserForMaskedLM
+from .positions import position_offset
 
 PACKED = "packed"
 # Names of the projections of keys and values in the attention of different encoders.
@@ -116,15 +117,10 @@ class ReadRows:
 
 
 class OffsetPositions:
-    """An encoder's forward pre-hook that adds its offset to the positions of a packed batch.
-
-    Positions of RoBERTa and its kin begin behind the padding token's id.
-    """
+    """An encoder's forward pre-hook that adds its offset to the positions of a packed batch."""
 
     def __init__(self, encoder: PreTrainedModel):
-        tables = (getattr(m, "position_embeddings", None) for m in encoder.modules())
-        table = next((table for table in tables if isinstance(table, nn.Embedding)), None)
-        self.offset = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+        self.offset = position_offset(encoder)
 
     def __call__(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         return args, self.of(kwargs)
@@ -157,17 +153,13 @@ def attend(
 
     Args:
         module: the attention module that calls.
-        query: (1, heads, R, D); `key` and `value` alike.
-        key: see `query`.
-        value: see `query`.
+        query, key, value: (1, heads, R, D).
         attention_mask: of a padded batch.
-        dropout: share of attention weights to drop.
-        scaling: of the dot products.
+        dropout, scaling: share of attention weights to drop, factor of the dot products.
         sliding_window: in local attention, tokens nearer than this see each other.
-        cu_seq_lens_q: (B + 1,) bounds of the blocks among the queries; None if padded.
-        cu_seq_lens_k: (B + 1,) the same among the keys.
-        max_length_q: at least the most queries of a block; 0 to count.
-        max_length_k: the same of keys.
+        cu_seq_lens_q, cu_seq_lens_k: (B + 1,) bounds of the blocks among queries and among keys;
+            None if padded.
+        max_length_q, max_length_k: at least the most queries and keys of a block; 0 to count.
         kv_states: (1, N, H) hidden states of all rows, if queries are only some of them.
         **kwargs: for other back-ends.
 
@@ -180,8 +172,10 @@ def attend(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    if kv_states is not None:
-        key, value = _project_keys_and_values(module, kv_states, head_width=query.shape[-1])
+    if kv_states is not None:  # (1, heads, N, D) each
+        shape = (*kv_states.shape[:-1], -1, query.shape[-1])
+        parts = keys_and_values(module) or ()
+        key, value = (part(kv_states).view(shape).transpose(1, 2) for part in parts)
     blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
     attention = partial(_attention, dropout=dropout, scale=scaling)
     output = _attend_within((query, key, value), blocks, attention)
@@ -245,39 +239,30 @@ def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Ten
     """Attention in one call for each run of blocks of equal length, without padding."""
     query, key, value = rows
     runs = list(_runs(rows, blocks))
-    n_queries = [run.n_blocks * run.n_queries for run in runs]
-    n_keys = [run.n_blocks * run.n_keys for run in runs]
-    parts = zip(
-        query.split(n_queries, 2), key.split(n_keys, 2), value.split(n_keys, 2), strict=True
-    )
+    n_queries = [n_blocks * queries for n_blocks, queries, _ in runs]
+    n_keys = [n_blocks * keys for n_blocks, _, keys in runs]
+    parts = (query.split(n_queries, 2), key.split(n_keys, 2), value.split(n_keys, 2))
     outputs = []
-    for run, part in zip(runs, parts, strict=True):
-        window = _window(run.n_keys, blocks.window, key.device)
-        if run.n_blocks == 1:
-            outputs.append(attention(*part, window))
-            continue
-        below = [rows[0].unflatten(1, (run.n_blocks, -1)).transpose(0, 1) for rows in part]
-        outputs.append(attention(*below, window).transpose(0, 1).flatten(1, 2)[None])
+    for (n_blocks, _, keys), *part in zip(runs, *parts, strict=True):
+        below = [rows[0].unflatten(1, (n_blocks, -1)).transpose(0, 1) for rows in part]
+        output = attention(*below, _window(keys, blocks.window, key.device))
+        outputs.append(output.transpose(0, 1).flatten(1, 2)[None])
     return torch.cat(outputs, dim=2)
 
 
-class _Run(NamedTuple):
-    """Adjacent blocks with equally many queries and keys each."""
+def _runs(rows: _Rows, blocks: _Blocks) -> Iterator[tuple[int, int, int]]:
+    """Runs of adjacent blocks with equally many queries and keys, of about `_LARGEST_CALL` at most.
 
-    n_blocks: int
-    n_queries: int
-    n_keys: int
-
-
-def _runs(rows: _Rows, blocks: _Blocks) -> Iterator[_Run]:
-    """The blocks in runs of at most `_LARGEST_CALL` keys."""
+    Yields:
+        Number of blocks, queries of each, keys of each.
+    """
     _, key, _ = rows
     width = key.numel() // key.shape[2]
     n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()
     for (queries, keys), adjacent in groupby(zip(n_queries, n_keys, strict=True)):
         n_left, most = len(list(adjacent)), max(_LARGEST_CALL // (keys * width), 1)
         while n_left > 0:
-            yield _Run(min(n_left, most), queries, keys)
+            yield min(n_left, most), queries, keys
             n_left -= most
 
 
@@ -339,17 +324,6 @@ def _window(length: int, width: int | None, device: torch.device) -> torch.Tenso
         return None
     position = torch.arange(length, device=device)
     return (position[:, None] - position[None, :]).abs() < width
-
-
-def _project_keys_and_values(
-    module: nn.Module, states: torch.Tensor, *, head_width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, each (B, heads, T, D), of hidden states (B, T, H)."""
-    projections = keys_and_values(module)
-    assert projections is not None
-    shape = (*states.shape[:-1], -1, head_width)
-    key, value = (part(states).view(shape).transpose(1, 2) for part in projections)
-    return key, value
 
 
 def keys_and_values(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:

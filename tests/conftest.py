@@ -29,35 +29,23 @@ os.environ |= {
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from tokenizers import (  # noqa: E402
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
 from transformers import (  # noqa: E402
     BertConfig,
     BertForMaskedLM,
-    BertTokenizerFast,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForMaskedLM,
 )
 
+from tests import tokenizers  # noqa: E402
 from tests.hub.making import make_collection, make_run  # noqa: E402
-from tests.vocabularies import byte_pairs, unigrams, word_pieces  # noqa: E402
 
 # The fixture `loopback_hub`: a Hub on this machine, for the real clients.
 pytest_plugins = ["tests.hub.loopback_hub"]
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
-VOCABULARY_SIZE = 500
 MAX_TOKENS = 64
-_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 _WORDS = {
     kind: words.split()
@@ -105,63 +93,22 @@ def _sentence(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def wordpiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
-    """As of bert-base-uncased: lower case, no accents, `##` before pieces that continue."""
-    normalizer = normalizers.BertNormalizer(lowercase=True)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = word_pieces(texts, special, size=VOCABULARY_SIZE, normalizer=normalizer)
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    return BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS)
+    return _limited(tokenizers.bert_tokenizer(texts))
 
 
 @pytest.fixture(scope="session")
 def byte_level_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
-    """As of roberta-base: byte-level BPE, `Ġ` before tokens that follow a blank."""
-    tokenizer = byte_pairs(texts, _SPECIAL, size=VOCABULARY_SIZE)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), add_prefix_space=False
-    )
-    return _wrapped(tokenizer)
+    return _limited(tokenizers.roberta_tokenizer(texts))
 
 
 @pytest.fixture(scope="session")
 def sentencepiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
-    """As of xlm-roberta-base: Unigram, `▁` before tokens that follow a blank."""
-    pieces = unigrams(texts, _SPECIAL, size=VOCABULARY_SIZE)
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=_SPECIAL.index("<unk>")))
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
-    )
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>",
-        pair="<s> $A </s> </s> $B </s>",
-        special_tokens=[("<s>", 0), ("</s>", 2)],
-    )
-    return _wrapped(tokenizer)
+    return _limited(tokenizers.sentencepiece_tokenizer(texts))
 
 
-def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=MAX_TOKENS,
-        bos_token="<s>",
-        eos_token="</s>",
-        cls_token="<s>",
-        sep_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-    )
+def _limited(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    tokenizer.model_max_length = MAX_TOKENS
+    return tokenizer
 
 
 _TINY = {
@@ -174,15 +121,22 @@ _TINY = {
 }
 
 
+def _save(cls: type, config: object, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        cls(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def bert_folder(
     wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A tiny random BERT with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    config = BertConfig(
-        vocab_size=len(wordpiece_tokenizer), max_position_embeddings=MAX_TOKENS, **_TINY
-    )
-    return _save(BertForMaskedLM, config, wordpiece_tokenizer, tmp_path_factory.mktemp("bert"))
+    size, folder = len(wordpiece_tokenizer), tmp_path_factory.mktemp("bert")
+    config = BertConfig(vocab_size=size, max_position_embeddings=MAX_TOKENS, **_TINY)
+    return _save(BertForMaskedLM, config, wordpiece_tokenizer, folder)
 
 
 @pytest.fixture(scope="session")
@@ -190,20 +144,9 @@ def roberta_folder(
     byte_level_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A tiny random RoBERTa with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    config = RobertaConfig(
-        vocab_size=len(byte_level_tokenizer), max_position_embeddings=MAX_TOKENS + 2, **_TINY
-    )
-    return _save(
-        RobertaForMaskedLM, config, byte_level_tokenizer, tmp_path_factory.mktemp("roberta")
-    )
-
-
-def _save(cls: type, config: object, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        cls(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    size, folder = len(byte_level_tokenizer), tmp_path_factory.mktemp("roberta")
+    config = RobertaConfig(vocab_size=size, max_position_embeddings=MAX_TOKENS + 2, **_TINY)
+    return _save(RobertaForMaskedLM, config, byte_level_tokenizer, folder)
 
 
 @pytest.fixture(scope="session")

@@ -59,17 +59,6 @@ def test_losses_and_every_gradient_equal_the_equations(skip_from, n_head_layers,
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-8, msg=name)
 
 
-def test_the_late_token_vectors_reach_the_head_only_through_cls():
-    """The point of the architecture: without late MLM, late tokens matter to nothing but CLS."""
-    model = make_model(skip_from=LAYERS - 1, n_head_layers=1, late_mlm=False)
-    batch = BERT.batch()
-    late, early, output = model.encode(batch["input_ids"], batch["attention_mask"])
-    late.retain_grad()
-    model.run_head(late[:, :1], early, output.layer_call).square().sum().backward()
-    assert late.grad[:, 0].abs().sum() > 0
-    assert late.grad[:, 1:].abs().sum() == 0
-
-
 def test_a_batch_without_masked_tokens_has_no_loss_and_no_gradient():
     model = make_model()
     batch = BERT.batch()
@@ -102,28 +91,21 @@ def test_hidden_states_and_attentions_come_back_on_request():
     assert len(output.attentions) == LAYERS
     assert output.attentions[0].shape == (5, 2, 12, 12)
     torch.testing.assert_close(output.loss, model(**batch).loss)
-    assert model(**batch).hidden_states is None
+    assert "hidden_states" not in model(**batch)
 
 
-def test_a_checkpoint_holds_weights_and_the_code_that_opens_them(tmp_path):
-    model = make_model(skip_from=1, n_head_layers=3).float()
-    model.save_pretrained(tmp_path)
-    code = ("configuration_condenser", "encoder_parts", "losses", "modeling_condenser")
-    names = {file.name for file in tmp_path.iterdir()}
-    assert names >= {"config.json", "model.safetensors", "modules.json"}
-    assert {name for name in names if name.endswith(".py")} == {f"{name}.py" for name in code}
+def test_a_checkpoint_opens_with_its_ties_a_frozen_pooler_and_in_sentence_transformers(
+    tmp_path: Path, bert_folder: Path
+):
+    condenser_from_encoder(str(bert_folder), skip_from=1, n_head_layers=3).save_pretrained(tmp_path)
     opened = CondenserForPreTraining.from_pretrained(tmp_path)
     assert (opened.config.skip_from, opened.config.n_head_layers) == (1, 3)
     assert opened.lm_head.predictions.decoder.bias is opened.lm_head.predictions.bias
     assert not any(p.requires_grad for p in opened.condenser.encoder.pooler.parameters())
-
-
-def test_sentence_transformers_opens_a_checkpoint(tmp_path: Path, bert_folder: Path):
-    condenser_from_encoder(str(bert_folder)).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     tokenizer.save_pretrained(tmp_path)
-    opened = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
-    found = opened.encode("a river", output_value="token_embeddings")
+    sentences = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    found = sentences.encode("a river", output_value="token_embeddings")
     batch = tokenizer("a river", return_tensors="pt", return_token_type_ids=False)
     late = CondenserModel.from_pretrained(tmp_path).eval()(**batch).last_hidden_state[0]
     torch.testing.assert_close(found.cpu(), late, rtol=0, atol=1e-5)

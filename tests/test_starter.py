@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
 from benchmarks.make_starter import make_starter
 from benchmarks.starter_validation import make_batches, measure
@@ -31,9 +31,7 @@ TEXT = "The old museum visits Oslo."
 def test_the_stored_encoder_opens_completely_and_predicts_a_word() -> None:
     folder = Path(resolve_encoder_name("starter"))
     assert (folder / "model.safetensors").stat().st_size <= 14_000_000
-    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert model.dtype == torch.float32
+    model = open_completely(folder)
     assert (model.config.num_hidden_layers, model.config.hidden_size) == (4, 256)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert len(tokenizer) == 12_288 and tokenizer.model_max_length == 512
@@ -41,14 +39,27 @@ def test_the_stored_encoder_opens_completely_and_predicts_a_word() -> None:
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     assert (ids[0, 0], ids[0, -1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     [place] = (ids[0] == tokenizer.mask_token_id).nonzero()[0].tolist()
-    logits = model.eval()(input_ids=ids).logits
+    logits = model(input_ids=ids).logits
     assert tokenizer.decode(logits[0, place].argmax()) == "states"
+
+
+def open_completely(folder: Path) -> BertForMaskedLM:
+    """Open an encoder in float32, with all weights of its files."""
+    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert (type(model), model.dtype) == (BertForMaskedLM, torch.float32)
+    return model.eval()
+
+
+def read_publishable_card(folder: Path) -> str:
+    """Read a card that may be published: it names no machine."""
+    assert find_refusals({file.name: file for file in folder.iterdir()}) == []
+    return (folder / "README.md").read_text()
 
 
 def test_the_stored_card_is_complete_and_names_no_machine() -> None:
     folder = Path(resolve_encoder_name("starter"))
-    assert find_refusals({file.name: file for file in folder.iterdir()}) == []
-    card = (folder / "README.md").read_text()
+    card = read_publishable_card(folder)
     assert "license: cc-by-sa-3.0" in card
     tokens = sum(stage.run["tokens_seen"] for stage in read_provenance(folder))
     assert f"saw {tokens / 1e6:,.1f} million tokens" in card
@@ -73,22 +84,11 @@ def test_models_retrievers_and_systems_accept_its_name(
 
 def run_recipe(recipe: str, encoder: str, corpus: Path, folder: Path, **changes: Any) -> Path:
     """A shipped recipe at toy size."""
-    settings = {
-        **read_recipe(recipe),
-        "encoder": encoder,
-        "corpus": str(corpus),
-        "output_dir": str(folder),
-        "preprocessing_workers": 1,
-        "bf16": False,
-        "max_length": 32,
-        "tokens_per_batch": 256,
-        "max_steps": 4,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    pretrain({**settings, **changes})
+    places = {"encoder": encoder, "corpus": str(corpus), "output_dir": str(folder)}
+    sizes = {"max_length": 32, "tokens_per_batch": 256, "max_steps": 4, "save_steps": 2}
+    others = {"preprocessing_workers": 1, "bf16": False, "logging_steps": 1, "use_cpu": True}
+    settings = {**places, **sizes, **others, "disable_tqdm": True}
+    pretrain({**read_recipe(recipe), **settings, **changes})
     return folder
 
 
@@ -150,9 +150,7 @@ def test_it_is_made_from_runs_as_a_plain_bert_in_float16_with_a_card(
     trained: Any = CondenserForMaskedLM.from_pretrained(runs[1] / "model")
     stored = load_file(made / "model.safetensors")
     assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-    model, info = AutoModelForMaskedLM.from_pretrained(made, output_loading_info=True)
-    assert type(model).__name__ == "BertForMaskedLM"
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    model = open_completely(made)
     for name, tensor in trained.condenser.encoder.state_dict().items():
         if not name.startswith("pooler."):
             assert torch.equal(model.bert.state_dict()[name], tensor.half().float()), name
@@ -160,8 +158,7 @@ def test_it_is_made_from_runs_as_a_plain_bert_in_float16_with_a_card(
         assert torch.equal(model.cls.state_dict()[name], tensor.half().float()), name
     assert model.config.hidden_dropout_prob == 0.1
 
-    assert find_refusals({file.name: file for file in made.iterdir()}) == []
-    card = (made / "README.md").read_text()
+    card = read_publishable_card(made)
     entries = json.loads(validation.read_text())["measured"]
     table = [line for line in card.splitlines() if line.startswith("| 0.0 |")]
     assert table == [f"| 0.0 | {entry['loss']:.3f} |" for entry in entries]

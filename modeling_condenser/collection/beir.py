@@ -9,13 +9,12 @@ Files may end in `.gz`; tables have any format that `datasets` reads.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from datasets import Dataset, get_dataset_split_names, load_dataset
-from datasets.exceptions import DatasetsError
+from datasets import Dataset, load_dataset
 from huggingface_hub import metadata_load
 
 from .collection import Collection, Qrels, build_collection, gather_judgements
@@ -31,12 +30,18 @@ QRELS_HEADER = ("query-id", "corpus-id", "score")
 _SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` renames the one to the other
 
 Record = Mapping[str, Any]
-Opened = tuple[Iterator[Record], str | Path, list[Path]]  # rows, source for errors, files
-QrelsReaders = Mapping[str, Callable[[], Qrels]]  # split -> reads its judgements
+
+
+class _Rows(NamedTuple):
+    """Rows of a file or of a table, and the files that they are read from."""
+
+    records: Iterable[Record]
+    source: str | Path
+    files: list[Path]
 
 
 def is_layout(folder: Path) -> bool:
-    return find_file(folder, CORPUS_FILE) is not None or CORPUS_TABLES[0] in read_tables(folder)
+    return find_file(folder, CORPUS_FILE) is not None or CORPUS_TABLES[0] in list_tables(folder)
 
 
 def load_collection(
@@ -72,34 +77,34 @@ def load_passages(folder: Path, *, split: str = "test") -> Dataset:
     return store_passages(rows, files=files, name=source)
 
 
-def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> QrelsReaders:
-    """Find the judgements of a folder: files in its subfolder `files`, or a table."""
+def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Callable[[], Qrels]]:
+    """Split -> reader of its judgements, in the subfolder `files` or in a table."""
     readers: dict[str, Callable[[], Qrels]] = {}
     for path in sorted((folder / files).glob("*")):
-        split, dot, ending = plain_name(path).rpartition(".")
-        if dot and ending in ("tsv", "jsonl"):
-            readers.setdefault(split, partial(_read_qrels, _open_file, path))
-    table = next((name for name in QRELS_TABLES if name in read_tables(folder)), None)
-    if not readers and table is not None:
-        for split in map(str, get_dataset_split_names(str(folder), table)):
-            readers[split] = partial(_read_qrels, _open_table, folder, table, split)
+        split, _, ending = plain_name(path).rpartition(".")
+        if split and ending in ("tsv", "jsonl"):
+            readers[split] = partial(_read_qrels, _open_file(path))
+    tables = [table for table in QRELS_TABLES if table in list_tables(folder)]
+    if not readers and tables:
+        for split, rows in load_dataset(str(folder), tables[0]).items():
+            readers[str(split)] = partial(_read_qrels, _open_table(rows, f"{folder} ({tables[0]})"))
     return readers
 
 
-def read_tables(folder: Path) -> list[str]:
+def list_tables(folder: Path) -> list[str]:
     """The names of the tables that a folder's README.md declares."""
     card = folder / CARD_FILE
     declared = (metadata_load(card) or {}) if card.is_file() else {}
     return [config.get("config_name", "default") for config in declared.get("configs") or []]
 
 
-def _read_qrels(opener: Callable[..., Opened], *place: Any) -> Qrels:
-    records, source, _ = opener(*place)
+def _read_qrels(rows: _Rows) -> Qrels:
     query, passage, score = QRELS_HEADER
-    rows = (
-        (_read_id(r, source, query), _read_id(r, source, passage), r.get(score)) for r in records
+    judgements = (
+        (_read_id(r, rows.source, query), _read_id(r, rows.source, passage), r.get(score))
+        for r in rows.records
     )
-    return gather_judgements(rows, source=source)
+    return gather_judgements(judgements, source=rows.source)
 
 
 def _read_id(record: Record, source: str | Path, *names: str) -> str:
@@ -113,16 +118,27 @@ def _read_id(record: Record, source: str | Path, *names: str) -> str:
     )
 
 
-def _open(folder: Path, file_name: str, tables: tuple[str, ...], split: str) -> Opened:
-    """Open a file, or else the first of the tables that is declared."""
-    declared = [name for name in tables if name in read_tables(folder)]
-    if declared and not find_file(folder, file_name):
-        return _open_table(folder, declared[0], split)
-    return _open_file(need_file(folder, file_name))
+def _open(folder: Path, file_name: str, tables: tuple[str, ...], split: str) -> _Rows:
+    """Open a file, or else one split (or the only one) of the first table that is declared."""
+    declared = [table for table in tables if table in list_tables(folder)]
+    if find_file(folder, file_name) or not declared:
+        return _open_file(need_file(folder, file_name))
+    splits, where = load_dataset(str(folder), declared[0]), f"{folder} ({declared[0]})"
+    for name in (split, _SAME_SPLITS.get(split), *(splits if len(splits) == 1 else ())):
+        if name in splits:
+            return _open_table(splits[name], where)
+    raise ValueError(f"{where} has no split {split!r}; its splits are {', '.join(splits)}.")
 
 
-def _open_file(path: Path) -> Opened:
-    return (_read_json if ".jsonl" in path.suffixes else _read_judgements)(path), path, [path]
+def _open_file(path: Path) -> _Rows:
+    read = _read_json if ".jsonl" in path.suffixes else _read_judgements
+    return _Rows(read(path), path, [path])
+
+
+def _open_table(rows: Dataset, source: str) -> _Rows:
+    batches = rows.with_format("arrow").iter(batch_size=1000)
+    records = (record for batch in batches for record in batch.to_pylist())
+    return _Rows(records, source, [Path(file["filename"]) for file in rows.cache_files])
 
 
 def _read_json(path: Path) -> Iterator[Record]:
@@ -144,28 +160,3 @@ def _read_judgements(path: Path) -> Iterator[Record]:
             f"{path}: the first line is {header}, expected the header {' '.join(QRELS_HEADER)}."
         )
     yield from (dict(zip(QRELS_HEADER, fields, strict=True)) for fields in rows)
-
-
-def _open_table(folder: Path, table: str, split: str) -> Opened:
-    """Open one split of a declared table, or its only split."""
-    where = f"{folder} ({table})"
-    try:
-        splits = list(map(str, get_dataset_split_names(str(folder), table)))
-        names = [name for name in (split, _SAME_SPLITS.get(split)) if name in splits]
-        names += splits if len(splits) == 1 else []
-        rows = load_dataset(str(folder), table, split=names[0]) if names else None
-    except (OSError, ValueError, StopIteration, DatasetsError) as error:
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        raise ValueError(
-            f"{where} cannot be read ({reason}): a file is missing, empty or damaged."
-        ) from error
-    if rows is None:
-        raise ValueError(f"{where} has no split {split!r}; its splits are {', '.join(splits)}.")
-    return _read_table(rows), where, [Path(file["filename"]) for file in rows.cache_files]
-
-
-def _read_table(rows: Dataset) -> Iterator[Record]:
-    known = ("_id", "id", "title", "text", "answers", *QRELS_HEADER)
-    columns = [column for column in rows.column_names if column in known]
-    for batch in rows.select_columns(columns).with_format("arrow").iter(batch_size=1000):
-        yield from batch.to_pylist()

@@ -11,10 +11,8 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
-import multiprocessing
 import platform
 import re
-import sys
 import sysconfig
 import warnings
 from collections import Counter
@@ -77,7 +75,6 @@ def build_builtin_collection(
     *,
     max_queries_per_eval_split: int = 1000,
     roots: Mapping[str, Path] | None = None,
-    n_workers: int = 2,
 ) -> Path:
     """Write the built-in collection as a BEIR folder.
 
@@ -88,7 +85,6 @@ def build_builtin_collection(
         max_queries_per_eval_split: limits the dev and the test queries, each to those of the lowest
             hashes; their passages stay in the corpus.
         roots: package -> folder of its source; by default `find_package_roots()`.
-        n_workers: processes that parse.
     """
     out = Path(out)
     if (out / SOURCES_FILE).is_file():
@@ -96,13 +92,11 @@ def build_builtin_collection(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and has no {SOURCES_FILE}. Choose an empty folder.")
     roots = find_package_roots() if roots is None else roots
-    files = list_source_files(roots)
-    # A forked worker starts at once; a spawned one would import this package again.
-    context = multiprocessing.get_context("fork") if sys.platform == "linux" else None
-    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
-        parsed = pool.map(read_docstrings, files, chunksize=32)
+    files = _list_source_files(roots)
+    with ProcessPoolExecutor(2) as pool:
+        parsed = pool.map(_read_docstrings, files, chunksize=32)
         progress = tqdm(parsed, total=len(files), desc="docstrings", unit="file")
-        kept = drop_duplicates(docstring for found in progress for docstring in found)
+        kept = _drop_duplicates(docstring for found in progress for docstring in found)
     with whole_folder(out) as folder:
         _write_collection(folder, kept, roots=roots, max_queries=max_queries_per_eval_split)
     return out
@@ -118,7 +112,7 @@ def find_package_roots() -> dict[str, Path]:
     return roots
 
 
-def list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
+def _list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
     """List the `.py` files of packages, without tests and vendored code, in a fixed order."""
     files = []
     for package, root in roots.items():
@@ -131,7 +125,7 @@ def list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
     return files
 
 
-def read_docstrings(file: SourceFile) -> list[Docstring]:
+def _read_docstrings(file: SourceFile) -> list[Docstring]:
     """Read the usable docstrings of a file; none if this version of Python cannot parse it."""
     package, module, path = file
     try:
@@ -146,14 +140,12 @@ def read_docstrings(file: SourceFile) -> list[Docstring]:
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
     """Visit modules, classes and functions, also those defined below `if` and `try`."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        docstring = ast.get_docstring(node, clean=False)
-        if docstring:
-            yield name, docstring
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    if isinstance(node, documented) and (docstring := ast.get_docstring(node, clean=False)):
+        yield name, docstring
     for block in ("body", "orelse", "handlers", "finalbody"):
-        children = getattr(node, block, [])
-        for child in children if isinstance(children, list) else []:
-            is_named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in getattr(node, block, []):
+            is_named = isinstance(child, documented)
             yield from _find_docstrings(child, f"{name}.{child.name}" if is_named else name)
 
 
@@ -175,7 +167,7 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
     return query, passage
 
 
-def drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
+def _drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
     """Keep the first one of each name, query and passage, up to case and white space."""
     seen: set[tuple[int, str]] = set()
     kept = []
@@ -209,13 +201,12 @@ def _write_collection(
     # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
     corpus = [{"_id": d.name, "title": "", "text": d.passage} for d in docstrings]
     queries = [{"_id": f"q:{d.name}", "text": d.query} for part in judged.values() for d in part]
-    _write_lines(folder / CORPUS_FILE, (json.dumps(r, ensure_ascii=False) for r in corpus))
-    _write_lines(folder / QUERIES_FILE, (json.dumps(r, ensure_ascii=False) for r in queries))
+    for name, records in ((CORPUS_FILE, corpus), (QUERIES_FILE, queries)):
+        _write_lines(folder / name, [json.dumps(r, ensure_ascii=False) for r in records])
     (folder / QRELS_FOLDER).mkdir()
     for split, part in judged.items():
-        judgements = (f"q:{d.name}\t{d.name}\t1" for d in part)
-        lines = ["\t".join(QRELS_HEADER), *judgements]
-        _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", lines)
+        judgements = [f"q:{d.name}\t{d.name}\t1" for d in part]
+        _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", ["\t".join(QRELS_HEADER), *judgements])
     pairs = Counter(docstring.package for docstring in docstrings)
     installed = importlib.metadata.packages_distributions()
     versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
@@ -17,6 +17,7 @@ from .passages import COLUMNS, find_rows
 Qrels = dict[str, dict[str, int]]
 """Query id -> passage id -> grade; above 0 is relevant."""
 
+_GRADE = re.compile(r"-?\d+(\.0+)?")
 _BATCH_ROWS = 8192  # part of the fingerprint's definition
 
 
@@ -42,21 +43,10 @@ class Collection:
 def gather_judgements(rows: Iterable[tuple[str, str, Any]], *, source: str | Path) -> Qrels:
     """Collect judgements (query id, passage id, grade); a grade of 1.0 or "1" becomes 1."""
     qrels: Qrels = {}
-    for query_id, passage_id, value in rows:
-        try:
-            grade, rest = divmod(float(value), 1)
-        except (TypeError, ValueError):
-            rest = 1
-        if rest:
-            raise ValueError(f"{source}: the grade {value!r} is not a whole number.")
-        grades = qrels.setdefault(query_id, {})
-        if grades.setdefault(passage_id, int(grade)) != grade:
-            raise ValueError(
-                f"{source}: passage {passage_id!r} has two grades for query {query_id!r}: remove"
-                " one of the lines."
-            )
-    if not qrels:
-        raise ValueError(f"{source} holds no judgement. Download it again.")
+    for query_id, passage_id, grade in rows:
+        if not _GRADE.fullmatch(str(grade)):
+            raise ValueError(f"{source}: the grade {grade!r} is not a whole number.")
+        qrels.setdefault(query_id, {})[passage_id] = int(float(grade))
     return qrels
 
 
@@ -68,14 +58,13 @@ def build_collection(
     name: str,
     source: str | Path,
 ) -> Collection:
-    """Build a collection from its parts, and check them.
+    """Build a collection from its parts, and check that they fit together.
 
     Args:
         passages: all passages.
         questions: id, text and list of answers (or None) of all queries, judged or not.
         qrels: judgements of one split; None if only the answers tell what is relevant.
-        name: of the collection.
-        source: for errors.
+        name, source: of the collection, and for errors.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}
@@ -87,12 +76,19 @@ def build_collection(
         queries[query_id] = text
         if listed:
             answers[query_id] = _check_answers(listed, source)
-    if qrels is not None:
-        _check_judged(passages, queries, qrels, source)
     judged = answers if qrels is None else qrels
-    kept = [query_id for query_id in queries if query_id in judged]
-    if not kept:
+    if missing := judged.keys() - queries.keys():
+        raise ValueError(
+            f"{source}: {len(missing)} judged queries are not in the collection, such as"
+            f" {min(missing)!r}. Take all files from the same release."
+        )
+    if not judged:
         raise ValueError(f"{source} holds no query that is judged or answered.")
+    try:
+        find_rows(passages, {passage for grades in (qrels or {}).values() for passage in grades})
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+    kept = [query_id for query_id in queries if query_id in judged]
     return Collection(
         passages=passages,
         queries={key: queries[key] for key in kept},
@@ -111,20 +107,6 @@ def _check_answers(answers: Any, source: str | Path) -> tuple[str, ...]:
     )
 
 
-def _check_judged(
-    passages: Dataset, queries: Mapping[str, str], qrels: Qrels, source: str | Path
-) -> None:
-    if missing := qrels.keys() - queries.keys():
-        raise ValueError(
-            f"{source}: {len(missing)} judged queries are not in the collection, such as"
-            f" {min(missing)!r}. Take all files from the same release."
-        )
-    try:
-        find_rows(passages, {passage_id for grades in qrels.values() for passage_id in grades})
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
-
-
 # Embeddings, run folders and model cards record fingerprints, so these functions must not change.
 
 
@@ -139,12 +121,10 @@ def fingerprint_passages(passages: Dataset) -> str:
     table = passages.select_columns(list(COLUMNS)).with_format("arrow")
     for batch in table.iter(batch_size=_BATCH_ROWS):
         for column in COLUMNS:
-            texts = batch[column].cast(pa.large_binary()).combine_chunks()
+            texts = batch[column].cast(pa.large_binary())
             digest.update(pc.binary_length(texts).to_numpy().astype("<i8").tobytes())
-            _, offsets, data = texts.buffers()  # the texts end to end, without a copy
-            bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-            digest.update(memoryview(data or b"")[int(bounds[0]) : int(bounds[-1])])
-    digest.update(np.int64(len(passages)).tobytes())
+            digest.update(b"".join(texts.to_numpy()))
+    digest.update(len(passages).to_bytes(8, "little"))
     return digest.hexdigest()
 
 

@@ -18,78 +18,59 @@ import regex  # type: ignore[import-untyped]
 from datasets import Dataset
 
 from .collection import Collection, build_collection
-from .passages import Row, store_passages
-from .text_files import open_text, plain_name
+from .passages import store_passages
+from .text_files import find_file, need_file, open_text, plain_name
 
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = "psgs_w100.tsv (DPR)"
-PASSAGES_PATTERN = "psgs*.tsv*"
+PASSAGES_FILE = "psgs_w100.tsv"
 Match = Literal["string", "regex"]
 
-_COLUMNS = ["id", "text", "title"]
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 
 
 def is_layout(folder: Path) -> bool:
-    return any(folder.glob(PASSAGES_PATTERN))
+    return find_file(folder, PASSAGES_FILE) is not None
 
 
 def load_collection(folder: Path, *, split: str) -> Collection:
     """Load the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
-    files: dict[str, Path] = {}
-    for file in sorted(folder.glob("*.csv*")):
-        files.setdefault(plain_name(file).removesuffix(".csv").removesuffix(".qa"), file)
+    files = {
+        plain_name(file).removesuffix(".csv").removesuffix(".qa"): file
+        for file in sorted(folder.glob("*.csv*"))
+    }
     if split not in files:
         raise ValueError(
             f"{folder} has no split {split!r}; its splits are {', '.join(files) or '(none)'}."
         )
-    source = files[split]
     questions = (
-        (str(row), question, _parse_list(answers))
-        for row, (question, answers) in enumerate(_read_rows(source, n=2))
+        (str(place), row["question"], _parse_list(row["answers"]))
+        for place, row in enumerate(_read_rows(files[split], ["question", "answers"]))
     )
-    passages = load_passages(folder)
-    return build_collection(passages, questions, None, name=folder.resolve().name, source=source)
+    return build_collection(
+        load_passages(folder), questions, None, name=folder.resolve().name, source=files[split]
+    )
 
 
 def load_passages(folder: Path) -> Dataset:
     """Load DPR's passages: columns `_id`, `title`, `text`."""
-    files = {plain_name(file): file for file in sorted(folder.glob(PASSAGES_PATTERN), reverse=True)}
-    if len(files) != 1:
-        raise ValueError(
-            f"{folder} holds {', '.join(sorted(files))}, expected one file {PASSAGES_PATTERN}."
-        )
-    (file,) = files.values()
-    return store_passages(_passages(file), files=[file], name=file)
-
-
-def _passages(file: Path) -> Iterator[Row]:
-    rows = _read_rows(file, n=3)
-    header = next(rows, [])
-    if sorted(header) != _COLUMNS:
-        raise ValueError(f"{file}: the header is {header}, expected the columns {_COLUMNS}.")
-    for fields in rows:
-        record = dict(zip(header, fields, strict=True))
-        yield record["id"], record["title"], record["text"]
+    file = need_file(folder, PASSAGES_FILE)
+    rows = ((row.get("id"), row.get("title"), row.get("text")) for row in _read_rows(file))
+    return store_passages(rows, files=[file], name=file)
 
 
 def _parse_list(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text  # refused as answers
+        return text or [text]  # both are refused as answers
 
 
-def _read_rows(file: Path, *, n: int) -> Iterator[list[str]]:
+def _read_rows(file: Path, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Read rows as dictionaries; without `columns`, the first line names them."""
     with open_text(file, newline="") as stream:
-        rows = csv.reader(stream, delimiter="\t")
-        for fields in filter(None, rows):
-            if len(fields) != n:
-                raise ValueError(
-                    f"{file}:{rows.line_num}: {len(fields)} fields between tabs, expected {n}."
-                )
-            yield fields
+        yield from csv.DictReader(stream, columns, delimiter="\t")
 
 
 class AnswerMatcher:

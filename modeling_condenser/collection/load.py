@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -34,69 +33,59 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         FileNotFoundError: there is no such collection, or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
-    layout = _find_layout(source)
-    if layout is not None:
-        return layout.load_collection(Path(source), split=split)
-    name = str(source)
-    folder = _fetch_collection(name)
+    if not _is_on_hub(source):
+        return _find_layout(Path(source)).load_collection(Path(source), split=split)
+    name = HubName.parse(str(source)).name
+    folder = _fetch_collection(str(source))
     beside = None if beir.find_judgements(folder) else _fetch_qrels(name)
-    own_name = HubName.parse(name).name.rpartition("/")[2]
+    own_name = name.rpartition("/")[2]
     return beir.load_collection(folder, split=split, beside=beside, name=own_name)
 
 
 def load_passages(source: str | Path) -> Dataset:
     """Load the passages of a collection alone: columns `_id`, `title`, `text`."""
-    layout = _find_layout(source)
-    if layout is not None:
-        return layout.load_passages(Path(source))
-    return beir.load_passages(_fetch_collection(str(source)))
+    if _is_on_hub(source):
+        return beir.load_passages(_fetch_collection(str(source)))
+    return _find_layout(Path(source)).load_passages(Path(source))
 
 
-def _find_layout(source: str | Path) -> ModuleType | None:
-    """The module that reads a folder; None for a name on the Hub."""
-    folder = Path(source)
-    if not folder.exists() and _HUB_NAME.fullmatch(str(source)):
-        return None
+def _is_on_hub(source: str | Path) -> bool:
+    return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
+
+
+def _find_layout(folder: Path) -> ModuleType:
+    """The module that reads a folder."""
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"no collection at {source}: expected a folder, or a data set on the Hub as owner/name."
+            f"no collection at {folder}: expected a folder, or a data set on the Hub as owner/name."
         )
-    layout = next((layout for layout in _LAYOUTS if layout.is_layout(folder)), None)
-    if layout is None:
-        raise FileNotFoundError(
-            f"no collection in {folder}: it holds {list_names(folder)}, expected"
-            f" {'; or '.join(layout.DESCRIPTION for layout in _LAYOUTS)}."
-        )
-    return layout
+    for layout in _LAYOUTS:
+        if layout.is_layout(folder):
+            return layout
+    raise FileNotFoundError(
+        f"no collection in {folder}: it holds {list_names(folder)}, expected"
+        f" {'; or '.join(layout.DESCRIPTION for layout in _LAYOUTS)}."
+    )
 
 
 def _fetch_collection(name: str) -> Path:
     """Download a collection in BEIR's layout: its files, or else all of its tables."""
-    folder = _fetch(name, _BEIR_PATTERNS)
+    try:
+        folder = fetch(name, repo_type="dataset", only=_BEIR_PATTERNS)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"no collection {name}: there is no such folder. {error}") from None
     if find_file(folder, beir.CORPUS_FILE):
         return folder
     if not beir.is_layout(folder):
-        tables = ", ".join(beir.read_tables(folder)) or "(none)"
-        raise ValueError(
-            f"{name} has no {beir.CORPUS_FILE}, and its tables are {tables}; expected corpus and"
-            " queries."
-        )
-    return _fetch(name)
+        tables = ", ".join(beir.list_tables(folder)) or "(none)"
+        raise ValueError(f"{name} has the tables {tables}, expected {beir.DESCRIPTION}.")
+    return fetch(name, repo_type="dataset")
 
 
 def _fetch_qrels(name: str) -> Path | None:
     """Download the judgements from a repository of their own, `<name>-qrels`, if there is one."""
     try:
-        return _fetch(f"{HubName.parse(name).name}-qrels")
+        return fetch(f"{name}-qrels", repo_type="dataset")
     except FileNotFoundError as error:
-        logger.warning("%s holds no judgements, and %s", name, error)
+        logger.warning("%s holds no judgements. %s", name, error)
         return None
-
-
-def _fetch(name: str, patterns: Sequence[str] | None = None) -> Path:
-    try:
-        return fetch(name, repo_type="dataset", only=patterns)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"no collection {name}: neither a folder nor a data set on the Hub. {error}"
-        ) from None

@@ -43,14 +43,11 @@ def load_collection(folder: Path, *, split: str) -> Collection:
             f"{folder} has no split {split!r}: expected {qrels_name}; it holds"
             f" {list_names(folder)}."
         )
-    queries = read_fields(need_file(folder, *queries_names), n=2, what="query id, text")
-    return build_collection(
-        load_passages(folder),
-        ((query_id, text, None) for query_id, text in queries),
-        read_trec_qrels(qrels_file),
-        name=folder.resolve().name,
-        source=qrels_file,
-    )
+    fields = read_fields(need_file(folder, *queries_names), n=2, what="query id, text")
+    queries = ((query_id, text, None) for query_id, text in fields)
+    passages, qrels = load_passages(folder), read_trec_qrels(qrels_file)
+    name = folder.resolve().name
+    return build_collection(passages, queries, qrels, name=name, source=qrels_file)
 
 
 def load_passages(folder: Path) -> Dataset:

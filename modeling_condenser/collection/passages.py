@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
@@ -37,18 +38,12 @@ def store_rows(
         identity: everything that the rows depend on.
     """
     digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
-
-    def generate() -> Iterator[Mapping[str, Any]]:
-        yield from make_rows()
-
     try:
         return Dataset.from_generator(
-            generate, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
+            make_rows, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
         )
     except DatasetGenerationError as error:
-        if isinstance(error.__cause__, ValueError | OSError):
-            raise error.__cause__ from None
-        raise
+        raise error.__cause__ or error from None
 
 
 def file_states(files: Iterable[Path]) -> list[str]:
@@ -61,41 +56,33 @@ def store_passages(rows: Iterator[Row], *, files: Sequence[Path], name: str | Pa
     """Read passages, or open those that were stored when the same files were read before.
 
     Args:
-        rows: generates the passages; not started if they are already stored.
-        files: that the passages are read from.
+        rows: not started if the passages are already stored.
+        files: that the rows are read from.
         name: of the source, for errors.
 
     Returns:
         Columns `_id`, `title`, `text`, all strings, memory-mapped, in the order of the rows.
-
-    Raises:
-        ValueError: there is no passage, or two have the same id.
     """
 
     def checked() -> Iterator[dict[str, str]]:
+        # Hashes of 64 bits: two of 10 million ids share one with a probability of 3e-6.
         hashes = array("q")
         for row in rows:
             if not all(isinstance(value, str) for value in row):
                 raise ValueError(f"{name}: {row!r:.100} is no passage, expected id, title, text.")
             hashes.append(hash(row[0]))
             yield dict(zip(COLUMNS, row, strict=True))
-        _check_ids(hashes, name)
+        if not hashes:
+            raise ValueError(f"{name} holds no passage. Download it again.")
+        repeated = pd.Series(hashes).duplicated()
+        if repeated.any():
+            raise ValueError(
+                f"{name}: {repeated.sum()} passages repeat the id of another one, the first is"
+                f" passage {repeated.argmax() + 1}; ids must be unique."
+            )
 
     features = {column: Value("string") for column in COLUMNS}
     return store_rows(checked, features, identity=["passages", str(name), *file_states(files)])
-
-
-def _check_ids(hashes: array, name: str | Path) -> None:
-    """Compare 64-bit hashes of ids; two of 10 million ids share one with a probability of 3e-6."""
-    if not hashes:
-        raise ValueError(f"{name} holds no passage. Download it again.")
-    _, first, counts = np.unique(np.asarray(hashes), return_index=True, return_counts=True)
-    repeated = np.sort(first[counts > 1])
-    if len(repeated):
-        raise ValueError(
-            f"{name}: {len(repeated)} ids occur more than once, the first is that of passage"
-            f" {repeated[0] + 1}; ids must be unique."
-        )
 
 
 def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
@@ -106,27 +93,25 @@ def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
     """
     wanted = sorted(set(ids))
     values = pa.array(wanted, type=pa.large_string())
-    rows = np.full(len(wanted), -1, dtype=np.int64)
+    rows: dict[str, int] = {}
     first = 0
     columns = passages.select_columns(["_id"]).with_format("arrow")
     for batch in columns.iter(batch_size=_BATCH_ROWS):
         column = batch["_id"].cast(pa.large_string())
-        places = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy()
-        found = np.flatnonzero(places >= 0)
-        rows[places[found]] = first + found
-        first += len(places)
-    missing = [wanted[place] for place in np.flatnonzero(rows < 0)]
-    if missing:
+        is_wanted = pc.is_in(column, value_set=values)
+        places = first + np.flatnonzero(is_wanted)
+        rows.update(zip(column.filter(is_wanted).to_pylist(), places.tolist(), strict=True))
+        first += len(column)
+    if missing := [name for name in wanted if name not in rows]:
         raise ValueError(
             f"{len(missing)} of {len(wanted)} passage ids are not in the collection, such as"
             f" {', '.join(map(repr, missing[:3]))}. Take ids and passages from the same release."
         )
-    pairs = zip(wanted, rows.tolist(), strict=True)
-    return dict(sorted(pairs, key=lambda pair: pair[1]))
+    return rows
 
 
-def find_texts(passages: Dataset, ids: Iterable[str], *, column: str = "text") -> dict[str, str]:
-    """Return the text (or another column) of each id; see `find_rows`."""
+def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
+    """Return the text of each id; see `find_rows`."""
     rows = find_rows(passages, ids)
-    texts = passages[list(rows.values())][column] if rows else []
+    texts = passages[list(rows.values())]["text"] if rows else []
     return dict(zip(rows, texts, strict=True))

@@ -9,30 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
-    AlbertTokenizer,
     AutoModelForMaskedLM,
     BertConfig,
-    BertTokenizerFast,
     CamembertConfig,
     DebertaV2Config,
-    DebertaV2Tokenizer,
     DistilBertConfig,
     ElectraConfig,
     ModernBertConfig,
     MPNetConfig,
-    MPNetTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
     RobertaConfig,
     XLMRobertaConfig,
     set_seed,
 )
 
-from tests.vocabularies import byte_pairs, unigrams, word_pieces
+from tests.tokenizers import (
+    albert_tokenizer,
+    bert_tokenizer,
+    deberta_tokenizer,
+    modernbert_tokenizer,
+    mpnet_tokenizer,
+    roberta_tokenizer,
+    sentencepiece_tokenizer,
+)
 
 LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 4, 2, 16, 60, 32
 
@@ -119,97 +121,20 @@ class Backbone:
         }
 
 
-_SIZE = 400
-
-
-def _word_pieces(texts: Sequence[str], special: list[str]) -> dict[str, int]:
-    normalizer = BertTokenizerFast().backend_tokenizer.normalizer
-    return word_pieces(texts, special, size=_SIZE, normalizer=normalizer)
-
-
-def _bert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    return BertTokenizerFast(vocab=_word_pieces(texts, special))
-
-
-def _mpnet_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    """WordPiece between RoBERTa's special tokens, both kinds of which are in the vocabulary."""
-    special = ["<s>", "<pad>", "</s>", "<unk>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "<mask>"]
-    return MPNetTokenizer(vocab=_word_pieces(texts, special))
-
-
-def _albert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    lowered = [text.lower() for text in texts]
-    return AlbertTokenizer(vocab=unigrams(lowered, special, size=_SIZE))
-
-
-def _deberta_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-    return DebertaV2Tokenizer(vocab=unigrams(texts, special, size=_SIZE), unk_id=3)
-
-
-def _sentencepiece_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer = Tokenizer(models.Unigram(unigrams(texts, special, size=_SIZE), unk_id=3))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
-    )
-    tokenizer.decoder = decoders.Metaspace()
-    return _framed(tokenizer, *special)
-
-
-def _byte_pairs(texts: Sequence[str], special: list[str]) -> PreTrainedTokenizerBase:
-    tokenizer = byte_pairs(texts, special, size=_SIZE)
-    tokenizer.decoder = decoders.ByteLevel()
-    return _framed(tokenizer, *special)
-
-
-def _roberta_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    return _byte_pairs(texts, special)
-
-
-def _modernbert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
-    """Byte-level BPE between BERT's special tokens, with runs of blanks as tokens of their own."""
-    special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
-    tokenizer = _byte_pairs(texts, special)
-    tokenizer.add_tokens(["  ", "   "])
-    return tokenizer
-
-
-def _framed(
-    tokenizer: Tokenizer, cls: str, pad: str, sep: str, unknown: str, mask: str
-) -> PreTrainedTokenizerBase:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B {sep}",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        cls_token=cls,
-        pad_token=pad,
-        sep_token=sep,
-        unk_token=unknown,
-        mask_token=mask,
-    )
-
-
 _NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden states
 BACKBONES = {
     backbone.title: backbone
     for backbone in (
-        Backbone("ALBERT", AlbertConfig, {"num_hidden_groups": 2, **_NARROW}, _albert_tokenizer),
-        Backbone("BERT", BertConfig, _SIZES, _bert_tokenizer),
-        Backbone("CamemBERT", CamembertConfig, _SIZES, _sentencepiece_tokenizer, 1, 2),
+        Backbone("ALBERT", AlbertConfig, {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
+        Backbone("BERT", BertConfig, _SIZES, bert_tokenizer),
+        Backbone("CamemBERT", CamembertConfig, _SIZES, sentencepiece_tokenizer, 1, 2),
         Backbone(
             "DeBERTa-v2",
             DebertaV2Config,
             {**_RELATIVE, "conv_kernel_size": 3, "conv_act": "gelu", **_SIZES},
-            _deberta_tokenizer,
+            deberta_tokenizer,
         ),
-        Backbone("DeBERTa-v3", DebertaV2Config, {**_RELATIVE, **_SIZES}, _deberta_tokenizer),
+        Backbone("DeBERTa-v3", DebertaV2Config, {**_RELATIVE, **_SIZES}, deberta_tokenizer),
         Backbone(
             "DistilBERT",
             DistilBertConfig,
@@ -221,9 +146,9 @@ BACKBONES = {
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
             },
-            _bert_tokenizer,
+            bert_tokenizer,
         ),
-        Backbone("ELECTRA", ElectraConfig, _NARROW, _bert_tokenizer),
+        Backbone("ELECTRA", ElectraConfig, _NARROW, bert_tokenizer),
         Backbone(
             "ModernBERT",
             ModernBertConfig,
@@ -237,11 +162,11 @@ BACKBONES = {
                 "eos_token_id": 2,
                 "sep_token_id": 2,
             },
-            _modernbert_tokenizer,
+            modernbert_tokenizer,
             1,
         ),
-        Backbone("MPNet", MPNetConfig, _SIZES, _mpnet_tokenizer, 1, 2),
-        Backbone("RoBERTa", RobertaConfig, _SIZES, _roberta_tokenizer, 1, 2),
-        Backbone("XLM-RoBERTa", XLMRobertaConfig, _SIZES, _sentencepiece_tokenizer, 1, 2),
+        Backbone("MPNet", MPNetConfig, _SIZES, mpnet_tokenizer, 1, 2),
+        Backbone("RoBERTa", RobertaConfig, _SIZES, roberta_tokenizer, 1, 2),
+        Backbone("XLM-RoBERTa", XLMRobertaConfig, _SIZES, sentencepiece_tokenizer, 1, 2),
     )
 }

@@ -25,7 +25,7 @@ QUERIES = [
 QRELS = ["query-id\tcorpus-id\tscore", "q1\tp1\t2", "q1\tp2\t0", "q2\tp2\t1"]
 EXPECTED_QUERIES = {"q2": "what do dogs chase?", "q1": "what do cats chase?"}
 EXPECTED_QRELS = {"q1": {"p1": 2, "p2": 0}, "q2": {"p2": 1}}
-TABLE_QRELS = [
+_TABLE_QRELS = [
     {"query-id": query_id, "corpus-id": passage_id, "score": float(grade)}
     for query_id, passage_id, grade in (line.split("\t") for line in QRELS[1:])
 ]
@@ -67,23 +67,19 @@ def write_beir(
     return folder
 
 
-def write_tables(folder: Path, tables: Mapping[str, Mapping[str, Rows]]) -> Path:
+def write_mteb(folder: Path, **changes: Mapping[str, Rows] | None) -> Path:
     """Write parquet files, and a README.md that declares them: table -> split -> rows."""
-    declared = []
-    for table, splits in tables.items():
-        (folder / table).mkdir(parents=True, exist_ok=True)
-        for split, rows in splits.items():
-            Dataset.from_list(list(rows)).to_parquet(folder / table / f"{split}.parquet")
-        files = [{"split": split, "path": f"{table}/{split}.parquet"} for split in splits]
-        declared.append({"config_name": table, "data_files": files})
-    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': declared})}---\n")
-    return folder
-
-
-def write_mteb(folder: Path, **changes: Mapping[str, Rows]) -> Path:
     tables = {
         "corpus": {"corpus": CORPUS},
         "queries": {"queries": QUERIES},
-        "default": {"test": TABLE_QRELS, "validation": TABLE_QRELS[:1]},
+        "default": {"test": _TABLE_QRELS, "validation": _TABLE_QRELS[:1]},
     }
-    return write_tables(folder, {**tables, **changes})
+    declared = []
+    for table, splits in {**tables, **changes}.items():
+        for split, rows in (splits or {}).items():
+            (folder / table).mkdir(parents=True, exist_ok=True)
+            Dataset.from_list(list(rows)).to_parquet(folder / table / f"{split}.parquet")
+        files = [{"split": split, "path": f"{table}/{split}.parquet"} for split in splits or ()]
+        declared += [{"config_name": table, "data_files": files}] if files else []
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': declared})}---\n")
+    return folder

@@ -12,7 +12,9 @@ from modeling_condenser.collection.builtin import (
     split_docstring,
     split_of,
 )
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import load_collection, load_passages
+
+from .conftest import write_lines
 
 PROSE = "The rest of this docstring tells in some fifteen words what {} does to its input and why."
 MODULE = f'''
@@ -60,32 +62,25 @@ if True:
 @pytest.fixture
 def roots(tmp_path: Path) -> dict[str, Path]:
     zoo, library = tmp_path / "site" / "zoo", tmp_path / "lib"
-    for folder in (zoo / "tests", library / "site-packages"):
-        folder.mkdir(parents=True)
-    (zoo / "__init__.py").write_text(MODULE)
-    (zoo / "broken.py").write_text("def f(:\n")
-    for skipped in (zoo / "tests" / "a.py", zoo / "test_a.py", library / "site-packages" / "a.py"):
-        skipped.write_text(MODULE.replace("animals", skipped.name))
-    functions = (
-        f'def f{i}():\n    """Do thing number {i}.\n\n    {PROSE.format(i)}\n    """'
-        for i in range(100)
-    )
-    (library / "many.py").write_text("\n".join(functions))
+    skipped = (zoo / "tests" / "a.py", zoo / "test_a.py", library / "site-packages" / "a.py")
+    for file in skipped:
+        write_lines(file, [MODULE.replace("animals", file.name)])
+    write_lines(zoo / "__init__.py", [MODULE])
+    write_lines(zoo / "broken.py", ["def f(:"])
+    docstrings = (f'"""Do thing number {i}.\n\n    {PROSE.format(i)}\n    """' for i in range(100))
+    functions = [f"def f{i}():\n    {text}" for i, text in enumerate(docstrings)]
+    write_lines(library / "many.py", functions)
     return {STANDARD_LIBRARY: library, "zoo": zoo}
 
 
-def read_jsonl(path: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[str, Path]) -> None:
-    out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]}, n_workers=1)
-    corpus = {record["_id"]: record for record in read_jsonl(out / "corpus.jsonl")}
-    assert list(corpus) == ["zoo", "zoo.Zoo", "zoo.Zoo.feed", "zoo.count"]
+    out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]})
+    corpus = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
+    assert [r["_id"] for r in corpus] == ["zoo", "zoo.Zoo", "zoo.Zoo.feed", "zoo.count"]
     text = PROSE.format("the class") + "\n\nParameters\n----------\nsize : int"
-    assert corpus["zoo.Zoo"] == {"_id": "zoo.Zoo", "title": "", "text": text}
-    queries = {record["_id"]: record["text"] for record in read_jsonl(out / "queries.jsonl")}
-    assert queries == {
+    assert corpus[1] == {"_id": "zoo.Zoo", "title": "", "text": text}
+    queries = [json.loads(line) for line in (out / "queries.jsonl").read_text().splitlines()]
+    assert {record["_id"]: record["text"] for record in queries} == {
         "q:zoo": "Tools for zoos.",
         "q:zoo.Zoo": "Hold many animals.",
         "q:zoo.Zoo.feed": "Feed all animals at once.",
@@ -94,7 +89,7 @@ def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[st
     assert "zoo" not in sys.modules
     # A finished collection is left unchanged, and nothing else is overwritten.
     assert build_builtin_collection(out, roots=roots) == out
-    assert len(read_jsonl(out / "corpus.jsonl")) == 4
+    assert len((out / "corpus.jsonl").read_text().splitlines()) == 4
     with pytest.raises(FileExistsError, match=r"site exists and has no sources.json"):
         build_builtin_collection(tmp_path / "site", roots=roots)
 
@@ -103,14 +98,11 @@ def test_splits_follow_the_hash_and_every_build_is_the_same(
     tmp_path: Path, roots: dict[str, Path]
 ) -> None:
     few, more = (
-        build_builtin_collection(
-            tmp_path / str(n), roots=roots, max_queries_per_eval_split=n, n_workers=workers
-        )
-        for n, workers in ((3, 1), (5, 2))
+        build_builtin_collection(tmp_path / str(n), roots=roots, max_queries_per_eval_split=n)
+        for n in (3, 5)
     )
     assert (few / "corpus.jsonl").read_bytes() == (more / "corpus.jsonl").read_bytes()
-    names = [record["_id"] for record in read_jsonl(more / "corpus.jsonl")]
-    n_train = sum(split_of(name) == "train" for name in names)
+    n_train = sum(split_of(name) == "train" for name in load_passages(more)["_id"])
     for split, n in (("train", n_train), ("dev", 5), ("test", 5)):
         collection = load_collection(more, split=split)
         assert (len(collection.passages), len(collection.queries)) == (104, n)
