@@ -103,7 +103,8 @@ class Retriever:
         self.token_budget = token_budget or default
         # Float32 is padded, so that it has the bits of an export's evaluation script.
         self._is_packed = dtype != "float32" and use_packing(self.model)
-        fits = (n_positions(self.model[0].model) or 0) % _LENGTH_MULTIPLE == 0
+        encoder: Any = self.model[0].model
+        fits = (n_positions(encoder) or 0) % _LENGTH_MULTIPLE == 0
         is_rounded = dtype != "float32" and not self._is_cuda and fits
         self._length_multiple = _LENGTH_MULTIPLE if is_rounded else 1
         # Normalize is exact in float32 only, and not after truncation.
