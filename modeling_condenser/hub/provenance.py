@@ -16,7 +16,7 @@ import yaml
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
-from .model_folder import STARTER_FOLDER, describe_starter, resolve_encoder_name
+from .model_folder import STARTER, describe_starter, resolve_encoder_name
 from .refusals import hide_secrets
 from .training_log import readiness_entries, thin_log
 
@@ -128,7 +128,8 @@ def _publishable(value: Any, name: str) -> Any:
     text = hide_secrets(str(value))
     if name in _TEXTS:
         return text
-    if name in ("encoder", "tokenizer") and resolve_encoder_name(text) == str(STARTER_FOLDER):
+    is_starter = resolve_encoder_name(text) == resolve_encoder_name(STARTER)
+    if name in ("encoder", "tokenizer") and is_starter:
         return describe_starter()
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
