@@ -107,11 +107,9 @@ def check_length(folder: Path, model: Any, name: str, length: int) -> None:
 def _check_plain(folder: Path, stated: Mapping[str, Any]) -> None:
     """Check that a folder holds an encoder, whose pooling is stated."""
     if not (folder / CONFIG_FILE).is_file():
-        inner = [file.parent for file in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-        hint = f" Did you mean {inner[0]}?" if inner else ""
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
-            f"in it.{hint}"
+            "in it."
         )
     if "pooling" not in stated:
         raise ValueError(

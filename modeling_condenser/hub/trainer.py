@@ -1,20 +1,22 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
 The library's own pushes during training leave out code and card, and send a pickle of the
-arguments.
+arguments. While training they are switched off by the library's own arguments, and a callback does
+their work after each checkpoint; no private method is overridden.
 """
 
 import logging
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
-from transformers.utils import PushInProgress
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
 from modeling_condenser.runs.checkpoints import (
     MANIFEST,
@@ -42,6 +44,8 @@ class WholeTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
+        self._last_upload: Future | None = None
+        self.add_callback(_SealAndPush(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -69,46 +73,50 @@ class WholeTrainer(Trainer):
         last = None if asked is False else last_whole_checkpoint(run_folder)
         return str(last) if last else None
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save a checkpoint, mark it as complete, push it, and then drop old ones."""
-        arguments, step = self.args, self.state.global_step
-        checkpoint = Path(str(arguments.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-        if arguments.should_save:  # an earlier checkpoint of this step is written again
-            (checkpoint / MANIFEST).unlink(missing_ok=True)
-        # Without the library's own push and removal.
-        is_pushing, keep = arguments.push_to_hub, arguments.save_total_limit
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As `Trainer.train`; returns after the last push has ended."""
+        with self._own_checkpoints():
+            output = super().train(*args, **kwargs)
+        if self._last_upload is not None:
+            self._last_upload.exception()  # wait
+        return output
+
+    @contextmanager
+    def _own_checkpoints(self) -> Iterator[None]:
+        """Switch off the library's pushes and removal of checkpoints."""
+        arguments = self.args
+        self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
         arguments.push_to_hub, arguments.save_total_limit = False, None
         try:
-            super()._save_checkpoint(*args, **kwargs)
+            yield
         finally:
-            arguments.push_to_hub, arguments.save_total_limit = is_pushing, keep
+            arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
+
+    def finish_checkpoint(self, folder: Path) -> None:
+        """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
         self.accelerator.wait_for_everyone()  # each process writes its random state
-        if arguments.should_save:
-            seal_checkpoint(checkpoint)
-        if is_pushing and self.is_world_process_zero():
-            self._push_checkpoint(checkpoint)
-        if arguments.should_save:
+        if self.args.should_save:
+            seal_checkpoint(folder)
+        if self._is_pushing and self.is_world_process_zero():
+            self._push_checkpoint(folder)
+        if self.args.should_save:
             best = self.state.best_model_checkpoint
-            drop_old_checkpoints(checkpoint.parent, keep=keep, best=best)
+            drop_old_checkpoints(folder.parent, keep=self._keep, best=best)
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""
         strategy = HubStrategy(self.args.hub_strategy)
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        is_busy = self._last_upload is not None and not self._last_upload.done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
         staging = self._new_staging()
         self.write_repository(staging, checkpoint)
         stale: tuple[str, ...] = STALE_WEIGHTS
-        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            stale += (f"{name}/*",)
-            shutil.copytree(
-                checkpoint,
-                staging / name,
-                ignore=shutil.ignore_patterns(TRAINING_ARGS_NAME),  # a pickle
-                copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
-            )
+        if strategy == HubStrategy.CHECKPOINT:
+            _add_training_state(checkpoint, staging / LAST_CHECKPOINT)
+            stale += (f"{LAST_CHECKPOINT}/*",)
+        elif strategy == HubStrategy.ALL_CHECKPOINTS:
+            _add_training_state(checkpoint, staging / checkpoint.name)
         message = f"Training in progress, step {self.state.global_step}"
         self._upload(staging, message, stale=stale).add_done_callback(_warn_of_failure)
 
@@ -161,12 +169,45 @@ class WholeTrainer(Trainer):
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-        future = self._api.run_as_future(upload)
-        # The library, whose type hints of it are wrong, waits for it at the end of the training.
-        self.push_in_progress = PushInProgress([future])  # type: ignore[assignment, arg-type]
-        return future
+        self._last_upload = self._api.run_as_future(upload)
+        return self._last_upload
+
+
+class _SealAndPush(TrainerCallback):
+    """Completes each checkpoint after the library has saved it."""
+
+    def __init__(self, trainer: WholeTrainer):
+        self.trainer = trainer
+
+    def _unseal(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Remove the marker of an earlier checkpoint of this step before it is written again."""
+        if control.should_save and args.should_save:
+            (_checkpoint(args, state) / MANIFEST).unlink(missing_ok=True)
+
+    on_step_end = on_epoch_end = on_evaluate = _unseal  # type: ignore[assignment]
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.trainer.finish_checkpoint(_checkpoint(args, state))
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
 
 
 def _warn_of_failure(upload: Future) -> None:
     if error := upload.exception():
         logger.warning("The push failed, and the training continues: %s", error)
+
+
+def _add_training_state(checkpoint: Path, folder: Path) -> None:
+    """Put a complete checkpoint into a folder, without the pickle of the arguments."""
+    shutil.copytree(
+        checkpoint,
+        folder,
+        ignore=shutil.ignore_patterns(TRAINING_ARGS_NAME),
+        copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
+    )
