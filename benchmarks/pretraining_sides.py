@@ -40,11 +40,9 @@ from modeling_condenser import (
     CondenserTrainer,
     CondenserTrainingArguments,
     condenser_from_encoder,
-    losses,
     masked_lm_from_encoder,
     packing,
 )
-from modeling_condenser.cpu_kernels import use_cheap_dropout
 
 IN_A_LOOP = ("paper", "plain", "ours", "bow")
 WITH_A_TRAINER = ("trainer", "pretense")
@@ -58,13 +56,11 @@ SWITCHES = {
     "narrow": "the last layers only for CLS and masked tokens; needs packed",
     "bf16": "bfloat16 autocast",
     "fused": "AdamW in one kernel",
-    "dropout": "the package's dropout of hidden units (CPU)",
     "attention": "the package's dropout of attention weights (CPU); needs packed",
-    "cross_entropy": "the package's cross-entropy",
     "compile": "torch.compile",
     "checkpointing": "activations computed again instead of kept",
 }
-USUAL = ("packed", "narrow", "bf16", "fused", "dropout", "attention", "cross_entropy")
+USUAL = ("packed", "narrow", "bf16", "fused", "attention")
 
 Batch = dict[str, Any]
 
@@ -168,15 +164,9 @@ def _open_ours(arguments: argparse.Namespace, tokenizer: Any, *, bag_of_words: b
     is_packed = "packed" in switches
     if is_packed:
         packing.use_packing(model, narrow="narrow" in switches)
-    if "dropout" in switches:
-        use_cheap_dropout(model)
     if "attention" not in switches:
         packing.attention_with_dropout = lambda query, key, value, mask, *, rate, scale: (
             F.scaled_dot_product_attention(query, key, value, mask, dropout_p=rate, scale=scale)
-        )
-    if "cross_entropy" not in switches:
-        losses.cross_entropy = lambda logits, targets: F.cross_entropy(
-            logits.float(), targets, reduction="none"
         )
     if "checkpointing" in switches:
         model.gradient_checkpointing_enable()

@@ -1,8 +1,8 @@
-"""Faster dropout on a CPU, of hidden units and of attention weights.
+"""Faster attention with dropout of its weights, on a CPU.
 
-torch draws a random number for each unit in turn. Here 64 random bits decide four units, and the
-backward pass keeps a byte for each unit. Rates are rounded to 1/65,536 (0.1 to 0.100006), and kept
-units are scaled by the rounded rate, so expectations are exact. Seeds come from torch's generator.
+torch draws a random number for each weight in turn. Here 64 random bits decide four weights. Rates
+are rounded to 1/65,536 (0.1 to 0.100006), and kept weights are scaled by the rounded rate, so
+expectations are exact. Seeds come from torch's generator.
 """
 
 import math
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.autograd.function import once_differentiable
 
 _LEVELS = 2**16
@@ -18,7 +17,7 @@ _LOWEST = -(2**15)  # of a signed 16-bit integer
 
 
 def rounded_rate(rate: float) -> float:
-    """The exact share of units that is dropped for `rate`, below 1."""
+    """The exact share of weights that is dropped for `rate`, below 1."""
     return _level(rate) / _LEVELS
 
 
@@ -27,7 +26,7 @@ def _level(rate: float) -> int:
 
 
 def draw_kept(shape: torch.Size, rate: float) -> torch.Tensor:
-    """Draw which units are kept, each with a probability of 1 - `rounded_rate(rate)`.
+    """Draw which weights are kept, each with a probability of 1 - `rounded_rate(rate)`.
 
     Returns:
         (*shape) int8 on the CPU, 1 where kept and 0 elsewhere; bools take ten times as long to
@@ -41,43 +40,6 @@ def draw_kept(shape: torch.Size, rate: float) -> torch.Tensor:
     draws = torch.from_numpy(words).view(torch.int16)[:n_units]
     kept = torch.empty(n_units, dtype=torch.int8)
     return torch.ge(draws, _LOWEST + _level(rate), out=kept).view(shape)
-
-
-class Dropout(nn.Dropout):
-    """`torch.nn.Dropout`, drawn by `draw_kept` on a CPU and outside of compiled graphs."""
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        is_cheaper = values.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not (is_cheaper and self.training and 0 < self.p < 1):
-            return super().forward(values)
-        return _Drop.apply(values, self.p)
-
-
-class _Drop(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, rate: float) -> torch.Tensor:
-        kept = draw_kept(values.shape, rate)
-        ctx.save_for_backward(kept)
-        ctx.growth = 1 / (1 - rounded_rate(rate))
-        return _scale_kept(values, kept, ctx.growth)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        (kept,) = ctx.saved_tensors
-        return _scale_kept(gradient, kept, ctx.growth), None
-
-
-def _scale_kept(values: torch.Tensor, kept: torch.Tensor, growth: float) -> torch.Tensor:
-    return kept.to(values.dtype).mul_(values).mul_(growth)
-
-
-def use_cheap_dropout(model: nn.Module) -> None:
-    """Replace each `torch.nn.Dropout` of a model with this `Dropout`."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Dropout and not child.inplace:
-                setattr(parent, name, Dropout(child.p).train(child.training))
 
 
 def attention_with_dropout(

@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 IGNORE_INDEX = -100
 ROW_MULTIPLE = 64  # numbers of selected rows are rounded up to this, so that kernels see few shapes
-_LOGITS_AT_ONCE = 2**22  # converted to float32 together
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,10 @@ def mlm_losses(
     """
     given = [prediction for prediction in predictions if prediction is not None]
     hidden = torch.cat([output.flatten(0, 1)[masked.index] for masked, output in given])
-    losses = cross_entropy(lm_head(hidden), torch.cat([masked.targets for masked, _ in given]))
+    targets = torch.cat([masked.targets for masked, _ in given])
+    losses = F.cross_entropy(
+        _widen(lm_head(hidden)), targets, reduction="none", ignore_index=IGNORE_INDEX
+    )
     parts = iter(losses.split([len(masked.index) for masked, _ in given]))
     return [None if p is None else next(parts).sum() / p[0].n_items for p in predictions]
 
@@ -116,45 +117,6 @@ def sum_losses(
     """The sum of the losses that are not None."""
     weighted = None if bow is None else bow_weight * bow
     return torch.stack([loss for loss in (*mlm, weighted) if loss is not None]).sum()
-
-
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy (M,) of logits (M, V) in at least float32; 0 where the target is -100."""
-    if torch.compiler.is_compiling():
-        return F.cross_entropy(_widen(logits), targets, reduction="none", ignore_index=IGNORE_INDEX)
-    return _CrossEntropy.apply(logits, targets)
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """Converts a few rows of the logits to float32 at a time, and keeps no probabilities.
-
-    torch's own cross-entropy keeps all log probabilities in float32, and makes two more tensors of
-    that size in its backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        ctx.n_rows = max(_LOGITS_AT_ONCE // logits.shape[1], 1)
-        norms = torch.cat([_widen(rows).logsumexp(dim=1) for rows in logits.split(ctx.n_rows)])
-        is_counted = targets != IGNORE_INDEX
-        targets = targets.where(is_counted, 0)[:, None]
-        ctx.save_for_backward(logits, targets, norms, is_counted)
-        return (norms - logits.gather(1, targets).squeeze(1)).where(is_counted, 0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        logits, targets, norms, is_counted = ctx.saved_tensors
-        gradient = gradient.where(is_counted, 0)
-        of_logits = torch.empty_like(logits)
-        parts = (logits, targets, norms[:, None], gradient[:, None], of_logits)
-        for rows, target, norm, factor, out in zip(
-            *(part.split(ctx.n_rows) for part in parts), strict=True
-        ):
-            probabilities = (_widen(rows) - norm).exp_()
-            probabilities.scatter_add_(1, target, -torch.ones_like(norm))
-            out.copy_(probabilities.mul_(factor))
-        return of_logits, None
 
 
 def _widen(logits: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,5 @@
-"""Dropout on a CPU: the rates, formulas and gradients of torch's, from other draws."""
+"""Dropout of attention weights: rates, formulas and gradients of torch's, from other draws."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,11 +9,9 @@ from torch.nn import functional as F
 
 from modeling_condenser import packing
 from modeling_condenser.cpu_kernels import (
-    Dropout,
     attention_with_dropout,
     draw_kept,
     rounded_rate,
-    use_cheap_dropout,
 )
 from modeling_condenser.packing import use_packing
 from tests.backbones.encoders import BACKBONES
@@ -46,40 +43,6 @@ def test_the_generator_of_torch_decides() -> None:
     assert torch.equal(draw_kept(shape, 0.5), first)
     assert not torch.equal(first, second)
     assert draw_kept(torch.Size([0, 4]), 0.5).shape == (0, 4)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_what_is_kept_is_scaled_and_so_is_its_gradient(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    values = torch.randn(40, 50).to(dtype).requires_grad_()
-    output = Dropout(0.25)(values)
-    output.backward(torch.full_like(output, 3))
-    kept = output != 0
-    assert output.dtype == dtype
-    assert 0.6 < kept.double().mean() < 0.9
-    torch.testing.assert_close(output[kept], values[kept] / 0.75)
-    torch.testing.assert_close(values.grad, kept.to(dtype) * 4)
-
-
-def test_nothing_is_dropped_where_torch_drops_nothing() -> None:
-    values = torch.randn(8, 9)
-    assert torch.equal(Dropout(0.5).eval()(values), values)
-    assert torch.equal(Dropout(0.0)(values), values)
-    assert not Dropout(1.0)(values).any()
-
-
-def test_every_dropout_of_an_encoder_is_replaced_and_nothing_else() -> None:
-    model = make_model("BERT")
-    before = copy.deepcopy(model)
-    use_cheap_dropout(model)
-    cheap = {name for name, module in model.named_modules() if type(module) is Dropout}
-    assert cheap == {name for name, module in before.named_modules() if type(module) is nn.Dropout}
-    assert any(name.startswith("head.") for name in cheap)
-    assert not any(module.training for module in model.modules())
-    others = nn.Sequential(nn.Dropout2d(0.1), nn.AlphaDropout(0.1), nn.Dropout(0.1, inplace=True))
-    kinds = [type(module) for module in others]
-    use_cheap_dropout(others)
-    assert [type(module) for module in others] == kinds
 
 
 def make_rows() -> list[torch.Tensor]:
@@ -144,7 +107,6 @@ def make_dropping_model() -> Any:
         if isinstance(module, nn.Dropout):
             module.p = RATE
     use_packing(model, narrow=False)
-    use_cheap_dropout(model)
     return model.train()
 
 

@@ -19,7 +19,6 @@ from modeling_condenser import (
     CondenserForPreTraining,
     CondenserModel,
     condenser_from_encoder,
-    losses,
 )
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY
 from tests.backbones.test_equations import gradients
@@ -139,24 +138,3 @@ def test_from_encoder_accepts_a_condenser_checkpoint_and_starts_a_new_head(tmp_p
     assert all(torch.equal(t, same[n]) for n, t in other.condenser.state_dict().items())
     assert not torch.equal(other.head[0].output.dense.weight, model.head[0].output.dense.weight)
     assert type(CondenserForMaskedLM.from_encoder(str(tmp_path))) is CondenserForMaskedLM
-
-
-@pytest.mark.parametrize("at_once", [1, 10**6])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_cross_entropy_in_parts_is_torchs(
-    at_once: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(losses, "_LOGITS_AT_ONCE", at_once)
-    torch.manual_seed(0)
-    logits = (3 * torch.randn(9, 20)).to(dtype).requires_grad_()
-    targets = torch.randint(0, 20, (9,))
-    targets[[2, 8]] = -100
-    factors = torch.rand(9, dtype=torch.promote_types(dtype, torch.float32))
-    found = losses.cross_entropy(logits, targets)
-    (found * factors).sum().backward()
-    plain = logits.detach().to(factors.dtype).requires_grad_()
-    expected = F.cross_entropy(plain, targets, reduction="none")
-    (expected * factors).sum().backward()
-    assert found.dtype == factors.dtype
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(logits.grad, plain.grad.to(dtype))

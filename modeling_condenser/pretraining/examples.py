@@ -7,7 +7,6 @@ import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from modeling_condenser.cpu_kernels import use_cheap_dropout
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.packing import use_packing, why_not_packed
@@ -60,7 +59,6 @@ def prepare_model(
     if objective in ("ict", "tsdae") and not arguments.bow_weight:
         model.lm_head.requires_grad_(False)  # only its tied weights are trained
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
-    use_cheap_dropout(model)
     packed = arguments.packed
     if packed is None and arguments.attn_implementation is None:
         packed = why_not_packed(model.condenser.encoder) is None
