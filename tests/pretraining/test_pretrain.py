@@ -136,14 +136,15 @@ def test_a_tokenizer_that_does_not_fit_and_the_folder_of_something_else_are_refu
     assert [file.name for file in tmp_path.iterdir()] == ["tokenizer"]
 
 
-def test_every_ablation_is_the_recipe_for_own_text_with_one_thing_changed():
+def test_every_ablation_is_condenser_on_own_text_with_one_thing_changed():
     ablations: dict[str, dict[str, Any]] = {
         "mlm": {"objective": "mlm"},
         "no-skip": {"skip_from": 12},
         "no-late-mlm": {"late_mlm": False},
         **{f"head-{n}": {"n_head_layers": n} for n in (1, 2, 4)},
     }
-    base = {**read_recipe("pretrain/own-text"), "encoder": "google-bert/bert-base-uncased"}
+    base = read_recipe("pretrain/own-text-condenser") | {"encoder": "google-bert/bert-base-uncased"}
+    del base["bow_weight"]
     folder = Path(__file__).parents[2] / "configuration" / "pretrain"
     shipped = {file.stem.removeprefix("ablation-") for file in folder.glob("ablation-*.yaml")}
     assert shipped == ablations.keys()
