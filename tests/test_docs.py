@@ -44,7 +44,7 @@ def workplace(tmp_path, monkeypatch, texts, corpus_file, wordpiece_tokenizer):
     )
     BertForMaskedLM(config).save_pretrained(encoder)
     wordpiece_tokenizer.save_pretrained(encoder)
-    lines = Path(corpus_file).read_text().splitlines()[:30]
+    lines = Path(corpus_file).read_text().splitlines()[:120]
     (tmp_path / "my-documents.jsonl").write_text("\n".join(lines) + "\n")
     make_collection(tmp_path / "my-collection", list(texts))
     monkeypatch.chdir(tmp_path)
