@@ -7,20 +7,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import (
     AutoModel,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertModel,
+    pipeline,
 )
 
 from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from tests.hub.loopback_hub import contents
 from tests.hub.making import make_run, plain_vectors
+from tests.hub.test_evaluate_retrieval import open_script
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
 # One batch of them is padded; the last but one is cut, and the last is empty.
@@ -132,17 +138,61 @@ def test_an_encoders_own_pooler_is_kept(bert_folder: Path, tmp_path: Path) -> No
     assert torch.equal(pooler.bias, original.pooler.dense.bias)
 
 
-def test_sentence_transformers_encodes_as_the_contract_says(run: Path, tmp_path: Path) -> None:
-    contract = EncodingContract(
-        8, 32, similarity="cosine", query_prompt="query: ", passage_prompt="passage: "
-    )
+def assert_close(vectors: np.ndarray, expected: np.ndarray) -> None:
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(
+    "contract",
+    [
+        EncodingContract(8, 32, query_prompt="query: ", passage_prompt="passage: "),
+        EncodingContract(32, 32, similarity="cosine"),
+    ],
+    ids=["dot", "cosine"],
+)
+def test_all_libraries_give_the_vectors_of_transformers(
+    run: Path, contract: EncodingContract, tmp_path: Path
+) -> None:
     folder = export_encoder(run, tmp_path / "encoder", contract=contract)
+    queries = plain_vectors(
+        folder, [contract.query(text) for text in TEXTS], max_length=contract.query_max_length
+    )
+    passages = plain_vectors(folder, [contract.passage("", text) for text in TEXTS], max_length=32)
+    if contract.similarity == "cosine":
+        queries, passages = map(torch.nn.functional.normalize, (queries, passages))
+
     model = SentenceTransformer(str(folder), trust_remote_code=False)
-    assert model.similarity_fn_name == "cosine"
-    for encode, prompt, length in (
-        (model.encode_query, "query: ", 8),
-        (model.encode_document, "passage: ", 32),
+    assert isinstance(model[1], Pooling) and model[1].pooling_mode == "cls"
+    assert [type(m) for m in model][2:] == [Normalize] * (contract.similarity == "cosine")
+    assert model.similarity_fn_name == contract.similarity
+    scores = model.similarity(model.encode_query(TEXTS), model.encode_document(TEXTS)).numpy()
+    assert_close(scores, (queries @ passages.T).numpy())
+
+    retriever, script = Retriever(folder), open_script(folder).Encoder(folder)
+    rows = Dataset.from_dict({"title": [""] * len(TEXTS), "text": TEXTS})
+    for vectors in (
+        retriever.encode_queries(TEXTS),
+        script.encode_queries(TEXTS),
+        model.encode_query(TEXTS, batch_size=4),
     ):
-        texts = [prompt + text for text in TEXTS]
-        expected = torch.nn.functional.normalize(plain_vectors(folder, texts, max_length=length))
-        np.testing.assert_allclose(encode(TEXTS, batch_size=4), expected, rtol=0, atol=1e-6)
+        assert_close(vectors, queries.numpy())
+    for vectors in (
+        retriever.encode_passages(rows),
+        script.encode_passages([None] * len(TEXTS), TEXTS),
+        model.encode_document(TEXTS, batch_size=4),
+    ):
+        assert_close(vectors, passages.numpy())
+
+
+def test_a_pipeline_and_a_classifier_open_an_export(exported: Path) -> None:
+    extract = pipeline("feature-extraction", model=str(exported))
+    cut = {"truncation": True, "max_length": 32}
+    found = extract(TEXTS, batch_size=4, tokenize_kwargs=cut)
+    vectors = np.array([text[0][0] for text in found], dtype=np.float32)
+    assert_close(vectors, plain_vectors(exported, TEXTS, max_length=32).numpy())
+    classifier = AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2)
+    loaded = dict(classifier.base_model.named_parameters())
+    expected = dict(AutoModel.from_pretrained(exported).named_parameters())
+    assert expected.keys() - loaded.keys() <= {"pooler.dense.weight", "pooler.dense.bias"}
+    assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
