@@ -42,7 +42,8 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
         ValueError: the folder is not empty and holds no run, or a run with other settings.
     """
     if not (folder / RECIPE_FILE).is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        # Another machine of the same run may be writing the recipe just now.
+        if any(RECIPE_FILE not in file.name for file in folder.glob("*")):
             raise ValueError(
                 f"{folder} is not empty and holds no run ({RECIPE_FILE} is missing). Choose "
                 "another output_dir."
