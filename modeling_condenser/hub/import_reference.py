@@ -75,7 +75,7 @@ def import_reference(
             f"{folder} has no tokenizer ({', '.join(_VOCABULARIES)}): name the one it was "
             "pre-trained with, such as --tokenizer google-bert/bert-base-uncased."
         )
-    opened: Any = AutoTokenizer.from_pretrained(tokenizer or folder)
+    opened: Any = AutoTokenizer.from_pretrained(tokenizer or folder, trust_remote_code=False)
     for name in ("is_local", "local_files_only"):  # how it was opened here
         opened.init_kwargs.pop(name, None)
     recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
@@ -101,7 +101,11 @@ def _load(folder: Path, recipe: dict[str, Any]) -> CondenserForPreTraining:
     """The Condenser of a folder's masked LM and head, in float32."""
     with quiet_loading():
         masked_lm, info = AutoModelForMaskedLM.from_pretrained(
-            folder, output_loading_info=True, dtype=torch.float32, weights_only=True
+            folder,
+            output_loading_info=True,
+            dtype=torch.float32,
+            weights_only=True,
+            trust_remote_code=False,
         )
     refuse_incomplete(folder, info["missing_keys"], set())
     saved = torch.load(folder / HEAD_FILE, "cpu", weights_only=True)

@@ -10,6 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from torch.nn import functional as F
+from transformers import BertConfig, BertModel
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.embeddings import write_embeddings
@@ -248,3 +249,23 @@ def test_segment_ids_are_passed_if_the_contract_says_so(bert_folder: Path, tmp_p
     bare = plain_vectors(bert_folder, MIXED, pooling="mean")  # whose segments are all 0
     np.testing.assert_allclose(without, bare, rtol=0, atol=1e-5)
     assert np.abs(without - expected).max() > 1e-3
+
+
+def test_padded_texts_are_never_longer_than_the_positions(
+    wordpiece_tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BertConfig(
+        vocab_size=len(wordpiece_tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=30,  # not a multiple of 8
+    )
+    BertModel(config).save_pretrained(tmp_path)
+    wordpiece_tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr(encoding, "use_packing", lambda model: False)
+    retriever = Retriever(tmp_path, pooling="cls", dtype="bfloat16", device="cpu")
+    alone, together = (retriever.encode_queries(texts) for texts in ([LONG * 3], TEXTS))
+    assert retriever.contract.query_max_length == 30 and np.isfinite(together).all()
+    np.testing.assert_allclose(together[1], alone[0], atol=2e-2)

@@ -41,6 +41,15 @@ def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
         assert written == {n: v for n, v in SETTINGS.items() if n != "output_dir"}
 
 
+def test_another_machine_of_the_same_run_may_be_writing_the_recipe(tmp_path):
+    (tmp_path / ".recipe.yaml.other-machine-7.partial").touch()
+    claim_run_folder(tmp_path, SETTINGS)
+    (tmp_path / "recipe.yaml").unlink()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        claim_run_folder(tmp_path, SETTINGS)
+
+
 def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_its_result(tmp_path):
     claim_run_folder(tmp_path, SETTINGS)
     before = contents(tmp_path)
