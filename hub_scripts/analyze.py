@@ -9,14 +9,12 @@ A model is a pre-training run (its start, its checkpoints and its final model), 
 export, a retriever, or any encoder, by folder or Hub name.
 """
 
-from .command_line import read_settings
+from modeling_condenser.analysis.analyze import REPORT_FILE, AnalysisRecipe, analyze
+from modeling_condenser.analysis.sample import Measuring
+
+from .command_line import CommandLine
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.analyze import REPORT_FILE, AnalysisRecipe, analyze, report
-    from modeling_condenser.analysis.sample import Measuring
-
-    settings = read_settings(
-        "analyze", words, AnalysisRecipe, Measuring, plain=("models", "out"), about=__doc__
-    )
-    print(f"{report(analyze(settings))}\n\nreport: {settings['out']}/{REPORT_FILE}")
+def run(line: CommandLine) -> None:
+    settings = line.read(AnalysisRecipe, Measuring, plain=("models", "out"))
+    print(f"{analyze(settings)}\n\nreport: {settings['out']}/{REPORT_FILE}")

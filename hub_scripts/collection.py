@@ -3,24 +3,11 @@
 condenser collection my-collection
 """
 
-from dataclasses import dataclass
+from modeling_condenser.collection.builtin import build_builtin_collection
 
-from .command_line import fill_settings
-
-
-@dataclass(frozen=True)
-class CollectionFields:
-    """The fields of `condenser collection`.
-
-    Attributes:
-        out: folder to write.
-    """
-
-    out: str
+from .command_line import CommandLine, fields_of
 
 
-def run(words: list[str]) -> None:
-    fields = fill_settings("collection", words, CollectionFields, plain=("out",), about=__doc__)
-    from modeling_condenser.collection.builtin import build_builtin_collection
-
-    print(f"collection: {build_builtin_collection(fields.out)}")
+def run(line: CommandLine) -> None:
+    fields = fields_of(build_builtin_collection, without=("max_queries_per_eval_split", "roots"))
+    print(f"collection: {build_builtin_collection(**vars(line.fill(fields, plain=('out',))))}")

@@ -9,12 +9,12 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
 
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
-RECIPE = "recipe"
 Fields = TypeVar("Fields")
 TRAINER_HELP = """The trainer's main fields:
   --output_dir                   folder of the run
@@ -30,61 +30,69 @@ TRAINER_HELP = """The trainer's main fields:
 All fields of transformers' TrainingArguments are accepted too."""
 
 
-def read_settings(
-    verb: str,
-    words: Sequence[str],
-    *classes: type,
-    plain: Sequence[str] = (),
-    about: str | None = None,
-    further: str = "",
-) -> dict[str, Any]:
-    """Read a command line into settings; print the fields and exit on `--help`.
+@dataclass(frozen=True)
+class CommandLine:
+    """A verb, the words behind it, and what the verb does."""
 
-    Args:
-        verb: its name.
-        words: the command line behind the verb.
-        *classes: dataclasses of the fields that the help explains; unknown fields are refused where
-            the settings are used.
-        plain: names of the fields that may be plain words, in their order. A field that is a list
-            takes several words. `recipe` makes the first word a recipe; without it the first word
-            is one if it names a recipe file.
-        about: what the verb does.
-        further: what the help says about further fields.
+    verb: str
+    words: Sequence[str]
+    about: str | None = None
 
-    Returns:
-        The fields that were set; those of the command line override those of the recipe.
-    """
-    fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
-    usage_words = [name.upper() for name in plain if name != RECIPE]
-    usage = " ".join(["condenser", verb, "[RECIPE.yaml]", *usage_words, "[--field value ...]"])
-    if {"-h", "--help"} & set(words):
-        _print_help(usage, classes, about, further)
-        sys.exit(0)
-    flags = {name for name, field in fields.items() if field.type is bool}
-    others, settings = _separate(words, flags)
-    if others and (plain[:1] == (RECIPE,) or _is_recipe(others[0])):
-        settings[RECIPE] = others.pop(0)
-    names = [name for name in plain if name not in settings and name in fields]
-    n_spare = max(len(others) - len(names), 0)
-    for name in names[: len(others)]:
-        if "list" in str(fields[name].type):  # it takes the words that the others leave
-            settings[name] = [others.pop(0) for _ in range(1 + n_spare)]
-        else:
-            settings[name] = others.pop(0)
-    if others:
-        raise ValueError(f"unexpected word {others[0]!r}; --help shows the usage.")
-    recipe = settings.pop(RECIPE, None)
-    settings = {**(read_recipe(recipe) if recipe else {}), **settings}
-    missing = [name for name in names if name not in settings and is_required(fields[name])]
-    if missing:
-        raise ValueError(f"{', '.join(missing)} is not given: {usage}")
-    return settings
+    def read(self, *classes: type, plain: Sequence[str] = (), further: str = "") -> dict[str, Any]:
+        """Read the settings; print the fields and exit on `--help`.
+
+        Args:
+            *classes: dataclasses of the fields that the help explains; unknown fields are refused
+                where the settings are used.
+            plain: names of the fields that may be plain words, in their order. A field that is a
+                list takes several words. The first word may also name a recipe file.
+            further: what the help says about further fields.
+
+        Returns:
+            The fields that were set; those of the command line override those of the recipe.
+        """
+        fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+        usage_words = ["[RECIPE.yaml]", *map(str.upper, plain), "[--field value ...]"]
+        usage = " ".join(["condenser", self.verb, *usage_words])
+        if {"-h", "--help"} & set(self.words):
+            _print_help(usage, classes, self.about, further)
+            sys.exit(0)
+        flags = {name for name, field in fields.items() if _is_flag(field)}
+        others, settings = _separate(self.words, flags)
+        if others and (not plain or _is_recipe(others[0])):
+            settings["recipe"] = others.pop(0)
+        names = [name for name in plain if name not in settings]
+        n_spare = max(len(others) - len(names), 0)
+        for name in names[: len(others)]:
+            if "list" in str(fields[name].type):  # it takes the words that the others leave
+                settings[name] = [others.pop(0) for _ in range(1 + n_spare)]
+            else:
+                settings[name] = others.pop(0)
+        if others:
+            raise ValueError(f"unexpected word {others[0]!r}; --help shows the usage.")
+        if recipe := settings.pop("recipe", None):
+            settings = {**read_recipe(recipe), **settings}
+        missing = [name for name in names if name not in settings and is_required(fields[name])]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} is not given: {usage}")
+        return settings
+
+    def fill(self, cls: type[Fields], *, plain: Sequence[str] = ()) -> Fields:
+        """Read the settings into one dataclass; see `read`."""
+        (filled,) = fill(self.read(cls, plain=plain), cls)
+        return filled
 
 
-def fill_settings(verb: str, words: Sequence[str], fields: type[Fields], **options: Any) -> Fields:
-    """Read a command line into one dataclass; see `read_settings`."""
-    (filled,) = fill(read_settings(verb, words, fields, **options), fields)
-    return filled
+def fields_of(function: Callable, *, without: Collection[str] = ()) -> type:
+    """A dataclass of a function's parameters, which its docstring explains."""
+    hints = get_type_hints(function)
+    fields: list[Any] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = [] if parameter.default is parameter.empty else [parameter.default]
+        if name not in without:
+            fields.append((name, hints[name], *default))
+    explained = (function.__doc__ or "").replace("Args:", "Attributes:")
+    return dataclasses.make_dataclass("Fields", fields, namespace={"__doc__": explained})
 
 
 def register_model(*systems: str | None) -> None:
@@ -117,6 +125,10 @@ def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[st
     return plain, settings
 
 
+def _is_flag(field: dataclasses.Field) -> bool:
+    return field.type in (bool, bool | None)
+
+
 def _is_recipe(word: str) -> bool:
     try:
         return find_recipe(word).suffix in (".yaml", ".yml")
@@ -132,13 +144,11 @@ def _print_help(usage: str, classes: Sequence[type], about: str | None, further:
     for cls in classes:
         explained = _explanations(cls)
         for field in dataclasses.fields(cls):
-            if field.name in explained:
-                has_default = field.default not in (dataclasses.MISSING, None, False)
-                text = explained[field.name] + f" (default: {field.default})" * has_default
-                metavar = "[true|false]" if field.type is bool else "VALUE"
-                parser.add_argument(
-                    f"--{field.name}", metavar=metavar, help=text.replace("%", "%%")
-                )
+            if text := explained.get(field.name):
+                if field.default not in (dataclasses.MISSING, None, False):
+                    text += f" (default: {field.default})"
+                value = "[true|false]" if _is_flag(field) else "VALUE"
+                parser.add_argument(f"--{field.name}", metavar=value, help=text.replace("%", "%%"))
     parser.print_help()
 
 

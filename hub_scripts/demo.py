@@ -6,11 +6,15 @@ pairs; measures them and BM25 on held-out queries; and tests whether they differ
 continues an interrupted study.
 """
 
+import copy
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from .command_line import read_settings
+from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.study.study import StudyRecipe, run_study
+
+from .command_line import CommandLine
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,9 @@ class DemoFields:
     labels: int | None = None
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.runs.recipe import read_recipe
-    from modeling_condenser.study.study import StudyRecipe, run_study
-
+def run(line: CommandLine) -> None:
     started = time.perf_counter()
-    changes = read_settings("demo", words, DemoFields, StudyRecipe, about=__doc__)
+    changes = line.read(DemoFields, StudyRecipe)
     if "arms" not in changes:
         recipe = "study/from-encoder" if changes.get("encoder") else "study/demo"
         changes = {**read_recipe(recipe), **changes}
@@ -46,14 +47,13 @@ def run(words: list[str]) -> None:
 
 def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
     """Apply `steps` and `labels` to a study; arms with steps of their own keep their share."""
-    study = {name: value for name, value in settings.items() if name not in ("steps", "labels")}
-    if steps := settings.get("steps"):
+    study = copy.deepcopy(settings)
+    steps, labels = study.pop("steps", None), study.pop("labels", None)
+    if steps:
         share = steps / study["pretraining"]["max_steps"]
-        study["pretraining"] = {**study["pretraining"], "max_steps": steps}
-        study["arms"] = {name: dict(arm) for name, arm in study["arms"].items()}
-        for arm in study["arms"].values():
-            if "max_steps" in arm:
-                arm["max_steps"] = max(1, round(arm["max_steps"] * share))
-    if labels := settings.get("labels"):
-        study["finetuning"] = {**study["finetuning"], "train_size": labels}
+        for stage in (study["pretraining"], *study["arms"].values()):
+            if "max_steps" in stage:
+                stage["max_steps"] = max(1, round(stage["max_steps"] * share))
+    if labels:
+        study["finetuning"]["train_size"] = labels
     return study

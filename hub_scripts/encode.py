@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from .command_line import fill_settings
+from .command_line import CommandLine
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,8 @@ class EncodeFields:
     table: str | None = None
 
 
-def run(words: list[str]) -> None:
-    fields = fill_settings(
-        "encode", words, EncodeFields, plain=("model", "collection", "out"), about=__doc__
-    )
+def run(line: CommandLine) -> None:
+    fields = line.fill(EncodeFields, plain=("model", "collection", "out"))
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device

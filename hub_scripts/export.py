@@ -5,7 +5,7 @@ condenser export runs/mine my-encoder
 
 from dataclasses import dataclass
 
-from .command_line import fill_settings
+from .command_line import CommandLine
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,8 @@ class ExportFields:
     out: str
 
 
-def run(words: list[str]) -> None:
-    fields = fill_settings(
-        "export", words, ExportFields, plain=("checkpoint", "out"), about=__doc__
-    )
+def run(line: CommandLine) -> None:
+    fields = line.fill(ExportFields, plain=("checkpoint", "out"))
     from modeling_condenser.hub.export import export_encoder
 
     print(f"encoder: {export_encoder(fields.checkpoint, fields.out)}")

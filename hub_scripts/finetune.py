@@ -6,15 +6,13 @@
 
 from typing import Any
 
-from .command_line import RECIPE, TRAINER_HELP, read_settings
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
+
+from .command_line import TRAINER_HELP, CommandLine
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.finetuning.recipe import FinetuningRecipe
-
-    settings = read_settings(
-        "finetune", words, FinetuningRecipe, plain=(RECIPE,), about=__doc__, further=TRAINER_HELP
-    )
+def run(line: CommandLine) -> None:
+    settings = line.read(FinetuningRecipe, further=TRAINER_HELP)
     from modeling_condenser.finetuning.finetune import finetune
 
     folder = finetune(settings)

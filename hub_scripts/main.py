@@ -29,10 +29,7 @@ _WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a verb.
-
-    Args:
-        words: the command line behind `condenser`; the process's own by default.
+    """Run a verb with the words behind `condenser`, by default the process's own.
 
     Returns:
         The exit status: 0, or 2 after an error that the user can fix. CONDENSER_DEBUG=1 shows its
@@ -55,9 +52,11 @@ def main(words: list[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
         _import_without_model()
+    from .command_line import CommandLine  # after the package
+
     command = importlib.import_module(f".{arguments.verb.replace('-', '_')}", __package__)
     try:
-        command.run(arguments.words)
+        command.run(CommandLine(arguments.verb, arguments.words, command.__doc__))
     except (ValueError, OSError) as error:
         if os.environ.get("CONDENSER_DEBUG"):
             raise

@@ -10,20 +10,18 @@ encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a
 
 import json
 
-from .command_line import read_settings, register_model
+from modeling_condenser.mining.recipe import MiningRecipe
+from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.runs.run_folder import RUN_FILE
+
+from .command_line import CommandLine, register_model
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.mining.recipe import MiningRecipe
-    from modeling_condenser.retrieval.dense import SearchSettings
-
+def run(line: CommandLine) -> None:
     plain = ("system", "collection", "output_dir")
-    settings = read_settings(
-        "mine", words, MiningRecipe, SearchSettings, plain=plain, about=__doc__
-    )
+    settings = line.read(MiningRecipe, SearchSettings, plain=plain)
     register_model(settings.get("system"))
     from modeling_condenser.mining.mine import EXAMPLES_FILE, mine
-    from modeling_condenser.runs.run_folder import RUN_FILE
 
     file = mine(**settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())

@@ -6,23 +6,16 @@
 
 import dataclasses
 
-from .command_line import RECIPE, TRAINER_HELP, read_settings
+from modeling_condenser.analysis.sample import MeasuringWhileTraining
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
+
+from .command_line import TRAINER_HELP, CommandLine
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.analysis.sample import MeasuringWhileTraining
-    from modeling_condenser.pretraining.arguments import PretrainingRecipe
-
-    inner = [field.name for field in dataclasses.fields(MeasuringWhileTraining)]
-    settings = read_settings(
-        "pretrain",
-        words,
-        PretrainingRecipe,
-        plain=(RECIPE,),
-        about=__doc__,
-        further=f"--readiness takes a mapping of {', '.join(inner)} (condenser analyze --help).\n"
-        f"{TRAINER_HELP}",
-    )
+def run(line: CommandLine) -> None:
+    inner = ", ".join(field.name for field in dataclasses.fields(MeasuringWhileTraining))
+    readiness = f"--readiness takes a mapping of {inner} (condenser analyze --help)."
+    settings = line.read(PretrainingRecipe, further=f"{readiness}\n{TRAINER_HELP}")
     from modeling_condenser.analysis.callback import pretrain_and_measure
 
     folder = pretrain_and_measure(settings)

@@ -17,14 +17,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .command_line import read_settings, register_model
+from datasets import Dataset
 
-if TYPE_CHECKING:
-    from datasets import Dataset
+from modeling_condenser.collection.load import load_passages
+from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system
+from modeling_condenser.runs.recipe import fill
 
-    from modeling_condenser.retrieval.systems import Searcher
+from .command_line import CommandLine, register_model
 
 STUDY_FILE = "search.json"
 
@@ -48,14 +50,9 @@ class SearchFields:
     embeddings: str | None = None
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.collection.load import load_passages
-    from modeling_condenser.retrieval.dense import SearchSettings
-    from modeling_condenser.retrieval.systems import open_searcher, parse_system
-    from modeling_condenser.runs.recipe import fill
-
-    both, plain = (SearchFields, SearchSettings), ("model", "collection", "query")
-    fields, how = fill(read_settings("search", words, *both, plain=plain, about=__doc__), *both)
+def run(line: CommandLine) -> None:
+    both = (SearchFields, SearchSettings)
+    fields, how = fill(line.read(*both, plain=("model", "collection", "query")), *both)
     if (Path(fields.model) / STUDY_FILE).is_file():
         fields = _read_study(fields)
     if fields.collection is None:
@@ -67,8 +64,6 @@ def run(words: list[str]) -> None:
     system = parse_system(fields.model).in_dtype(how.dtype)
     if system.is_stored:
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    if system.is_lexical and (fields.embeddings or not how.is_exact):
-        raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
     # Embeddings or index are stored beside the model.
     model = Path(system.model).resolve()
     name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]
@@ -92,11 +87,9 @@ def run(words: list[str]) -> None:
 
 
 def find(
-    searcher: "Searcher", passages: "Dataset", query: str, *, depth: int
+    searcher: Searcher, passages: Dataset, query: str, *, depth: int
 ) -> list[tuple[float, dict[str, str]]]:
     """Score and row (`_id`, `title`, `text`) of the best `depth` passages for one query."""
-    from modeling_condenser.collection.passages import find_rows
-
     scores = searcher.search({"query": query}, depth=depth).get("query", {})
     rows = find_rows(passages, scores)
     return [(score, passages[rows[passage_id]]) for passage_id, score in scores.items()]

@@ -6,12 +6,12 @@
 An arm that is added to the recipe later is trained by the next run; finished arms are kept.
 """
 
-from .command_line import RECIPE, read_settings
+from modeling_condenser.study.study import StudyRecipe, run_study
+
+from .command_line import CommandLine
 
 
-def run(words: list[str]) -> None:
-    from modeling_condenser.study.study import StudyRecipe, run_study
-
-    settings = read_settings("study", words, StudyRecipe, plain=(RECIPE,), about=__doc__)
+def run(line: CommandLine) -> None:
+    settings = line.read(StudyRecipe)
     print(run_study(settings).report())
     print(f"\nreport: {settings['output_dir']}/results.md")

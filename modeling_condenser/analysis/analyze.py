@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
@@ -21,24 +21,14 @@ from modeling_condenser.hub.provenance import (
     read_provenance,
     write_provenance,
 )
-from modeling_condenser.hub.training_log import (
-    ENTROPY,
-    ENTROPY_FILE,
-    EVEN_ENTROPY,
-    layer_entropies,
-)
+from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine, whole_folder
 from modeling_condenser.runs.whole_files import write_json
 
-from .models import (
-    Measurable,
-    find_models,
-    is_pretraining_run,
-    pretraining_recipe,
-    read_run_settings,
-)
+from .models import Measurable, find_models, is_pretraining_run, read_run_recipe
 from .readiness import measure_readiness
 from .sample import Measuring, Sample
 
@@ -46,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
+
+Entry = Mapping[str, Any]
+"""A model's `label`, its measures, and in a run its step, named as in a training log."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +60,14 @@ class AnalysisRecipe:
     card: bool = False
 
 
-class Analysis(NamedTuple):
-    """What was measured."""
-
-    entries: Mapping[str, Mapping[str, float]]  # label -> measures, named as in a training log
-    sample: Sample
-    runs: Mapping[Path, Sequence[str]] = {}  # folder of a run -> labels of its models
-
-
-def analyze(settings: Mapping[str, Any]) -> Analysis:
+def analyze(settings: Mapping[str, Any]) -> str:
     """Measure models and write figures, report and pictures.
 
     Args:
         settings: fields of `AnalysisRecipe` and `Measuring`.
+
+    Returns:
+        The report's tables, as Markdown.
 
     Raises:
         FileNotFoundError: a model, the corpus or the collection does not exist.
@@ -90,13 +78,18 @@ def analyze(settings: Mapping[str, Any]) -> Analysis:
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
         raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
     models = find_models(recipe.models)
-    if recipe.card and not any(model.run for model in models):
+    runs: dict[Path, list[Entry]] = {model.run: [] for model in models if model.run}
+    if recipe.card and not runs:
         raise ValueError("card is true, but no model is a pre-training run: name a run's folder.")
-    analysis = measure_models(models, Sample.choose(measuring, _find_documents(recipe, measuring)))
-    write_analysis(analysis, out)
-    for run, labels in analysis.runs.items() if recipe.card else ():
-        _put_on_card(run, [analysis.entries[label] for label in labels])
-    return analysis
+    sample = Sample.choose(measuring, _find_documents(recipe, measuring))
+    entries = measure_models(models, sample)
+    for model, entry in zip(models, entries, strict=True):
+        if model.run is not None:
+            runs[model.run].append(entry)
+    write_analysis(out, entries, sample, courses={run.name: runs[run] for run in runs})
+    for run in runs if recipe.card else ():
+        _put_on_card(run, runs[run])
+    return report(entries, sample)
 
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
@@ -104,9 +97,9 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
     folders = [folder for name in recipe.models for folder in (Path(name), Path(name).parent)]
     runs = list(filter(is_pretraining_run, folders))
     if recipe.corpus is not None:
-        settings = {"encoder": "", "corpus": recipe.corpus}
+        pretraining = PretrainingRecipe("", recipe.corpus)
     elif runs:
-        settings = read_run_settings(runs[0])
+        pretraining = read_run_recipe(runs[0])
     elif measuring.collection is not None:
         return load_passages(measuring.collection)
     else:
@@ -114,68 +107,65 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
             "There is no text to measure on, because no model is in a pre-training run: name a "
             "collection (--collection FOLDER) or text (--corpus FILE)."
         )
-    pretraining = pretraining_recipe(settings)
     return load_documents(pretraining.sources, streaming=pretraining.streaming)
 
 
-def measure_models(models: Sequence[Measurable], sample: Sample) -> Analysis:
+def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
     """Open and measure one model after the other."""
-    entries: dict[str, dict[str, float]] = {}
-    runs: dict[Path, list[str]] = {}
+    entries = []
     for model in tqdm(models, desc="measure", unit="model", disable=None):
         try:
-            entry = measure_readiness(model.open(sample.measuring.max_length), sample)
+            subject = model.open(max_length=sample.measuring.max_length)
+            measures = measure_readiness(subject, sample)
         except ValueError as error:
             raise ValueError(f"{model.label} cannot be measured: {error}") from error
-        when = {"step": model.step, "num_input_tokens_seen": model.tokens_seen}
-        entries[model.label] = entry | {n: value for n, value in when.items() if value is not None}
-        if model.run is not None:
-            runs.setdefault(model.run, []).append(model.label)
-    return Analysis(entries, sample, runs)
+        entries.append({"label": model.label, **measures, **model.progress})
+    return entries
 
 
-def write_analysis(analysis: Analysis, out: Path) -> None:
-    """Write readiness.json, readiness.md and pictures to a folder."""
-    entries = analysis.entries
-    models = [{"label": label, **entry} for label, entry in entries.items()]
-    shown = [model["label"] for model in training_log.spread(models, at_most=_MOST_LINES)]
-    lines = {label: layer_entropies(entries[label]) for label in shown}
-    even = entries[shown[0]][EVEN_ENTROPY]
-    pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=even)}
-    courses = {
-        run.name: [entries[label] for label in labels]
-        for run, labels in analysis.runs.items()
-        if len(labels) > 1
-    }
-    if courses:
+def write_analysis(
+    out: Path,
+    entries: Sequence[Entry],
+    sample: Sample,
+    *,
+    courses: Mapping[str, Sequence[Entry]] | None = None,
+) -> None:
+    """Write readiness.json, readiness.md and pictures to a folder.
+
+    `courses` are the runs, each a line over its steps: label -> entries.
+    """
+    shown = training_log.spread(entries, at_most=_MOST_LINES)
+    lines = {entry["label"]: layer_entropies(entry) for entry in shown}
+    pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=shown[0][EVEN_ENTROPY])}
+    if courses := {run: own for run, own in (courses or {}).items() if len(own) > 1}:
         pictures[training_log.READINESS_FILE] = draw_readiness(courses)
-    settings = publishable(asdict(analysis.sample.measuring))
-    facts = {"settings": settings, "measured_on": analysis.sample.facts(), **describe_machine()}
+    settings = publishable(asdict(sample.measuring))
+    facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
-        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report(analysis, list(pictures))}\n")
-        write_json(partial / READINESS_FILE, {**facts, "models": models})
+        tables = report(entries, sample, list(pictures))
+        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{tables}\n")
+        write_json(partial / READINESS_FILE, {**facts, "models": entries})
 
 
-def report(analysis: Analysis, pictures: Sequence[str] = ()) -> str:
+def report(entries: Sequence[Entry], sample: Sample, pictures: Sequence[str] = ()) -> str:
     """Tables and pictures as Markdown."""
     template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
-    entries = list(analysis.entries.values())
-    n_layers = max(len(layer_entropies(entry)) for entry in entries)
+    layers = range(1, max(len(layer_entropies(entry)) for entry in entries) + 1)
     return template.render(
-        entries={escape(label): entry for label, entry in analysis.entries.items()},
-        first=entries[0],
-        sample=analysis.sample.facts(),
+        entries=entries,
+        escape=escape,
+        sample=sample.facts(),
         how_to_read=training_log.HOW_TO_READ,
         measures=training_log.titled_measures(entries),
-        layers={f"{ENTROPY}_layer_{number}": number for number in range(1, n_layers + 1)},
+        layers={f"{training_log.ENTROPY}_layer_{layer}": layer for layer in layers},
         even=entries[0][EVEN_ENTROPY],
         pictures=pictures,
     )
 
 
-def _put_on_card(run: Path, entries: Sequence[Mapping[str, float]]) -> None:
+def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:
     """Put the measures of a run into its final model's provenance and on its card."""
     folder = run / MODEL_FOLDER
     if not folder.is_dir():

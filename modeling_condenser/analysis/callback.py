@@ -80,9 +80,9 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     `readiness` is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the
     recipe's corpus. Errors and the returned folder are those of `pretrain`.
     """
-    if settings.get(READINESS) is None:
+    measuring = read_readiness(settings.get(READINESS))
+    if measuring is None:
         return pretrain({name: value for name, value in settings.items() if name != READINESS})
-    measuring = read_readiness(settings[READINESS])
     recipe = pretraining_recipe(settings)
     documents = load_documents(recipe.sources, streaming=recipe.streaming)
     sample = Sample.choose(measuring, documents)
@@ -90,8 +90,10 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})
 
 
-def read_readiness(readiness: Any) -> MeasuringWhileTraining:
-    """Check the field `readiness` of a pre-training recipe."""
+def read_readiness(readiness: Any) -> MeasuringWhileTraining | None:
+    """Check the field `readiness` of a pre-training recipe; None for none."""
+    if readiness is None:
+        return None
     if not isinstance(readiness, Mapping):
         raise ValueError(
             f"readiness is {readiness!r}, expected a mapping, such as {{every: 500, texts: 64}}."

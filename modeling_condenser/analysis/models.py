@@ -3,7 +3,8 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
-from modeling_condenser.hub.contract import CONTRACT_FILE
+from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_config
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -69,15 +70,19 @@ class Subject:
         states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
         transformer: Any = retriever.model[0]
-        encoder, tokenizer = transformer.model, retriever.model.tokenizer
-        longest = min(max_length, n_positions(encoder) or max_length)
+        longest = min(max_length, n_positions(transformer.model) or max_length)
         own = retriever.contract
         retriever.contract = replace(
             own,
             query_max_length=min(own.query_max_length, longest),
             passage_max_length=min(own.passage_max_length, longest),
         )
-        return cls(encoder, tokenizer, longest, retriever=retriever)
+        return cls(transformer.model, retriever.model.tokenizer, longest, retriever=retriever)
+
+    @property
+    def contract(self) -> EncodingContract:
+        """How a Condenser in memory encodes."""
+        return EncodingContract(self.max_length, self.max_length)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
         """Batches of texts of similar length on the model's device, each with its texts' rows."""
@@ -92,20 +97,14 @@ class Subject:
             return self.retriever.encode_queries(texts)
         return self._encode(texts)
 
-    def encode_passages(
-        self, texts: Sequence[str], titles: Sequence[str] | None = None
-    ) -> np.ndarray:
-        """Vectors of passages, (N, D) float32."""
-        titles = titles or [""] * len(texts)
+    def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
+        """Vectors of texts, or of passages with columns `title` and `text`, (N, D) float32."""
         if self.retriever is not None:
-            passages = Dataset.from_dict({"title": titles, "text": texts})
             return self.retriever.encode_passages(passages)
-        return self._encode(
-            [
-                f"{title} {text}" if title else text
-                for title, text in zip(titles, texts, strict=True)
-            ]
-        )
+        if isinstance(passages, Dataset):
+            rows = zip(passages["title"], passages["text"], strict=True)
+            passages = [self.contract.passage(title, text) for title, text in rows]
+        return self._encode(passages)
 
     @torch.no_grad()
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -121,10 +120,9 @@ class Measurable:
     """A model that can be opened to be measured."""
 
     label: str  # in tables and pictures
-    open: Callable[[int], Subject]  # for texts of so many tokens
-    step: int | None = None
-    tokens_seen: int | None = None
+    open: Callable[..., Subject]  # with `max_length`
     run: Path | None = None  # folder of the run that is measured as a whole
+    progress: Mapping[str, int] = field(default_factory=dict)  # in the run; log's names
 
 
 def find_models(names: Sequence[str]) -> list[Measurable]:
@@ -133,65 +131,65 @@ def find_models(names: Sequence[str]) -> list[Measurable]:
         raise ValueError(f"models is {', '.join(names) or 'empty'}: name each model once.")
     models = []
     for name in names:
-        if is_pretraining_run(Path(name)):
-            models += models_of_run(Path(name), prefix=f"{name}, " if len(names) > 1 else "")
-        else:
-            models.append(single_model(name, name))
+        prefix = f"{name}, " if len(names) > 1 else ""
+        is_run = is_pretraining_run(Path(name))
+        models += models_of_run(Path(name), prefix) if is_run else [single_model(name, name)]
     return models
 
 
-def single_model(name: str | Path, label: str, **facts: Any) -> Measurable:
+def single_model(name: str | Path, label: str) -> Measurable:
     """A model by folder or Hub name, which must exist."""
-    folder = find_model_folder(name)
-    return Measurable(label, lambda longest: Subject.open(folder, max_length=longest), **facts)
+    return Measurable(label, partial(Subject.open, find_model_folder(name)))
 
 
 def is_pretraining_run(folder: Path) -> bool:
-    return (folder / RECIPE_FILE).is_file() and "corpus" in read_run_settings(folder)
+    return (folder / RECIPE_FILE).is_file() and "corpus" in _read_settings(folder)
 
 
-def read_run_settings(run: Path) -> dict[str, Any]:
+def read_run_recipe(run: Path) -> PretrainingRecipe:
+    """The recipe of a pre-training run."""
+    return pretraining_recipe(_read_settings(run))
+
+
+def _read_settings(run: Path) -> dict[str, Any]:
     return yaml.safe_load((run / RECIPE_FILE).read_text(encoding="utf-8")) or {}
 
 
 def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
     """The part of pre-training settings that is not of the Trainer."""
-    names = {field.name for field in fields(PretrainingRecipe)}
+    names = {own.name for own in fields(PretrainingRecipe)}
     (recipe,) = fill({n: v for n, v in settings.items() if n in names}, PretrainingRecipe)
     return recipe
 
 
-def models_of_run(run: Path, *, prefix: str = "") -> list[Measurable]:
+def models_of_run(run: Path, prefix: str) -> list[Measurable]:
     """Start, complete checkpoints and final model of a run, in the order of their steps."""
-    trained: dict[int, tuple[Path, int | None]] = {}  # step -> folder, tokens seen
+    found: dict[int, tuple[str, Callable[..., Subject], int]] = {}  # the last is tokens seen
     for folder in filter(is_complete, run.glob("checkpoint-*")):
         state = json.loads((folder / "trainer_state.json").read_text())
-        trained[state["global_step"]] = (folder, state.get("num_input_tokens_seen", 0))
+        step, tokens = state["global_step"], state["num_input_tokens_seen"]
+        found[step] = (f"step {step:,}", partial(Subject.open, folder), tokens)
     if (run / MODEL_FOLDER).is_dir():
         record = json.loads((run / RUN_FILE).read_text())
-        trained[record["steps"]] = (run / MODEL_FOLDER, record.get("tokens_seen"))
-    if not trained:
+        step, tokens = record["steps"], record["tokens_seen"]
+        found[step] = (f"end, step {step:,}", partial(Subject.open, run / MODEL_FOLDER), tokens)
+    if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    models = _start_of_run(run, f"{prefix}start")
-    for step, (folder, tokens_seen) in sorted(trained.items()):
-        label = f"{prefix}{'end, ' if folder.name == MODEL_FOLDER else ''}step {step:,}"
-        models.append(single_model(folder, label, step=step, tokens_seen=tokens_seen, run=run))
-    return models
-
-
-def _start_of_run(run: Path, label: str) -> list[Measurable]:
-    """The model that training began with, made again from the recipe's encoder and seed."""
-    settings = read_run_settings(run)
-    recipe = pretraining_recipe(settings)
+    settings = _read_settings(run)
     try:
-        find_model_folder(recipe.encoder)
+        find_model_folder(settings["encoder"])
+        found[0] = ("start", partial(_open_start, settings), 0)
     except FileNotFoundError as error:
         logger.warning("The start of %s is not measured: %s", run, error)
-        return []
+    return [
+        Measurable(prefix + label, opened, run, {"step": step, "num_input_tokens_seen": tokens})
+        for step, (label, opened, tokens) in sorted(found.items())
+    ]
 
-    def open_start(max_length: int) -> Subject:
-        set_seed(settings.get("seed", TrainingArguments.seed))  # as `pretrain` does
-        model = open_model(recipe).eval()
-        return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)
 
-    return [Measurable(label, open_start, 0, 0, run)]
+def _open_start(settings: Mapping[str, Any], *, max_length: int) -> Subject:
+    """Make the model that training began with again, from the recipe's encoder and seed."""
+    recipe = pretraining_recipe(settings)
+    set_seed(settings.get("seed", TrainingArguments.seed))  # as `pretrain` does
+    model = open_model(recipe).eval()
+    return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
@@ -50,55 +49,46 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     Raises:
         ValueError: the model cannot be measured.
     """
-    started = time.perf_counter()
+    started, found = time.perf_counter(), {}
     model = subject.condenser or subject.encoder
     was_training = model.training
     model.eval()
     try:
-        found = _measure(subject, sample)
+        if subject.condenser is not None:
+            masked = mask_texts(subject, sample.texts, seed=sample.measuring.sample_seed)
+            found |= measure_condensing(subject.condenser, masked)
+        batches = (batch for _, batch in subject.batches(sample.texts))
+        layers, even = measure_attention_entropy(subject.encoder, batches)
+        found |= {"entropy": fmean(layers), "entropy_even": even}
+        found |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
+        encode_first = subject.encode_queries if sample.small else subject.encode_passages
+        first = encode_first(sample.matches["query"][:])
+        found["alignment"] = alignment(first, subject.encode_passages(sample.matches))
+        found["uniformity"] = uniformity(subject.encode_passages(sample.texts))
+        if sample.small is not None:
+            found |= measure_retrieval(subject, sample.small, "zero_shot")
+        if sample.measuring.labels:
+            found |= measure_few_shot(subject, sample.measuring)
     finally:
         model.train(was_training)
     found["seconds"] = round(time.perf_counter() - started, 2)
     return {f"{PREFIX}{name}": value for name, value in found.items()}
 
 
-def _measure(subject: Subject, sample: Sample) -> dict[str, float]:
-    measuring = sample.measuring
-    found: dict[str, float] = {}
-    if subject.condenser is not None:
-        masked = mask_texts(subject, sample.texts, seed=measuring.sample_seed)
-        found |= measure_condensing(subject.condenser, masked)
-    batches = (batch for _, batch in subject.batches(sample.texts))
-    layers, even = measure_attention_entropy(subject.encoder, batches)
-    found |= {"entropy": fmean(layers), "entropy_even": even}
-    found |= {f"entropy_layer_{k}": entropy for k, entropy in enumerate(layers, start=1)}
-    first, second, titles = map(list, zip(*sample.matches, strict=True))
-    encode_first = subject.encode_queries if sample.small else subject.encode_passages
-    found["alignment"] = alignment(encode_first(first), subject.encode_passages(second, titles))
-    found["uniformity"] = uniformity(subject.encode_passages(sample.texts))
-    if sample.small is not None:
-        means = measure_retrieval(subject, sample.small)
-        found |= {f"zero_shot_{measure}": mean for measure, mean in means.items()}
-    if measuring.labels:
-        means = measure_few_shot(subject, measuring)
-        found |= {f"few_shot_{measure}": mean for measure, mean in means.items()}
-    return found
-
-
-def measure_retrieval(subject: Subject, small: Collection) -> dict[str, float]:
-    """Search a small collection by inner product: measure -> mean over the queries."""
-    passages = small.passages
+def measure_retrieval(subject: Subject, small: Collection, prefix: str) -> dict[str, float]:
+    """Search a small collection by inner product: prefix_measure -> mean over the queries."""
     run = search_exact_arrays(
-        subject.encode_passages(passages["text"][:], passages["title"][:]),
-        passages["_id"][:],
+        subject.encode_passages(small.passages),
+        small.passages["_id"][:],
         query_embeddings=subject.encode_queries(list(small.queries.values())),
         query_ids=list(small.queries),
     )
-    return evaluate_run(small.qrels, run).means
+    means = evaluate_run(small.qrels, run).means
+    return {f"{prefix}_{measure}": mean for measure, mean in means.items()}
 
 
 def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]:
-    """Fine-tune a model's encoder on few labels and measure it: measure -> mean.
+    """Fine-tune a model's encoder on few labels, and measure its retrieval.
 
     A new process does this, because it would change a training that is running in this one.
     """
@@ -125,8 +115,7 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
             folder.mkdir()
             # Copies, because saving changes configuration and tokenizer.
             encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
-            contract = EncodingContract(subject.max_length, subject.max_length)
-            write_repository(folder, encoder, tokenizer, contract, [])
+            write_repository(folder, encoder, tokenizer, subject.contract, [])
         settings |= {"encoder": str(folder), "output_dir": str(Path(scratch, "run"))}
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             call = pool.submit(_finetune_and_measure, settings, measuring, subject.max_length)
@@ -139,8 +128,8 @@ def _finetune_and_measure(
     for name in [name for name in os.environ if name.startswith(_RANK_VARIABLES)]:
         del os.environ[name]
     with redirect_stdout(sys.stderr):  # the training log
-        folder = finetune(settings)
-    return measure_retrieval(Subject.open(folder, max_length=max_length), load_small(measuring))
+        retriever = Subject.open(finetune(settings), max_length=max_length)
+    return measure_retrieval(retriever, load_small(measuring), "few_shot")
 
 
 @torch.no_grad()

@@ -13,8 +13,6 @@ from modeling_condenser.collection.passages import find_rows
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
 _STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
 
-Match = tuple[str, str, str]  # two texts that belong together, and the second one's title
-
 
 @dataclass(frozen=True)
 class Measuring:
@@ -69,8 +67,8 @@ class Sample:
     """What each model of a comparison is measured on."""
 
     measuring: Measuring
-    texts: tuple[str, ...]  # at least two different ones
-    matches: tuple[Match, ...]  # queries with a judged passage, or halves of the texts
+    texts: list[str]  # at least two different ones
+    matches: Dataset  # `query`, and the `title` and `text` of a judged passage; or halves of texts
     small: Collection | None = None  # a small part of the collection
 
     @classmethod
@@ -82,22 +80,28 @@ class Sample:
             ValueError: there are too few texts, or no judged queries.
         """
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
-        if measuring.collection is None:
-            return cls(measuring, texts, tuple(map(_halves, texts)))
-        small = load_small(measuring)
-        return cls(measuring, texts, _judged_pairs(small), small)
+        small = None if measuring.collection is None else load_small(measuring)
+        if small is None:
+            matches = list(map(_halves, texts))
+        else:  # the passage of the highest grade, then of the lowest id
+            judged = small.qrels.values()
+            best = [min(grades, key=lambda p: (-grades[p], p)) for grades in judged]
+            rows = find_rows(small.passages, best)
+            queries = small.queries.values()
+            matches = [
+                {"query": query, **small.passages[rows[passage_id]]}
+                for query, passage_id in zip(queries, best, strict=True)
+            ]
+        return cls(measuring, texts, Dataset.from_list(matches), small)
 
     def facts(self) -> dict[str, Any]:
         """Counts, for a record; the sample itself follows from settings and documents."""
-        facts: dict[str, Any] = {
-            "texts": len(self.texts),
-            "pairs": len(self.matches),
-            "pairs_are": "query and judged passage" if self.small else "halves of one text",
-        }
-        if self.small is not None:
-            counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
-            facts["collection"] = {"name": self.small.name, **counts}
-        return facts
+        facts: dict[str, Any] = {"texts": len(self.texts), "pairs": len(self.matches)}
+        if self.small is None:
+            return facts | {"pairs_are": "halves of one text"}
+        counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
+        collection = {"name": self.small.name, **counts}
+        return facts | {"pairs_are": "query and judged passage", "collection": collection}
 
 
 def load_small(measuring: Measuring) -> Collection:
@@ -125,10 +129,11 @@ def load_small(measuring: Measuring) -> Collection:
     )
 
 
-def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> tuple[str, ...]:
+def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> list[str]:
     """Up to n different texts of two words or more."""
+    rows: Any
     if isinstance(documents, IterableDataset):
-        rows: Any = documents.take(_STREAMED_ROWS * n)
+        rows = documents.take(_STREAMED_ROWS * n)
     else:
         rows = documents.shuffle(seed, keep_in_memory=True)
     chosen: list[str] = []
@@ -143,18 +148,10 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
             f"There are {len(chosen)} different texts of 2 words or more, but readiness is "
             "measured on at least 2: give more text."
         )
-    return tuple(chosen)
+    return chosen
 
 
-def _halves(text: str) -> Match:
+def _halves(text: str) -> dict[str, str]:
     words = text.split()
     middle = len(words) // 2
-    return " ".join(words[:middle]), " ".join(words[middle:]), ""
-
-
-def _judged_pairs(small: Collection) -> tuple[Match, ...]:
-    """Each query with its best passage: the highest grade, then the lowest id."""
-    best = {q: min(grades, key=lambda p: (-grades[p], p)) for q, grades in small.qrels.items()}
-    rows = find_rows(small.passages, best.values())
-    passages = {query: small.passages[rows[passage_id]] for query, passage_id in best.items()}
-    return tuple((small.queries[q], p["text"], p["title"]) for q, p in passages.items())
+    return {"query": " ".join(words[:middle]), "title": "", "text": " ".join(words[middle:])}

@@ -64,10 +64,12 @@ def push(
 
     Args:
         folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
-        name: `owner/name` of the repository, made if it does not exist, like its branch `revision`.
+        name: `owner/name` of the repository, made if it does not exist.
         private: whether a new repository is private.
+        revision: branch, made if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
         license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
+        message: of the commit.
         token: None for the one that is logged in, or HF_TOKEN.
         dry_run: check only.
 

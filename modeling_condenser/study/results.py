@@ -41,25 +41,22 @@ class StudyResults:
         """(group, arm, measure, other system) -> comparison; p-values by Holm over all of them."""
         found = {}
         for group, arms in self.groups.items():
+            systems = {BM25: self.bm25, **arms}
             for arm, evaluation in arms.items():
-                control = self.control_of(arm)
-                others = {BM25: self.bm25} | ({control: arms[control]} if arm != control else {})
-                for other, baseline in others.items():
+                others = [name for name in (BM25, self.control_of(arm)) if name != arm]
+                for other in others:
+                    baseline = systems[other].per_query
                     for measure, values in evaluation.per_query.items():
-                        key = (group, arm, measure, other)
-                        found[key] = compare(values, baseline.per_query[measure])
+                        found[group, arm, measure, other] = compare(values, baseline[measure])
         return correct(found)
 
     @property
-    def arms(self) -> Mapping[str, Evaluation]:
-        """The arms of the last group, without fused ones."""
-        *_, last = self.groups.values()
-        return {arm: result for arm, result in last.items() if not arm.startswith(FUSED)}
-
-    @property
     def best_arm(self) -> str:
+        """The best of the last group, in the first measure; without fused ones."""
+        *_, last = self.groups.values()
         measure = next(iter(self.bm25.means))
-        return max(self.arms, key=lambda arm: self.arms[arm].means[measure])
+        arms = [arm for arm in last if not arm.startswith(FUSED)]
+        return max(arms, key=lambda arm: last[arm].means[measure])
 
     def report(self) -> str:
         """The means, the verdict on each arm and the swap costs, as Markdown."""

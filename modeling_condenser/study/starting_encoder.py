@@ -17,20 +17,20 @@ _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def make_starting_encoder(
     texts: Iterable[str], out: Path, *, encoder_config: Mapping[str, Any], seed: int = 0
 ) -> Path:
-    """Train a WordPiece vocabulary and draw a BERT's weights, unless `out` exists.
+    """Train a WordPiece vocabulary and draw the weights of a BERT, unless `out` exists.
 
-    `encoder_config` has fields of `BertConfig`; `vocab_size` and `max_position_embeddings` are
-    needed.
+    `encoder_config` has fields of `BertConfig`.
     """
     if out.is_dir():
         return out
-    vocabulary = _train_vocabulary(list(texts), encoder_config["vocab_size"])
+    encoder = BertConfig(**encoder_config)
+    vocabulary = _train_vocabulary(list(texts), encoder.vocab_size)
     pieces = BertWordPieceTokenizer(vocabulary, lowercase=True)
     tokenizer = BertTokenizer(tokenizer_object=pieces._tokenizer)
-    tokenizer.model_max_length = encoder_config["max_position_embeddings"]
+    tokenizer.model_max_length = encoder.max_position_embeddings
     set_seed(seed)
-    config = CondenserConfig(encoder_config=BertConfig(**encoder_config))
-    save_model(CondenserForMaskedLM(config), tokenizer, out)
+    model = CondenserForMaskedLM(CondenserConfig(encoder_config=encoder))
+    save_model(model, tokenizer, out)
     return out
 
 

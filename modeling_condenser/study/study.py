@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
+_UNLABELLED = "no labels"
 # Settings that decide how many tokens an arm sees, and which.
 _BUDGET = frozenset(
     "blocks_seed corpus data_seed gradient_accumulation_steps max_length max_steps "
@@ -70,7 +71,9 @@ _BUDGET = frozenset(
 )
 # Those that a contrastive arm may set for itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
-_MOST_TOKENS = 1.01  # times those of the control; the log warns of more
+
+# Of one arm: "no labels" and "512 labels" -> results, one for each seed.
+_Arm = Mapping[str, Sequence[SystemResult]]
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,9 @@ class StudyRecipe:
         fusion: fields of `Fusion`, to measure each arm fused with BM25 as well.
         readiness: fields of `Measuring`, such as {texts: 1000}.
         search: fields of `SearchSettings`, such as {dtype: bfloat16}, for encoding and search.
+
+    Raises:
+        ValueError: a setting of any stage does not fit.
     """
 
     arms: dict[str, Any]
@@ -113,6 +119,31 @@ class StudyRecipe:
     readiness: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.control not in self.arms:
+            raise ValueError(f"control is {self.control!r}, expected one of {list(self.arms)}.")
+        if self.encoder is None and not self.encoder_config:
+            raise ValueError("encoder is not set: name one, or set encoder_config to make one.")
+        for arm, changes in self.arms.items():
+            own = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
+            if unequal := sorted((_BUDGET - own) & changes.keys()):
+                raise ValueError(
+                    f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
+                    "tokens: set it under `pretraining`, for all of them."
+                )
+        arms = [{**self.pretraining, **changes} for changes in self.arms.values()]
+        given = {"encoder": "", "output_dir": self.output_dir}
+        for settings in [self.start, *arms]:
+            own = {**given, "corpus": "", **settings}
+            read_readiness(own.pop(READINESS, None))
+            fill(own, PretrainingRecipe, CondenserTrainingArguments)
+        own = {**given, "collection": "", **self.finetuning}
+        fill(own, FinetuningRecipe, SentenceTransformerTrainingArguments)
+        fill(self.readiness, Measuring)
+        fill(self.search, SearchSettings)
+        fill(self.fusion or {"method": "rrf"}, Fusion)
+        check_measures(self.measures or DEFAULT_MEASURES)
+
 
 def run_study(settings: Mapping[str, Any]) -> StudyResults:
     """Run a study, or continue it; results are also written to its folder.
@@ -127,7 +158,6 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
         ValueError: a setting does not fit; nothing was written.
     """
     (recipe,) = fill(settings, StudyRecipe)
-    _check(recipe)
     out = Path(recipe.output_dir)
     if out.exists() and any(out.iterdir()) and not (out / RECIPE_FILE).is_file():
         raise ValueError(f"{out} has other files and is no study: choose another output_dir.")
@@ -137,56 +167,14 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     return _Study(recipe).run(stated)
 
 
-def _check(recipe: StudyRecipe) -> None:
-    """Check the settings of all stages before the first one takes its hour."""
-    if recipe.control not in recipe.arms:
-        raise ValueError(f"control is {recipe.control!r}, expected one of {list(recipe.arms)}.")
-    runs = [{**recipe.pretraining, **changes} for changes in recipe.arms.values()]
-    if recipe.encoder is None:
-        runs.append(recipe.start)
-    given = {"encoder": "", "output_dir": recipe.output_dir}
-    for settings in runs:
-        settings = {**given, "corpus": "", **settings}
-        if readiness := settings.pop(READINESS, None):
-            read_readiness(readiness)
-        fill(settings, PretrainingRecipe, CondenserTrainingArguments)
-    for arm, changes in recipe.arms.items():
-        own = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
-        if unequal := sorted((_BUDGET - own) & changes.keys()):
-            raise ValueError(
-                f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
-                "tokens: set it under `pretraining`, for all of them."
-            )
-    settings = {**given, "collection": "", **recipe.finetuning}
-    fill(settings, FinetuningRecipe, SentenceTransformerTrainingArguments)
-    fill(recipe.readiness, Measuring)
-    fill(recipe.search, SearchSettings)
-    fill(recipe.fusion or {"method": "rrf"}, Fusion)
-    check_measures(recipe.measures or DEFAULT_MEASURES)
-    missing = {"vocab_size", "max_position_embeddings"} - recipe.encoder_config.keys()
-    if recipe.encoder is None and missing:
-        raise ValueError(
-            f"encoder_config lacks {', '.join(sorted(missing))}: state them, or name an encoder."
-        )
-
-
-class _Arm(NamedTuple):
-    """A finished arm."""
-
-    log: list[dict[str, float]]
-    tokens_seen: int
-    unlabelled: SystemResult
-    finetuned: list[SystemResult]  # one for each seed
-
-
 class _Study:
     """The stages of a study."""
 
     def __init__(self, recipe: StudyRecipe) -> None:
         self.recipe, self.out = recipe, Path(recipe.output_dir)
+        self.labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
         self.folder = Path(recipe.collection)
         if recipe.collection == BUILTIN:
-            logger.info("Building the collection from the docstrings of installed packages")
             self.folder = build_builtin_collection(self.out / "collection")
         self.collection = load_collection(self.folder, split=recipe.split)
         self.fusion = None if recipe.fusion is None else fill(recipe.fusion, Fusion)[0]
@@ -201,37 +189,37 @@ class _Study:
         )
 
     def run(self, settings: Mapping[str, Any]) -> StudyResults:
-        recipe, out, started = self.recipe, self.out, time.perf_counter()
+        out, started = self.out, time.perf_counter()
         bm25 = self.evaluate(BM25, out=out / BM25)
         start = self.prepare_start()
         arms, failures = self.run_arms(start)
-        labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
-        groups = {
-            "no labels": {name: [arm.unlabelled] for name, arm in arms.items()},
-            labels: {name: arm.finetuned for name, arm in arms.items()},
-        }
-        logs = {name: arm.log for name, arm in arms.items()}
+        logs = {arm: read_log(out / arm / "pretrain") for arm in arms}
+        records = {arm: json.loads((out / arm / "pretrain" / RUN_FILE).read_text()) for arm in arms}
+        tokens_seen = {arm: record["tokens_seen"] for arm, record in records.items()}
         results = StudyResults(
             bm25=bm25.evaluation,
-            groups={group: self.summarise(runs, bm25) for group, runs in groups.items()},
-            control=recipe.control,
+            groups={
+                group: self.summarise({arm: own[group] for arm, own in arms.items()}, bm25)
+                for group in (_UNLABELLED, self.labels)
+            },
+            control=self.recipe.control,
             facts={
                 **describe_machine(),
                 "session_seconds": round(time.perf_counter() - started, 1),
-                "tokens_seen": {name: arm.tokens_seen for name, arm in arms.items()},
+                "tokens_seen": tokens_seen,
                 "n_passages": len(self.collection.passages),
-                "n_queries": len(next(iter(bm25.evaluation.per_query.values()))),
+                "n_queries": bm25.evaluation.n_items,
                 "recipe": dict(settings),
             },
             fusion=self.fusion,
-            swap_costs={name: costs for name, log in logs.items() if (costs := swap_costs(log))},
+            swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
         results.write(out, self.measure_readiness(start, arms))
         (out / "curves.png").write_bytes(draw_curves(logs))
-        for name, arm in arms.items():
-            self.publish(name, arm.finetuned[0], bm25)
+        for arm, own in arms.items():
+            self.publish(arm, own[self.labels][0], bm25)
         self.write_search_file(results.best_arm)
         return results
 
@@ -251,34 +239,29 @@ class _Study:
     def run_arms(self, start: str) -> tuple[dict[str, _Arm], dict[str, str]]:
         """Run all arms: the finished ones, and the errors of the others but the control."""
         arms, failures = {}, {}
-        for name in self.recipe.arms:
+        for arm in self.recipe.arms:
             try:
-                arms[name] = self.run_arm(name, start)
+                arms[arm] = self.run_arm(arm, start)
             except Exception as error:
-                if name == self.recipe.control:
+                if arm == self.recipe.control:
                     raise
-                logger.exception("Arm %s failed; the study continues without it", name)
-                failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        most = arms[self.recipe.control].tokens_seen
-        for name, arm in arms.items():
-            if arm.tokens_seen > _MOST_TOKENS * most:
-                warning = "Arm %s has seen %d tokens, the control %d: lower its max_steps."
-                logger.warning(warning, name, arm.tokens_seen, most)
+                logger.exception("Arm %s failed; the study continues without it", arm)
+                failures[arm] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return arms, failures
 
-    def run_arm(self, name: str, start: str) -> _Arm:
+    def run_arm(self, arm: str, start: str) -> _Arm:
         """Pre-train, export, fine-tune with each seed, and measure."""
-        recipe, folder = self.recipe, self.out / name
-        logger.info("Pre-training arm %s", name)
-        settings = {"encoder": start, **recipe.pretraining, **recipe.arms[name]}
+        recipe, folder = self.recipe, self.out / arm
+        logger.info("Pre-training arm %s", arm)
+        settings = {"encoder": start, **recipe.pretraining, **recipe.arms[arm]}
         checkpoint = self.pretrain(settings, folder / "pretrain")
         encoder = folder / "encoder"
         if not encoder.is_dir():
             export_encoder(checkpoint, encoder, contract=self.contract)
-        unlabelled = self.evaluate(encoder, out=folder / "evaluation", name=name)
+        unlabelled = self.evaluate(encoder, out=folder / "evaluation", name=arm)
         finetuned = []
         for seed in recipe.finetuning_seeds:
-            logger.info("Fine-tuning arm %s, seed %d", name, seed)
+            logger.info("Fine-tuning arm %s, seed %d", arm, seed)
             run = folder / f"finetuned-{seed}"
             settings = {
                 "encoder": str(encoder),
@@ -288,10 +271,8 @@ class _Study:
                 **recipe.finetuning,
                 "output_dir": str(run),
             }
-            retriever = finetune(settings)
-            finetuned.append(self.evaluate(retriever, out=run / "evaluation", name=name))
-        tokens_seen = json.loads((folder / "pretrain" / RUN_FILE).read_text())["tokens_seen"]
-        return _Arm(read_log(folder / "pretrain"), tokens_seen, unlabelled, finetuned)
+            finetuned.append(self.evaluate(finetune(settings), out=run / "evaluation", name=arm))
+        return {_UNLABELLED: [unlabelled], self.labels: finetuned}
 
     @property
     def contract(self) -> EncodingContract | None:
@@ -328,27 +309,24 @@ class _Study:
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": str(self.folder), "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
-        models, stages = [single_model(start, "start")], ("pre-trained", "fine-tuned")
+        models = [single_model(start, "start")]
         for arm in arms:
-            runs = (self.out / arm / "pretrain", self.first(arm))
-            for run, stage in zip(runs, stages, strict=True):
-                models.append(single_model(run / MODEL_FOLDER, f"{arm}, {stage}"))
-        analysis = measure_models(models, Sample.choose(measuring, self.collection.passages))
-        write_analysis(analysis, self.out / READINESS)
-        layers = {label: layer_entropies(entry) for label, entry in analysis.entries.items()}
-        panels = {
-            arm: {"start": layers["start"]} | {s: layers[f"{arm}, {s}"] for s in stages}
-            for arm in arms
-        }
-        even = analysis.entries["start"][EVEN_ENTROPY]
-        (self.out / ENTROPY_FILE).write_bytes(draw_entropies(panels, even=even))
-        changes = [
-            f"{arm} {np.abs(np.subtract(lines['fine-tuned'], lines['pre-trained'])).mean():.3f}"
-            for arm, lines in panels.items()
-        ]
+            runs = {"pre-trained": self.out / arm / "pretrain", "fine-tuned": self.first(arm)}
+            models += [single_model(runs[s] / MODEL_FOLDER, f"{arm}, {s}") for s in runs]
+        sample = Sample.choose(measuring, self.collection.passages)
+        entries = measure_models(models, sample)
+        write_analysis(self.out / READINESS, entries, sample)
+        layers = {entry["label"]: layer_entropies(entry) for entry in entries}
+        panels, changes = {}, []
+        for arm in arms:
+            before, after = layers[f"{arm}, pre-trained"], layers[f"{arm}, fine-tuned"]
+            panels[arm] = {"start": layers["start"], "pre-trained": before, "fine-tuned": after}
+            changes.append(f"{arm} {np.abs(np.subtract(after, before)).mean():.3f}")
+        picture = draw_entropies(panels, even=entries[0][EVEN_ENTROPY])
+        (self.out / ENTROPY_FILE).write_bytes(picture)
         return (
-            f"## Readiness\n\n{report(analysis, [ENTROPY_FILE])}\n\nChange of a layer's entropy by "
-            f"fine-tuning, in nats, mean over layers: {', '.join(changes)}."
+            f"## Readiness\n\n{report(entries, sample, [ENTROPY_FILE])}\n\nChange of a layer's "
+            f"entropy by fine-tuning, in nats, mean over layers: {', '.join(changes)}."
         )
 
     def publish(self, arm: str, result: SystemResult, bm25: SystemResult) -> None:

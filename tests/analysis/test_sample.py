@@ -1,7 +1,7 @@
 """The fixed sample: texts, matching texts and a small collection."""
 
 import pytest
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 
 from modeling_condenser.analysis.callback import read_readiness
 from modeling_condenser.analysis.sample import Measuring, Sample, load_small
@@ -13,32 +13,31 @@ def test_a_sample_depends_on_settings_and_texts_only(texts):
     first, again, other = (
         Sample.choose(Measuring(texts=10, sample_seed=seed), documents) for seed in (4, 4, 5)
     )
-    assert first == again
-    assert len(set(first.texts)) == 10 == len(first.matches)
-    for text, (left, right, _) in zip(first.texts, first.matches, strict=True):
+    assert first.texts == again.texts != other.texts and len(set(first.texts)) == 10
+    assert first.matches.to_list() == again.matches.to_list()
+    for text, match in zip(first.texts, first.matches, strict=True):
+        left, right = match["query"], match["text"]
         assert f"{left} {right}" == text and abs(left.count(" ") - right.count(" ")) <= 1
-    assert other.texts != first.texts
 
 
 def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_are_taken():
     rows = ["a b", "a b", "single", "", "c d", " a  b ", "e f"]
-    assert sorted(Sample.choose(Measuring(texts=6), Dataset.from_dict({"text": rows})).texts) == [
-        *("a b", "c d", "e f")
-    ]
-    stream = IterableDataset.from_generator(lambda: ({"text": text} for text in rows))
-    assert Sample.choose(Measuring(texts=2), stream).texts == ("a b", "c d")
+    documents = Dataset.from_dict({"text": rows})
+    assert set(Sample.choose(Measuring(texts=6), documents).texts) == {"a b", "c d", "e f"}
+    stream = documents.to_iterable_dataset()
+    assert Sample.choose(Measuring(texts=2), stream).texts == ["a b", "c d"]
     with pytest.raises(ValueError, match="There are 1 different texts of 2 words"):
-        Sample.choose(Measuring(texts=6), Dataset.from_dict({"text": rows[:3]}))
+        Sample.choose(Measuring(texts=6), documents.select(range(3)))
 
 
 def test_queries_are_matched_with_their_judged_passage(collection, texts):
     measuring = Measuring(texts=4, queries=7, collection=str(collection))
-    sample = Sample.choose(measuring, Dataset.from_dict({"text": texts}))
-    assert len(sample.matches) == 7
-    for query, passage, title in sample.matches:
-        number = texts.index(passage)
-        assert query == " ".join(passage.split()[:8])
-        assert title == (f"Title {number}" if number % 3 == 0 else "")
+    matches = Sample.choose(measuring, Dataset.from_dict({"text": texts})).matches
+    assert len(matches) == 7
+    for match in matches:
+        number = texts.index(match["text"])
+        assert match["query"] == " ".join(match["text"].split()[:8])
+        assert match["title"] == (f"Title {number}" if number % 3 == 0 else "")
 
 
 def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection):

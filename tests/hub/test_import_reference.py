@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertForMaskedLM, RobertaForMaskedLM
 from transformers.models.bert.modeling_bert import BertLayer
 from transformers.models.roberta.modeling_roberta import RobertaLayer
 
-from hub_scripts.import_reference import run as run_command
+from hub_scripts.main import main
 from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.hub.import_reference import import_reference
 
@@ -156,7 +156,8 @@ def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_mach
     bert_reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "ours"
-    run_command([str(bert_reference), str(out), "--skip_from", "3", "--late_mlm", "false"])
+    words = [str(bert_reference), str(out), "--skip_from", "3", "--late_mlm", "false"]
+    assert main(["import-reference", *words]) == 0
     assert f"next: condenser export {out} ENCODER" in capsys.readouterr().out
     config = CondenserForPreTraining.from_pretrained(out).config
     assert (config.skip_from, config.late_mlm) == (3, False)

