@@ -22,13 +22,11 @@ from modeling_condenser.hub.provenance import (
     write_provenance,
 )
 from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
-from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine, whole_folder
 from modeling_condenser.runs.whole_files import write_json
 
-from .models import Measurable, find_models, is_pretraining_run, read_run_recipe
+from .models import Measurable, find_models, read_corpus, read_run_settings
 from .readiness import measure_readiness
 from .sample import Measuring, Sample
 
@@ -95,19 +93,17 @@ def analyze(settings: Mapping[str, Any]) -> str:
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
     """The text that the sample is taken from."""
     folders = [folder for name in recipe.models for folder in (Path(name), Path(name).parent)]
-    runs = list(filter(is_pretraining_run, folders))
+    runs = list(filter(None, map(read_run_settings, folders)))
     if recipe.corpus is not None:
-        pretraining = PretrainingRecipe("", recipe.corpus)
-    elif runs:
-        pretraining = read_run_recipe(runs[0])
-    elif measuring.collection is not None:
+        return read_corpus({"encoder": "", "corpus": recipe.corpus})
+    if runs:
+        return read_corpus(runs[0])
+    if measuring.collection is not None:
         return load_passages(measuring.collection)
-    else:
-        raise ValueError(
-            "There is no text to measure on, because no model is in a pre-training run: name a "
-            "collection (--collection FOLDER) or text (--corpus FILE)."
-        )
-    return load_documents(pretraining.sources, streaming=pretraining.streaming)
+    raise ValueError(
+        "There is no text to measure on, because no model is in a pre-training run: name a "
+        "collection (--collection FOLDER) or text (--corpus FILE)."
+    )
 
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:

@@ -10,12 +10,11 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.hub.training_log import is_readiness
-from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill
 
-from .models import Subject, pretraining_recipe
+from .models import Subject, read_corpus
 from .readiness import measure_readiness
 from .sample import MeasuringWhileTraining, Sample
 
@@ -83,9 +82,7 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     measuring = read_readiness(settings.get(READINESS))
     if measuring is None:
         return pretrain({name: value for name, value in settings.items() if name != READINESS})
-    recipe = pretraining_recipe(settings)
-    documents = load_documents(recipe.sources, streaming=recipe.streaming)
-    sample = Sample.choose(measuring, documents)
+    sample = Sample.choose(measuring, read_corpus(settings))
     callback = partial(ReadinessCallback, sample=sample, every=measuring.every)
     return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from modeling_condenser.encoding.retriever import Retriever
@@ -21,6 +21,7 @@ from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder,
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
@@ -131,9 +132,10 @@ def find_models(names: Sequence[str]) -> list[Measurable]:
         raise ValueError(f"models is {', '.join(names) or 'empty'}: name each model once.")
     models = []
     for name in names:
-        prefix = f"{name}, " if len(names) > 1 else ""
-        is_run = is_pretraining_run(Path(name))
-        models += models_of_run(Path(name), prefix) if is_run else [single_model(name, name)]
+        if read_run_settings(Path(name)):
+            models += models_of_run(Path(name), prefix=f"{name}, " if len(names) > 1 else "")
+        else:
+            models.append(single_model(name, name))
     return models
 
 
@@ -142,17 +144,17 @@ def single_model(name: str | Path, label: str) -> Measurable:
     return Measurable(label, partial(Subject.open, find_model_folder(name)))
 
 
-def is_pretraining_run(folder: Path) -> bool:
-    return (folder / RECIPE_FILE).is_file() and "corpus" in _read_settings(folder)
+def read_run_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a pre-training run; empty for another folder."""
+    file = folder / RECIPE_FILE
+    settings = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    return settings if "corpus" in settings else {}
 
 
-def read_run_recipe(run: Path) -> PretrainingRecipe:
-    """The recipe of a pre-training run."""
-    return pretraining_recipe(_read_settings(run))
-
-
-def _read_settings(run: Path) -> dict[str, Any]:
-    return yaml.safe_load((run / RECIPE_FILE).read_text(encoding="utf-8")) or {}
+def read_corpus(settings: Mapping[str, Any]) -> Dataset | IterableDataset:
+    """The text of pre-training settings."""
+    recipe = pretraining_recipe(settings)
+    return load_documents(recipe.sources, streaming=recipe.streaming)
 
 
 def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
@@ -162,7 +164,7 @@ def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
     return recipe
 
 
-def models_of_run(run: Path, prefix: str) -> list[Measurable]:
+def models_of_run(run: Path, *, prefix: str) -> list[Measurable]:
     """Start, complete checkpoints and final model of a run, in the order of their steps."""
     found: dict[int, tuple[str, Callable[..., Subject], int]] = {}  # the last is tokens seen
     for folder in filter(is_complete, run.glob("checkpoint-*")):
@@ -175,7 +177,7 @@ def models_of_run(run: Path, prefix: str) -> list[Measurable]:
         found[step] = (f"end, step {step:,}", partial(Subject.open, run / MODEL_FOLDER), tokens)
     if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    settings = _read_settings(run)
+    settings = read_run_settings(run)
     try:
         find_model_folder(settings["encoder"])
         found[0] = ("start", partial(_open_start, settings), 0)

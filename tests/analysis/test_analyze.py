@@ -12,7 +12,6 @@ from hub_scripts.main import main
 from modeling_condenser.analysis.analyze import report
 from modeling_condenser.analysis.models import Subject
 from modeling_condenser.analysis.sample import Measuring, Sample
-from modeling_condenser.hub.export import export_encoder
 
 
 @pytest.fixture
@@ -25,10 +24,6 @@ def run(measured, tmp_path):
     (folder / "model" / "provenance.json").write_text(json.dumps(plain))
     (folder / "model" / "README.md").unlink()
     return folder
-
-
-def lines_of(axes):
-    return {line.get_label(): list(line.get_ydata()) for line in axes.lines}
 
 
 @pytest.mark.slow
@@ -55,19 +50,12 @@ def test_a_run_is_measured_as_it_was_during_training_and_its_card_shows_it(
         row = f"| {model['label']} | {model['readiness/head_loss']:.4f}"
         assert row in printed and row in (out / "readiness.md").read_text()
 
-    first, *_, last = found["models"]
-    row = f"| zero cost | {first['readiness/zero_cost']:.4f} | {last['readiness/zero_cost']:.4f} |"
-    exported = export_encoder(run, tmp_path / "export")
-    for folder in (run / "model", exported):
-        assert row in (folder / "README.md").read_text()
-
-    entropy_figure, course = figures[:2]
-    lines = lines_of(entropy_figure.axes[0])
-    assert list(lines) == [*labels, "even attention"]
-    for model in found["models"]:
-        assert lines[model["label"]] == [model[f"readiness/entropy_layer_{k}"] for k in range(1, 5)]
-    swap_costs = [model["readiness/swap_cost"] for model in found["models"]]
-    assert lines_of(course.axes[0])["mine, swap cost"] == swap_costs
+    costs = [model["readiness/zero_cost"] for model in found["models"]]
+    row = f"| zero cost | {costs[0]:.4f} | {costs[-1]:.4f} |"
+    assert row in (run / "model" / "README.md").read_text()
+    entropies, course = ({x.get_label(): x for x in f.axes[0].lines} for f in figures[:2])
+    assert list(entropies) == [*labels, "even attention"]
+    assert list(course["mine, zero cost"].get_ydata()) == costs
 
 
 def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder):
@@ -101,20 +89,18 @@ def test_tables_show_each_model_with_its_difference_from_the_first():
 
 
 @pytest.mark.parametrize(
-    ("models", "settings", "message"),
+    ("words", "message"),
     [
-        (["no/such/model"], ["--corpus", "CORPUS"], "There is no encoder 'no/such/model'"),
-        (["ENCODER", "ENCODER"], ["--corpus", "CORPUS"], "name each model once"),
-        (["ENCODER"], [], "There is no text to measure on"),
-        (["ENCODER"], ["--corpus", "CORPUS", "--card", "true"], "no model is a pre-training run"),
+        ("no/such/model out --corpus CORPUS", "There is no encoder 'no/such/model'"),
+        ("ENCODER ENCODER out --corpus CORPUS", "name each model once"),
+        ("ENCODER out", "There is no text to measure on"),
+        ("ENCODER out --corpus CORPUS --card true", "no model is a pre-training run"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
-    models, settings, message, bert_folder, corpus_file, tmp_path, capsys
+def test_bad_input_is_explained_and_nothing_is_written(
+    words, message, bert_folder, corpus_file, tmp_path, monkeypatch, capsys
 ):
-    places = {"ENCODER": bert_folder, "CORPUS": corpus_file}
-    out = tmp_path / "out"
-    words = [str(places.get(word, word)) for word in [*models, str(out), *settings]]
-    assert main(["analyze", *words]) == 2
-    [line] = [e for e in capsys.readouterr().err.splitlines() if e.startswith("error: ")]
-    assert message in line and not out.exists()
+    monkeypatch.chdir(tmp_path)
+    words = words.replace("ENCODER", str(bert_folder)).replace("CORPUS", str(corpus_file))
+    assert main(["analyze", *words.split()]) == 2
+    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
