@@ -10,12 +10,14 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
 Fields = TypeVar("Fields")
+_FLAGS = (bool, bool | None)  # types of fields that may stand alone
 TRAINER_HELP = """The trainer's main fields:
   --output_dir                   folder of the run
   --max_steps                    steps of the optimizer
@@ -57,7 +59,7 @@ class CommandLine:
         if {"-h", "--help"} & set(self.words):
             _print_help(usage, classes, self.about, further)
             sys.exit(0)
-        flags = {name for name, field in fields.items() if _is_flag(field)}
+        flags = {name for name, field in fields.items() if field.type in _FLAGS}
         others, settings = _separate(self.words, flags)
         if others and (not plain or _is_recipe(others[0])):
             settings["recipe"] = others.pop(0)
@@ -83,7 +85,7 @@ class CommandLine:
         return filled
 
 
-def fields_of(function: Callable, *, without: Collection[str] = ()) -> type:
+def fields_of(function: Callable, *, without: Collection[str] = ()) -> type[Any]:
     """A dataclass of a function's parameters, which its docstring explains."""
     hints = get_type_hints(function)
     fields: list[Any] = []
@@ -125,15 +127,10 @@ def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[st
     return plain, settings
 
 
-def _is_flag(field: dataclasses.Field) -> bool:
-    return field.type in (bool, bool | None)
-
-
 def _is_recipe(word: str) -> bool:
-    try:
-        return find_recipe(word).suffix in (".yaml", ".yml")
-    except FileNotFoundError:
-        return word.endswith((".yaml", ".yml"))
+    with suppress(FileNotFoundError):
+        word = str(find_recipe(word))
+    return word.endswith((".yaml", ".yml"))
 
 
 def _print_help(usage: str, classes: Sequence[type], about: str | None, further: str) -> None:
@@ -147,7 +144,7 @@ def _print_help(usage: str, classes: Sequence[type], about: str | None, further:
             if text := explained.get(field.name):
                 if field.default not in (dataclasses.MISSING, None, False):
                     text += f" (default: {field.default})"
-                value = "[true|false]" if _is_flag(field) else "VALUE"
+                value = "[true|false]" if field.type in _FLAGS else "VALUE"
                 parser.add_argument(f"--{field.name}", metavar=value, help=text.replace("%", "%%"))
     parser.print_help()
 

@@ -108,7 +108,7 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
     """Open and measure one model after the other."""
-    entries = []
+    entries: list[Entry] = []
     for model in tqdm(models, desc="measure", unit="model", disable=None):
         try:
             subject = model.open(max_length=sample.measuring.max_length)

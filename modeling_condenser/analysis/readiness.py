@@ -49,7 +49,8 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     Raises:
         ValueError: the model cannot be measured.
     """
-    started, found = time.perf_counter(), {}
+    started = time.perf_counter()
+    found: dict[str, float] = {}
     model = subject.condenser or subject.encoder
     was_training = model.training
     model.eval()

@@ -125,8 +125,8 @@ class StudyRecipe:
         if self.encoder is None and not self.encoder_config:
             raise ValueError("encoder is not set: name one, or set encoder_config to make one.")
         for arm, changes in self.arms.items():
-            own = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
-            if unequal := sorted((_BUDGET - own) & changes.keys()):
+            free = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
+            if unequal := sorted((_BUDGET - free) & changes.keys()):
                 raise ValueError(
                     f"The arm {arm!r} changes {', '.join(unequal)}, but arms are compared at equal "
                     "tokens: set it under `pretraining`, for all of them."
@@ -152,10 +152,7 @@ def run_study(settings: Mapping[str, Any]) -> StudyResults:
     control fails, the study ends.
 
     Args:
-        settings: fields of `StudyRecipe`.
-
-    Raises:
-        ValueError: a setting does not fit; nothing was written.
+        settings: fields of `StudyRecipe`. If one does not fit, nothing is written.
     """
     (recipe,) = fill(settings, StudyRecipe)
     out = Path(recipe.output_dir)
