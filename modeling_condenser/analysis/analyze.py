@@ -65,7 +65,7 @@ def analyze(settings: Mapping[str, Any]) -> str:
         settings: fields of `AnalysisRecipe` and `Measuring`.
 
     Returns:
-        The report's tables, as Markdown.
+        The report, as Markdown.
 
     Raises:
         FileNotFoundError: a model, the corpus or the collection does not exist.
@@ -84,10 +84,11 @@ def analyze(settings: Mapping[str, Any]) -> str:
     for model, entry in zip(models, entries, strict=True):
         if model.run is not None:
             runs[model.run].append(entry)
-    write_analysis(out, entries, sample, courses={run.name: runs[run] for run in runs})
+    courses = {run.name: own for run, own in runs.items() if len(own) > 1}
+    written = write_analysis(out, entries, sample, courses=courses)
     for run in runs if recipe.card else ():
         _put_on_card(run, runs[run])
-    return report(entries, sample)
+    return written
 
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
@@ -125,24 +126,25 @@ def write_analysis(
     sample: Sample,
     *,
     courses: Mapping[str, Sequence[Entry]] | None = None,
-) -> None:
-    """Write readiness.json, readiness.md and pictures to a folder.
+) -> str:
+    """Write readiness.json, readiness.md and pictures to a folder, and return the report.
 
-    `courses` are the runs, each a line over its steps: label -> entries.
+    `courses` are runs to draw over their steps: label -> entries.
     """
     shown = training_log.spread(entries, at_most=_MOST_LINES)
     lines = {entry["label"]: layer_entropies(entry) for entry in shown}
     pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=shown[0][EVEN_ENTROPY])}
-    if courses := {run: own for run, own in (courses or {}).items() if len(own) > 1}:
+    if courses:
         pictures[training_log.READINESS_FILE] = draw_readiness(courses)
     settings = publishable(asdict(sample.measuring))
     facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
+    written = report(entries, sample, list(pictures))
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
-        tables = report(entries, sample, list(pictures))
-        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{tables}\n")
+        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{written}\n")
         write_json(partial / READINESS_FILE, {**facts, "models": entries})
+    return written
 
 
 def report(entries: Sequence[Entry], sample: Sample, pictures: Sequence[str] = ()) -> str:

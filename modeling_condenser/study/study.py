@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 
-from modeling_condenser.analysis.analyze import measure_models, report, write_analysis
+from modeling_condenser.analysis.analyze import measure_models, write_analysis
 from modeling_condenser.analysis.callback import pretrain_and_measure, read_readiness
 from modeling_condenser.analysis.models import single_model
 from modeling_condenser.analysis.sample import Measuring, Sample
@@ -312,7 +312,7 @@ class _Study:
             models += [single_model(runs[s] / MODEL_FOLDER, f"{arm}, {s}") for s in runs]
         sample = Sample.choose(measuring, self.collection.passages)
         entries = measure_models(models, sample)
-        write_analysis(self.out / READINESS, entries, sample)
+        written = write_analysis(self.out / READINESS, entries, sample)
         layers = {entry["label"]: layer_entropies(entry) for entry in entries}
         panels, changes = {}, []
         for arm in arms:
@@ -322,8 +322,8 @@ class _Study:
         picture = draw_entropies(panels, even=entries[0][EVEN_ENTROPY])
         (self.out / ENTROPY_FILE).write_bytes(picture)
         return (
-            f"## Readiness\n\n{report(entries, sample, [ENTROPY_FILE])}\n\nChange of a layer's "
-            f"entropy by fine-tuning, in nats, mean over layers: {', '.join(changes)}."
+            f"## Readiness\n\n{written}\n\nChange of a layer's entropy by fine-tuning, in nats, "
+            f"mean over layers: {', '.join(changes)}."
         )
 
     def publish(self, arm: str, result: SystemResult, bm25: SystemResult) -> None:
