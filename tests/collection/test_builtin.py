@@ -75,12 +75,12 @@ def roots(tmp_path: Path) -> dict[str, Path]:
 
 def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[str, Path]) -> None:
     out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]})
-    corpus = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
+    corpus = [json.loads(line) for line in (out / "corpus.jsonl").open()]
     assert [r["_id"] for r in corpus] == ["zoo", "zoo.Zoo", "zoo.Zoo.feed", "zoo.count"]
     text = PROSE.format("the class") + "\n\nParameters\n----------\nsize : int"
     assert corpus[1] == {"_id": "zoo.Zoo", "title": "", "text": text}
-    queries = [json.loads(line) for line in (out / "queries.jsonl").read_text().splitlines()]
-    assert {record["_id"]: record["text"] for record in queries} == {
+    queries = {r["_id"]: r["text"] for r in map(json.loads, (out / "queries.jsonl").open())}
+    assert queries == {
         "q:zoo": "Tools for zoos.",
         "q:zoo.Zoo": "Hold many animals.",
         "q:zoo.Zoo.feed": "Feed all animals at once.",
@@ -89,7 +89,7 @@ def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[st
     assert "zoo" not in sys.modules
     # A finished collection is left unchanged, and nothing else is overwritten.
     assert build_builtin_collection(out, roots=roots) == out
-    assert len((out / "corpus.jsonl").read_text().splitlines()) == 4
+    assert [json.loads(line) for line in (out / "corpus.jsonl").open()] == corpus
     with pytest.raises(FileExistsError, match=r"site exists and has no sources.json"):
         build_builtin_collection(tmp_path / "site", roots=roots)
 

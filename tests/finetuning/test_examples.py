@@ -1,10 +1,11 @@
 """Rows of every format as training examples."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from modeling_condenser.finetuning.examples import TextExamples, make_examples
+from modeling_condenser.finetuning.examples import convert_rows, make_text_example
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.hub.contract import EncodingContract
 
@@ -15,7 +16,7 @@ OBJECTIVES: dict[str, Any] = {"graded_pairs": "mse_cosine", "stsb": "mse_cosine"
 def make(format: Any, *rows: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
     objective = OBJECTIVES.get(format, "contrastive")
     recipe = FinetuningRecipe("e", objective, data="f", format=format, **settings)
-    return list(make_examples(rows, recipe, TextExamples(recipe, CONTRACT).make))
+    return list(convert_rows(rows, recipe, partial(make_text_example, recipe, CONTRACT)))
 
 
 def test_texts_are_read_with_prompts_by_mapped_columns() -> None:
@@ -63,7 +64,7 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason() -> None:
     blank = {"query": " ", "positive": "c", "negatives": ["a"]}
     examples = make("negatives", blank, {"query": "q", "positive": "c", "negatives": [" ", "c"]})
     reasons = ["rows with a blank text", "rows without a negative"]
-    assert examples == [{"left_out": reason} for reason in reasons]
+    assert [example["left_out"] for example in examples] == reasons
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,11 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles() -> 
     soft = {**entry, "hard_negative_ctxs": []}
     bare = {**soft, "negative_ctxs": []}
     dog = {"query": "q: who barks", "positive": "p: Dog | Dogs bark."}
-    assert make("dpr", entry, soft, bare, {**entry, "positive_ctxs": []}) == [
+    examples = make("dpr", entry, soft, bare, {**entry, "positive_ctxs": []})
+    assert examples[:2] == [
         {**dog, "negatives": ["p: Cat | Cats do not.", "p: Trees have bark."]},
         {**dog, "negatives": ["p: Sun | It shines."]},
-        {"left_out": "rows without a negative"},
-        {"left_out": "questions without a positive passage"},
     ]
+    reasons = ["rows without a negative", "questions without a positive passage"]
+    assert [example["left_out"] for example in examples[2:]] == reasons
     assert make("dpr", bare, n_negatives=0) == [dog]

@@ -43,7 +43,7 @@ def test_an_objective_has_its_similarity_and_only_what_is_stated_changes_the_con
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**PAIRS, "margin": 1.0}, "margin is for triplet, not for objective contrastive"),
+        ({**PAIRS, "margin": 2.0}, "margin is for triplet, not for objective contrastive"),
         ({**PAIRS, "n_negatives": 2}, "n_negatives is for .* negatives, scored, dpr, not for"),
         ({**PAIRS, "negatives": "n.jsonl"}, "negatives is for collection with negatives"),
         ({**PAIRS, "collection": "c"}, "collection is for .* id_triples, not for .* pairs: remove"),

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
+from modeling_condenser.collection import text_files
 from modeling_condenser.finetuning import rows as module
-from modeling_condenser.finetuning.examples import TextExamples
+from modeling_condenser.finetuning.examples import make_text_example
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.rows import open_rows
 from modeling_condenser.hub.contract import EncodingContract
@@ -54,7 +55,7 @@ def test_a_file_without_header_is_read_by_the_names_of_its_columns(write_text: W
     file = write_text("q1\tp1\nq2\tp2\n", "a.tsv")
     rows = read(file, columns=["query", "positive"])
     assert rows == [{"query": f"q{i}", "positive": f"p{i}"} for i in (1, 2)]
-    with pytest.raises(ValueError, match=r"a.tsv: a row has 2 fields, expected query"):
+    with pytest.raises(ValueError, match=r"a.tsv: row 1 has 2 fields, expected 1 .query"):
         read(file, columns=["query"])
 
 
@@ -73,10 +74,10 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
     values = [{t: [i, i / 7, None, t, {}], "x": {"y": [t] * i}} for i, t in enumerate(texts * 4)]
     file = tmp_path / "array.json"
     file.write_text(json.dumps(values, indent=indent, ensure_ascii=bool(chunk % 2)), "utf-8")
-    monkeypatch.setattr(module, "_JSON_CHUNK", chunk)
+    monkeypatch.setattr(text_files, "_JSON_CHUNK", chunk)
     assert read(file) == values
     file.write_text('[{"a": 1}, {"a": 2')
-    with pytest.raises(ValueError, match=r"array.json: "):
+    with pytest.raises(ValueError, match=r"array.json is not a JSON array"):
         read(file)
 
 
@@ -106,7 +107,8 @@ def test_the_sts_benchmarks_own_files_are_read(write_text: Write) -> None:
     )
     data = str(write_text(lines, "sts-train.csv"))
     recipe = FinetuningRecipe("e", "mse_cosine", data=data, format="stsb")
-    examples = list(map(TextExamples(recipe, EncodingContract(8, 8)).make, open_rows(recipe)[0]))
+    contract = EncodingContract(8, 8)
+    examples = [make_text_example(recipe, contract, row) for row in open_rows(recipe)[0]]
     assert examples == [
         {"sentence1": "A plane takes off.", "sentence2": "A plane starts.", "label": 1.0},
         {"sentence1": '"So," she said.', "sentence2": "None", "label": 0.16},
