@@ -167,8 +167,9 @@ def make_collection_examples(
                 "--positives answers."
             )
         query = contract.query(collection.queries[line.query_id])
-        known = index.rows([*positives, *judged]).tolist()
-        negatives = index.rows(line.negative_ids).tolist()
+        n_known = len(positives) + len(judged)
+        rows = index.rows([*positives, *judged, *line.negative_ids]).tolist()
+        known, negatives = rows[:n_known], rows[n_known:]
         for place, positive in enumerate(known[: len(positives)]):
             example = {"query": query, "positive": positive}
             if lines is not None:

@@ -1,12 +1,17 @@
 """Train on the examples: token batches, batches without duplicates, and the trainer."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from torch.utils.data import SequentialSampler
@@ -14,11 +19,17 @@ from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
+from modeling_condenser.encoding.opening import OpenedEncoder
 from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import write_repository
+from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.runs.run_folder import LOG_FILE, record_run
+from modeling_condenser.runs.whole_files import write_json
 
+from .objectives import make_loss
 from .recipe import FinetuningRecipe
-from .training_data import LABEL
+from .training_data import LABEL, TrainingData
 
 
 @dataclass
@@ -83,15 +94,27 @@ def choose_batch_sampler(
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes.
 
-    `repository` writes the encoder's repository into a folder; it gets the trainer's state and the
-    repository's name on the Hub. The other arguments are those of `SentenceTransformerTrainer`.
+    `facts` are recorded with each repository that is written.
     """
 
     def __init__(
-        self, *, repository: Callable[[Path, TrainerState, str | None], None], **arguments: Any
+        self,
+        recipe: FinetuningRecipe,
+        encoder: OpenedEncoder,
+        data: TrainingData,
+        arguments: SentenceTransformerTrainingArguments,
     ):
-        self._repository = repository
-        super().__init__(**arguments)
+        self.encoder = encoder
+        self.facts = {"objective": recipe.objective, "seed": arguments.seed, **data.facts}
+        arguments.batch_sampler = choose_batch_sampler(recipe, arguments.seed)
+        super().__init__(
+            model=encoder.model,
+            args=arguments,
+            train_dataset=data.examples,
+            loss=make_loss(recipe, encoder.model),
+            data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
+            callbacks=data.callbacks,
+        )
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **arguments: Any
@@ -106,8 +129,20 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         return super().train(resume_from_checkpoint=resume, **arguments)
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        if self.is_world_process_zero():
-            self._repository(folder, self.state, self.hub_model_id)
+        """Write log and record of the training so far, and the encoder's repository with them."""
+        if not self.is_world_process_zero():
+            return
+        run_folder = Path(str(self.args.output_dir))
+        write_json(run_folder / LOG_FILE, self.state.log_history)
+        record_run(run_folder, {**self.facts, "steps": self.state.global_step})
+        stages = [*read_provenance(self.encoder.folder), read_stage(run_folder, FINETUNING)]
+        transformer: Any = self.encoder.model[0]
+        # A copy, because write_repository changes the tokenizer, and training may continue.
+        tokenizer, contract = copy.deepcopy(transformer.tokenizer), self.encoder.contract
+        made_by = list(filter(None, stages))
+        write_repository(
+            folder, transformer.model, tokenizer, contract, made_by, name=self.hub_model_id
+        )
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card would read all of the data, and is not used."""
