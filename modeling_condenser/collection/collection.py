@@ -76,7 +76,11 @@ def build_collection(
             raise ValueError(f"query {query_id!r} has the text {text!r:.80}, expected text, once.")
         queries[query_id] = text
         if listed:
-            answers[query_id] = _check_answers(listed)
+            if not isinstance(listed, list) or not all(map(_is_answer, listed)):
+                raise ValueError(
+                    f"the answers are {listed!r:.80}, expected a list of texts such as ['Oslo']."
+                )
+            answers[query_id] = tuple(listed)
     qrels = gather_judgements(judgements or ())
     judged = answers if judgements is None else qrels
     if missing := judged.keys() - queries.keys():
@@ -97,11 +101,9 @@ def build_collection(
     )
 
 
-def _check_answers(answers: Any) -> tuple[str, ...]:
-    """Refuse blank answers, which DPR's matching would find in every passage."""
-    if isinstance(answers, list) and all(isinstance(a, str) and a.strip() for a in answers):
-        return tuple(answers)
-    raise ValueError(f"the answers are {answers!r:.80}, expected a list of texts such as ['Oslo'].")
+def _is_answer(answer: Any) -> bool:
+    """Whether it has text; DPR's matching would find a blank answer in every passage."""
+    return isinstance(answer, str) and answer.strip() != ""
 
 
 # Embeddings, run folders and model cards record fingerprints, so these functions must not change.

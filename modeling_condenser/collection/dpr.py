@@ -77,8 +77,13 @@ class AnswerMatcher:
 
     def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
         forms = [unicodedata.normalize("NFD", answer) for answer in answers]
-        self._patterns = _compile(forms) if match == "regex" else []
         self._answers = [_tokenize(form) for form in forms] if match == "string" else []
+        self._patterns = []
+        for form in forms if match == "regex" else ():
+            try:
+                self._patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
+            except regex.error as error:
+                logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
 
     def is_in(self, text: str) -> bool:
         """Whether a passage's text (without its title, as in DPR) contains one of the answers."""
@@ -100,13 +105,3 @@ class AnswerMatcher:
 
 def _tokenize(form: str) -> list[str]:
     return [token.lower() for token in _TOKEN.findall(form)]
-
-
-def _compile(forms: Iterable[str]) -> list[regex.Pattern]:
-    patterns = []
-    for form in forms:
-        try:
-            patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
-        except regex.error as error:
-            logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
-    return patterns

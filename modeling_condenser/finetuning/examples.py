@@ -22,11 +22,6 @@ Example = dict[str, Any]
 Converted = TypeVar("Converted")
 
 LEFT_OUT = "left_out"  # why a row is not an example
-_BLANK = "rows with a blank text"
-_NO_NEGATIVE = "rows without a negative"
-_NO_POSITIVE = "questions without a positive passage"
-_NOT_IN_SPLIT = "lines of queries that are not in the split"
-_WITHOUT_LINE = "queries of the split without a line of negatives"
 
 
 def convert_rows(
@@ -56,7 +51,7 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
             # As in DPR (Karpukhin et al. 2020, section 4.2), the first positive is used, and other
             # negatives only for a question without hard ones.
             if not row["positive_ctxs"]:
-                return {LEFT_OUT: _NO_POSITIVE}
+                return {LEFT_OUT: "questions without a positive passage"}
             negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
             contexts = [row["positive_ctxs"][0], *negatives]
             passages = [(context.get("title") or "", context["text"]) for context in contexts]
@@ -71,7 +66,7 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
         raise ValueError(f"{len(scores)} scores for {len(passages)} passages.")
     own, *others = (text.strip() for _, text in passages)  # without titles
     if not query.strip() or not own:
-        return {LEFT_OUT: _BLANK}
+        return {LEFT_OUT: "rows with a blank text"}
     positive, *negatives = (contract.passage(title, text) for title, text in passages)
     example = {"query": contract.query(query), "positive": positive}
     if recipe.format == "pairs" or recipe.n_negatives == 0:
@@ -87,7 +82,7 @@ def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row:
     if not low <= score <= high:
         raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
     if not all(map(str.strip, texts)):
-        return {LEFT_OUT: _BLANK}
+        return {LEFT_OUT: "rows with a blank text"}
     first, second = (contract.passage("", text) for text in texts)
     return {"sentence1": first, "sentence2": second, "label": (score - low) / (high - low)}
 
@@ -124,7 +119,7 @@ def _choose(
 ) -> Example:
     """The useful negatives, and the scores of the positive and of these."""
     if not any(useful):
-        return {LEFT_OUT: _NO_NEGATIVE}
+        return {LEFT_OUT: "rows without a negative"}
     chosen = {"negatives": list(compress(negatives, useful))}
     if scores is not None:
         chosen["teacher_scores"] = list(compress(scores, [True, *useful]))
@@ -153,7 +148,7 @@ def make_collection_examples(
     left = set(() if lines is None else collection.queries)
     for line in map(HardNegatives, relevant) if lines is None else lines:
         if line.query_id not in collection.queries:
-            yield {LEFT_OUT: _NOT_IN_SPLIT}
+            yield {LEFT_OUT: "lines of queries that are not in the split"}
             continue
         left.discard(line.query_id)
         judged = relevant.get(line.query_id, ())
@@ -178,4 +173,4 @@ def make_collection_examples(
                 scores = [own[place], *(others or ())] if with_scores and own else None
                 example |= _choose(negatives, useful, scores)
             yield example
-    yield from [{LEFT_OUT: _WITHOUT_LINE}] * len(left)
+    yield from [{LEFT_OUT: "queries of the split without a line of negatives"}] * len(left)

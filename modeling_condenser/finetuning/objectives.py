@@ -65,9 +65,5 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Euclidean distance of (B, H) vectors, row by row: (B,).
-
-    The gradient of sentence-transformers 6.0 is NaN where two vectors are equal, as those of equal
-    texts are without dropout; here it is 0.
-    """
+    """Of (B, H) vectors, row by row: (B,); the gradient of equal vectors is 0, not NaN."""
     return torch.linalg.vector_norm(a - b, dim=-1)

@@ -13,14 +13,13 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.trainer import (
     LengthCollator,
     RetrieverTrainer,
-    choose_batch_sampler,
+    sample_batches,
 )
 from modeling_condenser.hub.contract import EncodingContract
 
@@ -58,13 +57,13 @@ EXAMPLES = Dataset.from_dict(
 )
 
 
-def batches(format: str, *, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
-    recipe = FinetuningRecipe("e", data="d", format=format, **changes)  # type: ignore[arg-type]
-    make: Any = choose_batch_sampler(recipe, seed)
+def batches(format: Any, *, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
+    recipe = FinetuningRecipe("e", data="d", format=format, **changes)
+    options = {"batch_size": 5, "drop_last": True, "generator": torch.Generator()}
     # sentence-transformers 6.0 passes the seed 0.
-    made = make(EXAMPLES, batch_size=5, drop_last=True, generator=torch.Generator(), seed=0)
-    made.set_epoch(epoch)
-    return list(made)
+    sampler = sample_batches(recipe, seed, EXAMPLES, **options, seed=0)
+    sampler.set_epoch(epoch)
+    return list(sampler)
 
 
 def test_a_batch_of_contrast_contains_no_text_twice() -> None:
@@ -81,10 +80,11 @@ def test_objective_order_seed_and_epoch_decide_the_batches() -> None:
     assert batches("pairs") == batches("pairs")
     assert batches("pairs") != batches("pairs", seed=4)
     assert batches("pairs") != batches("pairs", epoch=1)
-    in_order = batches("triples", objective="triplet", order="sequential")
-    assert [row for batch in in_order for row in batch] == list(range(200))
-    shuffled = FinetuningRecipe("e", "triplet", data="d", format="triples")
-    assert choose_batch_sampler(shuffled, 0) is BatchSamplers.BATCH_SAMPLER
+    in_order, shuffled = (
+        [row for batch in batches("triples", objective="triplet", order=order) for row in batch]
+        for order in ("sequential", "shuffled")
+    )
+    assert in_order == list(range(200)) == sorted(shuffled) != shuffled
 
 
 @pytest.mark.slow
