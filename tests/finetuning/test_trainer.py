@@ -108,20 +108,14 @@ def test_every_way_of_training_resumes_bit_equal(
         {"query": texts[i][:40], "positive": texts[i], "negatives": texts[i + 60 : i + 70]}
         for i in range(12)
     ]
-    settings = {
+    settings: dict[str, Any] = {
         "data": str(write_jsonl(rows)),
         "format": "negatives",
         "n_negatives": 2,
-        "query_max_length": 8,
-        "passage_max_length": 16,
-        "max_steps": -1,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "save_total_limit": 1,
-        **changes,
     }
+    settings |= {"query_max_length": 8, "passage_max_length": 16, "learning_rate": 1e-3}
+    settings |= {"max_steps": -1, "num_train_epochs": 2, "logging_steps": 1}
+    settings |= {"save_steps": 2, "save_total_limit": 1, **changes}
     whole = train("whole", **settings)
     original = RetrieverTrainer.training_step
 
@@ -159,28 +153,17 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
     tmp_path: Path,
 ) -> None:
     rows = [{"query": texts[i][:30], "positive": texts[i + 30]} for i in range(24)]
-    settings = {
+    settings: dict[str, Any] = {
         "encoder": str(encoder),
         "data": str(write_jsonl(rows)),
         "format": "pairs",
-        "optim": "sgd",
-        "learning_rate": 0.01,
-        "max_grad_norm": 0.0,
-        "lr_scheduler_type": "constant",
-        "max_steps": 3,
-        "dataloader_drop_last": True,
-        "use_cpu": True,
-        "disable_tqdm": True,
     }
+    settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
+    settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
+    settings |= {"use_cpu": True, "disable_tqdm": True}
     one = train("one", **settings, pooling="cls", per_device_train_batch_size=8)
-    two = {
-        **settings,
-        "output_dir": str(tmp_path / "two"),
-        "per_device_train_batch_size": 4,
-        "mini_batch_size": 2,
-        "gather_across_devices": True,
-        "ddp_backend": "gloo",
-    }
+    two = {**settings, "output_dir": str(tmp_path / "two"), "per_device_train_batch_size": 4}
+    two |= {"mini_batch_size": 2, "gather_across_devices": True, "ddp_backend": "gloo"}
     script = tmp_path / "train.py"
     call = f"finetune({two!r})"
     script.write_text(f"from modeling_condenser.finetuning.finetune import finetune\n{call}\n")
