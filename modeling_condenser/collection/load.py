@@ -63,29 +63,19 @@ def _is_on_hub(source: str | Path) -> bool:
 
 def _find(source: str | Path) -> tuple[ModuleType, Path]:
     """The layout and the folder of a collection, which is downloaded if it is on the Hub."""
-    folder = _fetch_collection(str(source)) if _is_on_hub(source) else Path(source)
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no collection at {folder}: expected a folder, or a data set on the Hub as owner/name."
-        )
+    folder = Path(source)
+    if _is_on_hub(source):
+        folder = fetch(str(source), repo_type="dataset", only=_BEIR_PATTERNS)
+        if beir.is_layout(folder) and not find_file(folder, beir.CORPUS_FILE):
+            folder = fetch(str(source), repo_type="dataset")  # for the tables
     for layout in _LAYOUTS:
         if layout.is_layout(folder):
             return layout, folder
     raise FileNotFoundError(
-        f"no collection in {folder}: it holds {list_names(folder)}, expected"
+        f"no collection at {folder}, which holds {list_names(folder)}: expected a data set on the"
+        " Hub as owner/name, or a folder with"
         f" {'; or '.join(layout.DESCRIPTION for layout in _LAYOUTS)}."
     )
-
-
-def _fetch_collection(name: str) -> Path:
-    """Download a collection in BEIR's layout: its files, or else all of its tables."""
-    try:
-        folder = fetch(name, repo_type="dataset", only=_BEIR_PATTERNS)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"no collection {name}: there is no such folder. {error}") from None
-    if find_file(folder, beir.CORPUS_FILE) or not beir.is_layout(folder):
-        return folder
-    return fetch(name, repo_type="dataset")
 
 
 def _fetch_qrels(name: str) -> Path | None:

@@ -302,14 +302,17 @@ def test_a_folder_comes_before_a_hub_name(
 ) -> None:
     write(tmp_path / "owner" / "set", BEIR)
     write_tables(hub / "set")
-    (tmp_path / "owner" / "other").mkdir()
+    write(tmp_path / "owner" / "other", {"a.txt": []})
     monkeypatch.chdir(tmp_path)
     assert load_collection("owner/set").name == "set"
     assert not (tmp_path / "snapshots").exists()
     for source, message in (
-        ("owner/d", "no collection owner/d: there is no such folder. Cannot fetch owner/d"),
-        ("nowhere", "no collection at nowhere: expected a folder"),
-        ("owner/other", "holds nothing, expected corpus.jsonl .*DPR"),
+        ("owner/d", "Cannot fetch owner/d"),
+        (
+            "nowhere",
+            "no collection at nowhere, which holds nothing: expected a data set on the Hub",
+        ),
+        ("owner/other", "other, which holds a.txt: .* folder with corpus.jsonl .*DPR"),
     ):
         with pytest.raises(FileNotFoundError, match=message):
             load_collection(source)
