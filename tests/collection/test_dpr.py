@@ -32,24 +32,27 @@ def naive_is_in(answers: Sequence[str], text: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("answer", "text", "found"),
+    ("match", "answer", "text", "found"),
     [
-        ("art", "A party of artists", False),
-        ("U.S.", "made in the u . s . today", True),
-        ("U.S.", "made in the US today", False),
-        ("café", "the cafe\u0301 was shut", True),
-        ("café", "the cafe was shut", False),
-        ("ΟΔΟΣ", "η οδος", True),
-        ("东京", "在东京", False),
-        ("\u200e", "any text", True),  # without a token it is found everywhere, as in DPR
+        ("string", "art", "A party of artists", False),
+        ("string", "U.S.", "made in the u . s . today", True),
+        ("string", "U.S.", "made in the US today", False),
+        ("string", "café", "the cafe\u0301 was shut", True),
+        ("string", "café", "the cafe was shut", False),
+        ("string", "ΟΔΟΣ", "η οδος", True),
+        ("string", "东京", "在东京", False),
+        ("string", "\u200e", "any text", True),  # without a token, as in DPR
+        ("regex", r"19\d\d", "in 2084", False),
+        ("regex", r"^the end\.?$", "first\nThe End.\nlast", True),
+        ("regex", "café", "cafe\u0301", True),
+        ("regex", "(open", "(open", False),  # no regular expression
     ],
 )
-def test_an_answer_is_found_as_a_sequence_of_tokens(answer: str, text: str, found: bool) -> None:
-    assert AnswerMatcher([answer]).is_in(text) is found
-    assert naive_is_in([answer], text) is found
+def test_an_answer_is_found_as_a_sequence_of_tokens_or_a_pattern(match, answer, text, found):
+    assert AnswerMatcher([answer], match=match).is_in(text) is found
 
 
-def test_matching_agrees_with_the_naive_version_on_random_texts() -> None:
+def test_matching_agrees_with_the_naive_version_on_random_texts():
     rng = random.Random(0)
     alphabet = "aAbBéÉe\u0301 .,-'\"ΣσςΑIİı1²५東\u00a0\u200b\u2028\nK\U0001f600ﬁ½"
     found = 0
@@ -63,16 +66,3 @@ def test_matching_agrees_with_the_naive_version_on_random_texts() -> None:
         assert AnswerMatcher(answers).is_in(text) is expected, (answers, text)
         found += expected
     assert 500 < found < 3500
-
-
-@pytest.mark.parametrize(
-    ("answer", "text", "found"),
-    [
-        (r"19\d\d", "in 2084", False),
-        (r"^the end\.?$", "first\nThe End.\nlast", True),
-        ("café", "cafe\u0301", True),
-        ("(open", "(open", False),  # no regular expression
-    ],
-)
-def test_a_regular_expression_is_found_in_any_case(answer: str, text: str, found: bool) -> None:
-    assert AnswerMatcher([answer], match="regex").is_in(text) is found

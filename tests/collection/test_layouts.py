@@ -102,14 +102,8 @@ def write(folder: Path, files: Files, ending: str = "") -> Path:
     ],
 )
 def test_a_split_holds_all_passages_and_the_judged_queries(
-    tmp_path: Path,
-    files: Files,
-    split: str,
-    passages: list[tuple[str, str, str]],
-    questions: dict[str, str],
-    qrels: dict[str, dict[str, int]],
-    ending: str,
-) -> None:
+    tmp_path, files, split, passages, questions, qrels, ending
+):
     collection = load_collection(write(tmp_path / "c", files, ending), split=split)
     assert [tuple(row.values()) for row in collection.passages] == passages
     assert list(collection.queries.items()) == [(key, questions[key]) for key in qrels]
@@ -118,7 +112,7 @@ def test_a_split_holds_all_passages_and_the_judged_queries(
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_dprs_questions_are_judged_by_their_answers(tmp_path: Path, ending: str) -> None:
+def test_dprs_questions_are_judged_by_their_answers(tmp_path, ending):
     collection = load_collection(write(tmp_path, DPR, ending), split="nq-test")
     assert collection.passages.to_list() == [
         {"_id": "1", "title": "Aaron", "text": 'Aaron Aaron ( or ; "Ahärôn") is a prophet'},
@@ -130,9 +124,7 @@ def test_dprs_questions_are_judged_by_their_answers(tmp_path: Path, ending: str)
     assert (collection.answers, collection.qrels) == (dict(zip("012", answers, strict=True)), {})
 
 
-def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split(
-    tmp_path: Path,
-) -> None:
+def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split(tmp_path):
     queries = [{**query, "answers": [f"answer {i}"]} for i, query in enumerate(QUERIES)]
     queries.append({"_id": "q4", "text": "unanswered", "answers": []})
     folder = write(tmp_path, {**BEIR, "queries.jsonl": to_json(queries)})
@@ -141,7 +133,7 @@ def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split
     assert (answered.answers, answered.qrels) == ({"q3": ("answer 2",)}, {})
 
 
-def test_ids_and_texts_are_read_as_they_are(tmp_path: Path) -> None:
+def test_ids_and_texts_are_read_as_they_are(tmp_path):
     corpus: list[dict[str, Any]] = [
         {"_id": "2020-01-01", "text": "a date as an id"},
         {"_id": "007", "title": None, "text": "zeros in front", "url": "dropped"},
@@ -190,14 +182,12 @@ CALL = "who?\t__import__('os').abort()"
         (DPR, "nq-dev", "a", [], "no split 'nq-dev'; its splits are nq-test"),
     ],
 )
-def test_a_broken_collection_is_refused(
-    tmp_path: Path, files: Files, split: str, name: str, lines: list[str], message: str
-) -> None:
+def test_a_broken_collection_is_refused(tmp_path, files, split, name, lines, message):
     with pytest.raises(ValueError, match=message):
         load_collection(write(tmp_path, {**files, name: lines}), split=split)
 
 
-def test_a_damaged_download_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_download_is_refused(tmp_path):
     (tmp_path / "corpus.jsonl.gz").write_bytes(b"not gzip")
     with pytest.raises(ValueError, match=r"corpus.jsonl.gz cannot be read .Not a gzipped"):
         load_passages(tmp_path)
@@ -223,7 +213,7 @@ def write_tables(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_tables_are_read_as_readme_declares_them(tmp_path: Path) -> None:
+def test_tables_are_read_as_readme_declares_them(tmp_path):
     folder = write_tables(tmp_path / "set")
     collection = load_collection(folder)
     assert collection.passages.to_list() == CORPUS == load_passages(folder).to_list()
@@ -236,9 +226,7 @@ def test_tables_are_read_as_readme_declares_them(tmp_path: Path) -> None:
     assert load_passages(folder).to_list() == CORPUS[:2]
 
 
-def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(tmp_path):
     corpus = [{"id": 7, "text": "seven"}, {"id": 11, "text": "eleven"}]
     folder = write_tables(
         tmp_path / "set",
@@ -251,7 +239,7 @@ def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(
     assert (collection.queries, collection.qrels) == ({"3": "which?"}, {"3": {"11": 1}})
 
 
-def test_judgements_may_be_in_a_second_folder(tmp_path: Path) -> None:
+def test_judgements_may_be_in_a_second_folder(tmp_path):
     folder = write_tables(tmp_path / "set", default={})
     with pytest.raises(ValueError, match="no split 'test': it has judgements for none"):
         load_collection(folder)
@@ -260,7 +248,7 @@ def test_judgements_may_be_in_a_second_folder(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(tmp_path, monkeypatch):
     """A folder whose subfolders stand for data sets of a Hub; `tmp_path/snapshots` is its cache."""
 
     def fetch(name: str, *, repo_type: str, only: Sequence[str] = ("**/*",)) -> Path:
@@ -278,14 +266,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub" / "owner"
 
 
-def test_a_repository_of_files_is_downloaded_without_other_files(hub: Path, tmp_path: Path) -> None:
+def test_a_repository_of_files_is_downloaded_without_other_files(hub, tmp_path):
     write(hub / "set@v1", {**BEIR, "large.bin": ["not downloaded"]})
     collection = load_collection("owner/set@v1")
     assert (collection.name, collection.qrels) == ("set", GRADES)
     assert not list((tmp_path / "snapshots").rglob("large.bin"))
 
 
-def test_a_repository_of_tables_is_downloaded_with_its_second_repository(hub: Path) -> None:
+def test_a_repository_of_tables_is_downloaded_with_its_second_repository(hub):
     write_tables(hub / "whole")
     write_tables(hub / "part", default={})
     with pytest.raises(ValueError, match="no split 'test'"):
@@ -297,9 +285,7 @@ def test_a_repository_of_tables_is_downloaded_with_its_second_repository(hub: Pa
         assert collection.passages.to_list() == CORPUS
 
 
-def test_a_folder_comes_before_a_hub_name(
-    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_comes_before_a_hub_name(hub, tmp_path, monkeypatch):
     write(tmp_path / "owner" / "set", BEIR)
     write_tables(hub / "set")
     write(tmp_path / "owner" / "other", {"a.txt": []})

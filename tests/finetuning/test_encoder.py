@@ -24,7 +24,7 @@ def save_st(folder: Path, encoder: Path, *further: torch.nn.Module) -> Path:
     return folder
 
 
-def test_an_export_says_all_and_the_recipe_changes_it(encoder: Path) -> None:
+def test_an_export_says_all_and_the_recipe_changes_it(encoder):
     opened = open_encoder(str(encoder), {**DOT, "query_max_length": 12, "pooling": "mean"})
     assert opened.contract == EncodingContract(12, 56, pooling="mean", title_separator=" : ")
     assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
@@ -32,9 +32,7 @@ def test_an_export_says_all_and_the_recipe_changes_it(encoder: Path) -> None:
     assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float32}
 
 
-def test_a_sentence_transformers_model_is_trained_without_its_normalisation(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
     folder = save_st(
         tmp_path / "st", bert_folder, modules.Pooling(32, pooling_mode="mean"), modules.Normalize()
     )
@@ -47,9 +45,7 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(
     assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
 
 
-def test_encoders_that_an_export_cannot_hold_are_refused(
-    bert_folder: Path, bert_run: Path, tmp_path: Path
-) -> None:
+def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
     dense = save_st(
         tmp_path / "dense", bert_folder, modules.Pooling(32, "mean"), modules.Dense(32, 8)
     )
@@ -63,9 +59,7 @@ def test_encoders_that_an_export_cannot_hold_are_refused(
             open_encoder(str(folder), DOT)
 
 
-def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(bert_folder, tmp_path):
     def pooler(folder: Path) -> torch.nn.Module:
         return open_encoder(str(folder), {**DOT, "pooling": "cls"}).model[0].model.pooler
 

@@ -31,9 +31,7 @@ def read(data: Any, **settings: Any) -> list[Any]:
     return list(open_rows(FinetuningRecipe("e", data=data, format="pairs", **settings))[0])
 
 
-def test_every_kind_of_file_gives_the_same_text(
-    tmp_path: Path, write_jsonl: Write, write_text: Write
-) -> None:
+def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_text):
     cells = [['"' + text.replace('"', '""') + '"' for text in row.values()] for row in ROWS]
     quoted = "\r\n".join(["query,positive", *map(",".join, cells)])
     tabs = "\n".join(["query\tpositive", *("\t".join(row.values()) for row in ROWS)])
@@ -51,7 +49,7 @@ def test_every_kind_of_file_gives_the_same_text(
         assert read(file) == ROWS, file
 
 
-def test_lists_and_patterns_are_read_in_order(tmp_path: Path, write_jsonl: Write) -> None:
+def test_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
     for i in (2, 0, 1):
         write_jsonl([{"query": f"q{i}"}], f"part-{i}.jsonl")
     both = [tmp_path / "part-2.jsonl", tmp_path / "part-[01].jsonl"]
@@ -60,8 +58,8 @@ def test_lists_and_patterns_are_read_in_order(tmp_path: Path, write_jsonl: Write
 
 @pytest.mark.parametrize(("chunk", "indent"), [(1, None), (64, 2)])
 def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
-) -> None:
+    tmp_path, monkeypatch, chunk, indent
+):
     texts = ['aé"\\\n\t', "東😀", "[]{},:", "", "0"]
     values = [{t: [i, i / 7, None, t, {}], "x": {"y": [t] * i}} for i, t in enumerate(texts * 4)]
     file = tmp_path / "array.json"
@@ -73,7 +71,7 @@ def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
         read(file)
 
 
-def test_a_hub_data_set_is_read_by_configuration_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_data_set_is_read_by_configuration_and_split(monkeypatch):
     asked = []
 
     def load_dataset(*words: Any, **settings: Any) -> Dataset:
@@ -85,7 +83,7 @@ def test_a_hub_data_set_is_read_by_configuration_and_split(monkeypatch: pytest.M
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
 
 
-def test_data_that_cannot_be_read_is_refused(write_text: Write) -> None:
+def test_data_that_cannot_be_read_is_refused(write_text):
     with pytest.raises(FileNotFoundError, match=r"no local file 'x.jsonl', and the Hub data set"):
         read("x.jsonl")  # the tests are offline
     with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
@@ -132,15 +130,13 @@ SCORED = {"negatives": ["p: a", "p: b"], "teacher_scores": [3.0, 1.0, 2.5]}
         ),
     ],
 )
-def test_a_row_becomes_an_example(
-    format: str, fields: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_a_row_becomes_an_example(format, fields, expected):
     row = {"question": "who?", "positive": "c", "other": 1, **fields}
     (example,) = make(format, row, columns={"query": "question"})
     assert example == {"query": "q: who?", "positive": "p: c", **expected}
 
 
-def test_graded_scores_become_0_to_1(write_text: Write) -> None:
+def test_graded_scores_become_0_to_1(write_text):
     rows = [{"sentence1": "a", "sentence2": "b", "score": s} for s in ("1", 2, 5)]
     examples = make("graded_pairs", *rows, score_range=[1, 5])
     assert [example["label"] for example in examples] == [0.0, 0.25, 1.0]
@@ -151,7 +147,7 @@ def test_graded_scores_become_0_to_1(write_text: Write) -> None:
     assert example == {"sentence1": 'p: "So," she said.', "sentence2": "p: None", "label": 0.16}
 
 
-def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles() -> None:
+def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
     dog, cat = {"title": "Dog", "text": "Dogs bark."}, {"title": "Cat", "text": "Cats do not."}
     entry = {  # as in biencoder-nq-train.json
         "question": "who barks",
@@ -168,10 +164,10 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles() -> 
     assert make("dpr", entry, n_negatives=0) == [pair]
 
 
-def test_rows_that_cannot_teach_are_left_out_with_the_reason() -> None:
+def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     blank = {"query": " ", "positive": "c", "negatives": ["a"]}
     alone = {"query": "q", "positive": "c", "negatives": [" ", "c"]}
-    entry: dict[str, Any] = {"question": "q", "positive_ctxs": []}
+    entry = {"question": "q", "positive_ctxs": []}
     left_out = [example["left_out"] for example in make("negatives", blank, alone)]
     assert left_out == ["rows with a blank text", "rows without a negative"]
     assert make("dpr", entry) == [{"left_out": "questions without a positive passage"}]
@@ -186,6 +182,6 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason() -> None:
         ("graded_pairs", {"sentence1": "a", "sentence2": "b", "score": 5}, r"5 is outside \[0, 1"),
     ],
 )
-def test_a_row_that_does_not_fit_is_refused(format: str, row: dict[str, Any], message: str) -> None:
+def test_a_row_that_does_not_fit_is_refused(format, row, message):
     with pytest.raises(ValueError, match=message):
         make(format, row)

@@ -1,9 +1,7 @@
 """The fine-tuning stage on data small enough to learn by heart."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +17,7 @@ from tests.hub.making import plain_vectors
 
 
 @pytest.fixture(scope="module")
-def settings(
-    encoder: Path, collection: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def settings(encoder, collection, tmp_path_factory):
     return {
         "encoder": str(encoder),
         "collection": str(collection),
@@ -40,7 +36,7 @@ def settings(
 
 
 @pytest.fixture(scope="module")
-def retriever(settings: dict[str, Any]) -> Path:
+def retriever(settings):
     return finetune(settings)
 
 
@@ -55,9 +51,7 @@ def share_found_first(model: Path, collection: Path) -> float:
     return float(np.mean([grades.get(passage, 0) > 0 for grades, passage in found]))
 
 
-def test_training_lowers_the_loss_and_lifts_the_ranking(
-    retriever: Path, encoder: Path, collection: Path
-) -> None:
+def test_training_lowers_the_loss_and_lifts_the_ranking(retriever, encoder, collection):
     log = json.loads((retriever.parent / "log.json").read_text())
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert len(losses) == 12
@@ -66,7 +60,7 @@ def test_training_lowers_the_loss_and_lifts_the_ranking(
     assert gain > 0.3
 
 
-def test_a_retriever_opens_as_an_export_does(retriever: Path, texts: list[str]) -> None:
+def test_a_retriever_opens_as_an_export_does(retriever, texts):
     names = {file.name for file in retriever.iterdir()}
     assert names >= {"README.md", "evaluate_retrieval.py", "model.safetensors", "modules.json"}
     model, info = AutoModel.from_pretrained(retriever, output_loading_info=True)
@@ -89,7 +83,7 @@ def check_vectors(retriever: Path, texts: list[str], pooling: str) -> None:
     assert torch.allclose(torch.tensor(model.encode_document(texts)), expected, atol=1e-5)
 
 
-def test_provenance_names_both_stages(retriever: Path) -> None:
+def test_provenance_names_both_stages(retriever):
     first, second = read_provenance(retriever)
     assert (first.name, second.name) == ("Pre-training", "Fine-tuning")
     assert first.recipe["corpus"] == "owner/corpus"
@@ -99,9 +93,7 @@ def test_provenance_names_both_stages(retriever: Path) -> None:
     assert run.items() <= second.run.items()
 
 
-def test_a_finished_run_is_not_trained_again(
-    settings: dict[str, Any], retriever: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_not_trained_again(settings, retriever, monkeypatch):
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("trained again")
 
@@ -113,9 +105,7 @@ def test_a_finished_run_is_not_trained_again(
         finetune({**settings, "seed": 4})
 
 
-def test_a_plain_encoder_learns_a_cross_encoders_scores(
-    train: Callable[..., Path], write_jsonl: Callable[..., Path], texts: list[str]
-) -> None:
+def test_a_plain_encoder_learns_a_cross_encoders_scores(train, write_jsonl, texts):
     row = {"negative_1": "a museum", "negative_2": "a railway", "scores": [5.0, 2.0, 1.0]}
     data = write_jsonl([{"query": text[:30], "positive": text, **row} for text in texts[:24]])
     scored = {"format": "scored", "objective": "kl", "similarity": "cosine", "n_negatives": 1}
@@ -123,9 +113,7 @@ def test_a_plain_encoder_learns_a_cross_encoders_scores(
     check_vectors(folder, texts[:6], "mean")
 
 
-def test_a_wrong_setting_stops_before_the_folder_is_touched(
-    settings: dict[str, Any], bert_folder: Path, tmp_path: Path
-) -> None:
+def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folder, tmp_path):
     out = {"output_dir": str(tmp_path / "run")}
     with pytest.raises(ValueError, match="state pooling"):
         finetune({**settings, **out, "encoder": str(bert_folder)})

@@ -1,8 +1,6 @@
 """Settings of a fine-tuning recipe, and the shipped recipes on data of their layouts."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ def recipe(**settings: Any) -> FinetuningRecipe:
     return fill({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
 
 
-def test_only_what_is_stated_and_the_similarity_change_the_contract() -> None:
+def test_only_what_is_stated_and_the_similarity_change_the_contract():
     assert recipe(collection="c").contract_changes == {"similarity": "dot"}
     assert recipe(**GRADED).contract_changes == {"similarity": "cosine"}
     assert recipe(**TRIPLES).contract_changes == {"similarity": "euclidean"}
@@ -43,7 +41,7 @@ def test_only_what_is_stated_and_the_similarity_change_the_contract() -> None:
         ({**PAIRS, "order": "sequential"}, "order: sequential is not supported"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         recipe(**settings)
 
@@ -81,7 +79,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_recipe_runs(name: str, train: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_recipe_runs(name, train, tmp_path):
     for file, content in FILES[name].items():
         (tmp_path / file).write_text(content)
     data = {"data": str(tmp_path / next(iter(FILES[name])))}
@@ -104,7 +102,7 @@ def test_a_recipe_runs(name: str, train: Callable[..., Path], tmp_path: Path) ->
         assert run["left_out"] == {"questions without a positive passage": 1}
 
 
-def test_the_papers_figures_are_in_their_recipes() -> None:
+def test_the_papers_figures_are_in_their_recipes():
     """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1; the thesis, 3.3 and 4.3."""
     schedule = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "n_negatives")
     marco = ("msmarco-passage", "msmarco-passage-mined", "msmarco-document")

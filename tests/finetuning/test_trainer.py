@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.trainer import (
@@ -26,9 +24,7 @@ from modeling_condenser.hub.contract import EncodingContract
 LONG = "the river is near the old market and the engine is near the old museum " * 4
 
 
-def test_each_column_is_cut_where_encoding_cuts_it(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_each_column_is_cut_where_encoding_cuts_it(wordpiece_tokenizer):
     rows = [
         {"query": LONG, "positive": LONG, "negative_1": "Why?", "label": [1.0, 0.5]},
         {"query": "Why?", "positive": LONG, "negative_1": LONG, "label": [2.0, 0.0]},
@@ -66,7 +62,7 @@ def batches(format: Any, *, seed: int = 3, epoch: int = 0, **changes: Any) -> li
     return list(sampler)
 
 
-def test_a_batch_of_contrast_contains_no_text_twice() -> None:
+def test_a_batch_of_contrast_contains_no_text_twice():
     found = batches("pairs")
     assert len(found) > 30
     for batch in found:
@@ -76,7 +72,7 @@ def test_a_batch_of_contrast_contains_no_text_twice() -> None:
         assert len(batch) == 5 and len(texts) == len(set(texts))
 
 
-def test_objective_order_seed_and_epoch_decide_the_batches() -> None:
+def test_objective_order_seed_and_epoch_decide_the_batches():
     assert batches("pairs") == batches("pairs")
     assert batches("pairs") != batches("pairs", seed=4)
     assert batches("pairs") != batches("pairs", epoch=1)
@@ -96,23 +92,13 @@ def test_objective_order_seed_and_epoch_decide_the_batches() -> None:
         {"objective": "triplet", "n_negatives": 1},
     ],
 )
-def test_every_way_of_training_resumes_bit_equal(
-    train: Callable[..., Path],
-    write_jsonl: Callable[..., Path],
-    texts: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-) -> None:
+def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monkeypatch, changes):
     """With dropout, and negatives that are drawn anew in each of 2 epochs of 3 steps."""
     rows = [
         {"query": texts[i][:40], "positive": texts[i], "negatives": texts[i + 60 : i + 70]}
         for i in range(12)
     ]
-    settings: dict[str, Any] = {
-        "data": str(write_jsonl(rows)),
-        "format": "negatives",
-        "n_negatives": 2,
-    }
+    settings = {"data": str(write_jsonl(rows)), "format": "negatives", "n_negatives": 2}
     settings |= {"query_max_length": 8, "passage_max_length": 16, "learning_rate": 1e-3}
     settings |= {"max_steps": -1, "num_train_epochs": 2, "logging_steps": 1}
     settings |= {"save_steps": 2, "save_total_limit": 1, **changes}
@@ -146,18 +132,10 @@ def test_every_way_of_training_resumes_bit_equal(
 
 @pytest.mark.slow
 def test_two_devices_take_the_step_of_one_with_the_whole_batch(
-    encoder: Path,
-    train: Callable[..., Path],
-    write_jsonl: Callable[..., Path],
-    texts: list[str],
-    tmp_path: Path,
-) -> None:
+    encoder, train, write_jsonl, texts, tmp_path
+):
     rows = [{"query": texts[i][:30], "positive": texts[i + 30]} for i in range(24)]
-    settings: dict[str, Any] = {
-        "encoder": str(encoder),
-        "data": str(write_jsonl(rows)),
-        "format": "pairs",
-    }
+    settings = {"encoder": str(encoder), "data": str(write_jsonl(rows)), "format": "pairs"}
     settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
     settings |= {"use_cpu": True, "disable_tqdm": True}

@@ -27,7 +27,7 @@ def load(seed: int = 0, **settings: Any) -> TrainingData:
 
 
 @pytest.fixture(scope="module")
-def marco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def marco(tmp_path_factory):
     """A folder in MS MARCO's layout: 30 passages, of which 28 is a copy of 4; 10 queries."""
     folder = tmp_path_factory.mktemp("marco")
     files = {
@@ -46,9 +46,7 @@ def numbers(data: TrainingData) -> list[str]:
     return [" ".join(text.split()[-1] for text in row.values()) for row in data.examples]
 
 
-def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_content(
-    marco: Path, tmp_path: Path
-) -> None:
+def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_content(marco, tmp_path):
     data = load(collection=str(marco))
     assert len(data.examples) == data.facts["n_examples"] == 11
     assert data.examples[2] == {"query": "q: query 2", "positive": "p: Title 2 | text 2"}
@@ -61,9 +59,7 @@ def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_conten
     assert changed == {"n_examples", "judgements_fingerprint"}
 
 
-def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(
-    marco: Path, write_text: Write
-) -> None:
+def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, write_text):
     file = write_text("3\t13,3,20,21\n4\t28,22,23\n5\t5\n99\t1\n", "train.negatives.tsv")
     data = load(collection=str(marco), negatives=str(file))
     assert numbers(data) == ["3 3 20 21", "3 13 20 21", "4 4 22 23"]
@@ -82,9 +78,7 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(
     assert data.facts["left_out"]["rows without a negative"] == 2
 
 
-def test_positives_and_scores_of_a_mined_line_replace_the_judgements(
-    marco: Path, write_jsonl: Write
-) -> None:
+def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, write_jsonl):
     """A cross-encoder may have relabelled passages as positives."""
     scores = {"positive_teacher_scores": [9, 8.5], "negative_teacher_scores": [-1, -2.0, -3.5]}
     line = {"query_id": "4", "positive_ids": ["4", "6"], "negative_ids": ["20", "28", "6"]}
@@ -106,16 +100,14 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(
         (5, "contrastive", "jsonl:1: .*no hard negatives"),
     ],
 )
-def test_mined_lines_that_do_not_fit_are_refused(
-    marco: Path, write_jsonl: Write, negatives: Any, objective: str, message: str
-) -> None:
+def test_mined_lines_that_do_not_fit_are_refused(marco, write_jsonl, negatives, objective, message):
     file = write_jsonl([{"query_id": "4", "negative_ids": negatives}])
     with pytest.raises(ValueError, match=message):
         load(collection=str(marco), negatives=str(file), objective=objective)
 
 
-def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text: Write) -> None:
-    settings: dict[str, Any] = {"format": "pairs", "columns": ["query", "positive"]}
+def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
+    settings = {"format": "pairs", "columns": ["query", "positive"]}
     file = write_text("".join(f"q{i}\tp{i}\n" for i in range(5)), "pairs.tsv")
     assert len(load(data=str(file), first_rows=3, **settings).examples) == 3
     assert len(load(data=str(file), **settings).examples) == 5
@@ -125,7 +117,7 @@ def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text: Write)
         load(data=str(write_text(" \tp\n", "blank.tsv")), **settings)
 
 
-def test_the_subsets_of_one_seed_are_nested() -> None:
+def test_the_subsets_of_one_seed_are_nested():
     examples = Dataset.from_dict({"n": list(range(20_000))})
     subsets = [
         take_subset(examples, size, seed=5, what="data")["n"][:] for size in (500, 1000, 10_000)
@@ -140,13 +132,13 @@ ROWS = [{"query": f"q{i}", "positive": "p", "negatives": POOL} for i in range(10
 FEW = {"query": "few", "positive": "p", "negatives": ["a", "b"]}
 
 
-def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl: Write) -> None:
+def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     file = str(write_jsonl([*ROWS, FEW]))
     with pytest.raises(ValueError, match="have from 2 to 20 negatives: set n_negatives"):
         load(data=file, format="negatives")
-    settings: dict[str, Any] = {"data": file, "format": "negatives", "n_negatives": 4}
+    settings = {"data": file, "format": "negatives", "n_negatives": 4}
     data = load(**settings)
-    drawn: Any = data.callbacks[0]
+    drawn = data.callbacks[0]
     first = data.examples[:]
     rows = list(zip(*(first[f"negative_{i}"] for i in (1, 2, 3, 4)), strict=True))
     assert all(len(set(row)) == 4 for row in rows[:100])
@@ -161,7 +153,7 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl: Write) -> None:
         assert sum(a != b for a, b in pairs) > 70
 
 
-def test_scores_follow_the_drawn_negatives() -> None:
+def test_scores_follow_the_drawn_negatives():
     scores = [[7.0, *map(float, range(20))]]
     row = {"query": ["q"], "positive": ["p"], "negatives": [POOL], "row_number": [7]}
     drawn = DrawnNegatives(n_negatives=3, seed=0)({**row, "teacher_scores": scores})
