@@ -61,13 +61,9 @@ def build_collection(
     *,
     name: str,
 ) -> Collection:
-    """Build a collection from its parts, and check that they fit together.
+    """Build a collection from all queries and the judgements of one split; check that they fit.
 
-    Args:
-        passages: all passages.
-        questions: all queries, judged or not.
-        judgements: of one split; None if only the answers tell what is relevant.
-        name: of the collection.
+    Without judgements, the answers tell what is relevant.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}

@@ -56,14 +56,9 @@ def file_states(files: Iterable[Path]) -> list[str]:
 def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
     """Read passages, or open those that were stored when the same files were read before.
 
-    Args:
-        rows: not started if the passages are already stored.
-        files: that the rows are read from.
-
     Returns:
         Columns `_id`, `title`, `text`, all strings, memory-mapped, in the order of the rows.
     """
-
     names = ", ".join(map(str, files))
 
     def checked() -> Iterator[dict[str, str]]:

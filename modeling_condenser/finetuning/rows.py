@@ -21,11 +21,14 @@ _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sente
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
     patterns = [recipe.data] if isinstance(recipe.data, str) else recipe.data
-    found = {str(pattern): _local_files(str(pattern)) for pattern in patterns}
+    found = {
+        str(name): sorted(filter(Path.is_file, map(Path, glob.glob(str(name), recursive=True))))
+        for name in patterns
+    }
     if all(found.values()):
         files = list(chain.from_iterable(found.values()))
         return chain.from_iterable(_read_file(file, recipe) for file in files), file_states(files)
-    name = next(pattern for pattern, files in found.items() if not files)
+    name = next(name for name, files in found.items() if not files)
     split = "train" if recipe.format == "id_triples" else recipe.split or "train"
     try:
         table = load_dataset(name, recipe.data_name, split=split, revision=recipe.data_revision)
@@ -35,11 +38,6 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
             f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
         ) from error
     return table, [f"{name}: {table._fingerprint}"]
-
-
-def _local_files(pattern: str) -> list[Path]:
-    names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
-    return [Path(name) for name in names if Path(name).is_file()]
 
 
 def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterable[Fields]:
