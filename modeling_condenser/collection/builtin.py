@@ -18,8 +18,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
@@ -37,7 +38,6 @@ PACKAGES = tuple(
 """Import names, besides the standard library; those that are not installed are skipped."""
 
 SOURCES_FILE = "sources.json"
-Split = Literal["train", "dev", "test"]
 
 _SKIPPED_FOLDERS = frozenset(
     "test tests testing _testing site-packages dist-packages _vendor vendored extern externals "
@@ -67,9 +67,6 @@ class Docstring(NamedTuple):
     passage: str
 
 
-SourceFile = tuple[str, str, Path]  # package, name of the module, path
-
-
 def build_builtin_collection(
     out: str | Path,
     *,
@@ -92,10 +89,10 @@ def build_builtin_collection(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and has no {SOURCES_FILE}. Choose an empty folder.")
     roots = find_package_roots() if roots is None else roots
-    files = _list_source_files(roots)
+    packages, modules, paths = zip(*_list_source_files(roots), strict=True)
     with ProcessPoolExecutor(2) as pool:
-        parsed = pool.map(_read_docstrings, files, chunksize=32)
-        progress = tqdm(parsed, total=len(files), desc="docstrings", unit="file")
+        parsed = pool.map(_read_docstrings, packages, modules, paths, chunksize=32)
+        progress = tqdm(parsed, total=len(paths), desc="docstrings", unit="file")
         kept = _drop_duplicates(docstring for found in progress for docstring in found)
     with whole_folder(out) as folder:
         _write_collection(folder, kept, roots=roots, max_queries=max_queries_per_eval_split)
@@ -112,22 +109,19 @@ def find_package_roots() -> dict[str, Path]:
     return roots
 
 
-def _list_source_files(roots: Mapping[str, Path]) -> list[SourceFile]:
-    """List the `.py` files of packages, without tests and vendored code, in a fixed order."""
-    files = []
+def _list_source_files(roots: Mapping[str, Path]) -> Iterator[tuple[str, str, Path]]:
+    """The packages, module names and paths of their files, without tests and vendored code."""
     for package, root in roots.items():
         prefix = () if package == STANDARD_LIBRARY else (package,)
         for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).parts):
             *folders, file = path.relative_to(root).with_suffix("").parts
             if _SKIPPED_FOLDERS.isdisjoint(folders) and not file.startswith(("test_", "conftest")):
                 parts = [*prefix, *folders, *([] if file == "__init__" else [file])]
-                files.append((package, ".".join(parts), path))
-    return files
+                yield package, ".".join(parts), path
 
 
-def _read_docstrings(file: SourceFile) -> list[Docstring]:
+def _read_docstrings(package: str, module: str, path: Path) -> list[Docstring]:
     """Read the usable docstrings of a file; none if this version of Python cannot parse it."""
-    package, module, path = file
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the packages' strings
@@ -181,32 +175,34 @@ def _drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
 
 
 def _hash_name(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return int(hashlib.sha256(name.encode()).hexdigest()[:16], 16)
 
 
-def split_of(name: str) -> Split:
-    """Assign a qualified name to train (80 %), dev (10 %) or test (10 %)."""
-    splits: dict[int, Split] = {0: "test", 1: "dev"}
-    return splits.get(_hash_name(name) % 10, "train")
+def split_of(name: str) -> str:
+    """Assign a qualified name to "train" (80 %), "dev" (10 %) or "test" (10 %)."""
+    return {0: "test", 1: "dev"}.get(_hash_name(name) % 10, "train")
 
 
 def _write_collection(
     folder: Path, docstrings: Sequence[Docstring], *, roots: Mapping[str, Path], max_queries: int
 ) -> None:
-    judged: dict[Split, list[Docstring]] = {"train": [], "dev": [], "test": []}
+    judged: dict[str, list[Docstring]] = {"train": [], "dev": [], "test": []}
     for docstring in docstrings:
         judged[split_of(docstring.name)].append(docstring)
     for split in ("dev", "test"):
         judged[split] = sorted(judged[split], key=lambda d: _hash_name(d.name))[:max_queries]
     # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
-    corpus = [{"_id": d.name, "title": "", "text": d.passage} for d in docstrings]
-    queries = [{"_id": f"q:{d.name}", "text": d.query} for part in judged.values() for d in part]
-    for name, records in ((CORPUS_FILE, corpus), (QUERIES_FILE, queries)):
-        _write_lines(folder / name, [json.dumps(r, ensure_ascii=False) for r in records])
-    (folder / QRELS_FOLDER).mkdir()
+    queried = chain.from_iterable(judged.values())
+    files = {
+        CORPUS_FILE: [_json_line(_id=d.name, title="", text=d.passage) for d in docstrings],
+        QUERIES_FILE: [_json_line(_id=f"q:{d.name}", text=d.query) for d in queried],
+    }
     for split, part in judged.items():
         judgements = [f"q:{d.name}\t{d.name}\t1" for d in part]
-        _write_lines(folder / QRELS_FOLDER / f"{split}.tsv", ["\t".join(QRELS_HEADER), *judgements])
+        files[f"{QRELS_FOLDER}/{split}.tsv"] = ["\t".join(QRELS_HEADER), *judgements]
+    (folder / QRELS_FOLDER).mkdir()
+    for name, lines in files.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     pairs = Counter(docstring.package for docstring in docstrings)
     installed = importlib.metadata.packages_distributions()
     versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
@@ -216,5 +212,5 @@ def _write_collection(
     write_json(folder / SOURCES_FILE, {"packages": packages, "queries": n_queries})
 
 
-def _write_lines(file: Path, lines: Iterable[str]) -> None:
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def _json_line(**fields: str) -> str:
+    return json.dumps(fields, ensure_ascii=False)

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +15,12 @@ from .passages import COLUMNS, find_rows
 Qrels = dict[str, dict[str, int]]
 """Query id -> passage id -> grade; above 0 is relevant."""
 
-_GRADE = re.compile(r"-?\d+(\.0+)?")
+Question = tuple[str, Any, Any]
+"""Query id, text, and a list of answers or None."""
+
+Judgement = tuple[str, str, Any]
+"""Query id, passage id, grade; 1.0 and "1" are the grade 1."""
+
 _BATCH_ROWS = 8192  # part of the fingerprint's definition
 
 
@@ -40,71 +43,63 @@ class Collection:
     name: str = "collection"
 
 
-def gather_judgements(rows: Iterable[tuple[str, str, Any]], *, source: str | Path) -> Qrels:
-    """Collect judgements (query id, passage id, grade); a grade of 1.0 or "1" becomes 1."""
+def gather_judgements(judgements: Iterable[Judgement]) -> Qrels:
+    """Collect the judgements of each query."""
     qrels: Qrels = {}
-    for query_id, passage_id, grade in rows:
-        if not _GRADE.fullmatch(str(grade)):
-            raise ValueError(f"{source}: the grade {grade!r} is not a whole number.")
-        qrels.setdefault(query_id, {})[passage_id] = int(float(grade))
+    for query_id, passage_id, grade in judgements:
+        number = float(grade)
+        if not number.is_integer():
+            raise ValueError(f"the grade {grade!r} is not a whole number.")
+        qrels.setdefault(query_id, {})[passage_id] = int(number)
     return qrels
 
 
 def build_collection(
     passages: Dataset,
-    questions: Iterable[tuple[str, Any, Any]],
-    qrels: Qrels | None,
+    questions: Iterable[Question],
+    judgements: Iterable[Judgement] | None,
     *,
     name: str,
-    source: str | Path,
 ) -> Collection:
-    """Build a collection from its parts, and check that they fit together.
+    """Build a collection from all queries and the judgements of one split; check that they fit.
 
-    Args:
-        passages: all passages.
-        questions: id, text and list of answers (or None) of all queries, judged or not.
-        qrels: judgements of one split; None if only the answers tell what is relevant.
-        name, source: of the collection, and for errors.
+    Without judgements, the answers tell what is relevant.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}
     for query_id, text, listed in questions:
         if query_id in queries or not isinstance(text, str):
-            raise ValueError(
-                f"{source}: query {query_id!r} has the text {text!r:.80}, expected a string, once."
-            )
+            raise ValueError(f"query {query_id!r} has the text {text!r:.80}, expected text, once.")
         queries[query_id] = text
         if listed:
-            answers[query_id] = _check_answers(listed, source)
-    judged = answers if qrels is None else qrels
+            if not isinstance(listed, list) or not all(map(_is_answer, listed)):
+                raise ValueError(
+                    f"the answers are {listed!r:.80}, expected a list of texts such as ['Oslo']."
+                )
+            answers[query_id] = tuple(listed)
+    qrels = gather_judgements(judgements or ())
+    judged = answers if judgements is None else qrels
     if missing := judged.keys() - queries.keys():
         raise ValueError(
-            f"{source}: {len(missing)} judged queries are not in the collection, such as"
-            f" {min(missing)!r}. Take all files from the same release."
+            f"{len(missing)} judged queries are not in the collection, such as {min(missing)!r}. "
+            "Take all files from the same release."
         )
     if not judged:
-        raise ValueError(f"{source} holds no query that is judged or answered.")
-    try:
-        find_rows(passages, {passage for grades in (qrels or {}).values() for passage in grades})
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise ValueError("no query is judged or answered.")
+    find_rows(passages, {passage for grades in qrels.values() for passage in grades})
     kept = [query_id for query_id in queries if query_id in judged]
     return Collection(
         passages=passages,
         queries={key: queries[key] for key in kept},
-        qrels={} if qrels is None else {key: qrels[key] for key in kept},
+        qrels={key: qrels[key] for key in kept if key in qrels},
         answers={key: answers[key] for key in kept if key in answers},
         name=name,
     )
 
 
-def _check_answers(answers: Any, source: str | Path) -> tuple[str, ...]:
-    """Refuse blank answers, which DPR's matching would find in every passage."""
-    if isinstance(answers, list) and all(isinstance(a, str) and a.strip() for a in answers):
-        return tuple(answers)
-    raise ValueError(
-        f"{source}: the answers are {answers!r:.80}, expected a list of texts such as ['Oslo']."
-    )
+def _is_answer(answer: Any) -> bool:
+    """Whether it has text; DPR's matching would find a blank answer in every passage."""
+    return isinstance(answer, str) and answer.strip() != ""
 
 
 # Embeddings, run folders and model cards record fingerprints, so these functions must not change.

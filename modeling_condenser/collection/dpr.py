@@ -7,19 +7,17 @@ holds an answer.
 """
 
 import ast
-import csv
 import logging
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import regex  # type: ignore[import-untyped]
-from datasets import Dataset
 
-from .collection import Collection, build_collection
-from .passages import store_passages
-from .text_files import find_file, need_file, open_text, plain_name
+from .collection import Question
+from .passages import PassageRows
+from .text_files import find_file, need_file, plain_name, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -34,30 +32,26 @@ def is_layout(folder: Path) -> bool:
     return find_file(folder, PASSAGES_FILE) is not None
 
 
-def load_collection(folder: Path, *, split: str) -> Collection:
-    """Load the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
+def read_passages(folder: Path, split: str) -> PassageRows:
+    file = need_file(folder, PASSAGES_FILE)
+    rows = read_table(file, quoted=True)
+    return ((row.get("id"), row.get("title"), row.get("text")) for row in rows), [file]
+
+
+def read_split(folder: Path, split: str) -> tuple[list[Question], None]:
+    """Read the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
     files = {
         plain_name(file).removesuffix(".csv").removesuffix(".qa"): file
         for file in sorted(folder.glob("*.csv*"))
     }
     if split not in files:
-        raise ValueError(
-            f"{folder} has no split {split!r}; its splits are {', '.join(files) or '(none)'}."
-        )
-    questions = (
-        (str(place), row["question"], _parse_list(row["answers"]))
-        for place, row in enumerate(_read_rows(files[split], ["question", "answers"]))
-    )
-    return build_collection(
-        load_passages(folder), questions, None, name=folder.resolve().name, source=files[split]
-    )
-
-
-def load_passages(folder: Path) -> Dataset:
-    """Load DPR's passages: columns `_id`, `title`, `text`."""
-    file = need_file(folder, PASSAGES_FILE)
-    rows = ((row.get("id"), row.get("title"), row.get("text")) for row in _read_rows(file))
-    return store_passages(rows, files=[file], name=file)
+        splits = ", ".join(files) or "(none)"
+        raise ValueError(f"{folder} has no split {split!r}; its splits are {splits}.")
+    rows = read_table(files[split], ["question", "answers"], quoted=True)
+    questions: list[Question] = [
+        (str(place), row["question"], _parse_list(row["answers"])) for place, row in enumerate(rows)
+    ]
+    return questions, None
 
 
 def _parse_list(text: str) -> Any:
@@ -65,12 +59,6 @@ def _parse_list(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text or [text]  # both are refused as answers
-
-
-def _read_rows(file: Path, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Read rows as dictionaries; without `columns`, the first line names them."""
-    with open_text(file, newline="") as stream:
-        yield from csv.DictReader(stream, columns, delimiter="\t")
 
 
 class AnswerMatcher:
@@ -89,8 +77,13 @@ class AnswerMatcher:
 
     def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
         forms = [unicodedata.normalize("NFD", answer) for answer in answers]
-        self._patterns = _compile(forms) if match == "regex" else []
         self._answers = [_tokenize(form) for form in forms] if match == "string" else []
+        self._patterns = []
+        for form in forms if match == "regex" else ():
+            try:
+                self._patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
+            except regex.error as error:
+                logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
 
     def is_in(self, text: str) -> bool:
         """Whether a passage's text (without its title, as in DPR) contains one of the answers."""
@@ -112,13 +105,3 @@ class AnswerMatcher:
 
 def _tokenize(form: str) -> list[str]:
     return [token.lower() for token in _TOKEN.findall(form)]
-
-
-def _compile(forms: Iterable[str]) -> list[regex.Pattern]:
-    patterns = []
-    for form in forms:
-        try:
-            patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
-        except regex.error as error:
-            logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
-    return patterns

@@ -1,16 +1,22 @@
-"""Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout)."""
+"""Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout).
+
+A layout is a module that reads passages (`read_passages`), and queries and judgements
+(`read_split`).
+"""
 
 import logging
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from datasets import Dataset
 
 from modeling_condenser.hub.fetching import HubName, fetch
 
 from . import beir, dpr, msmarco
-from .collection import Collection
+from .collection import Collection, build_collection
+from .passages import store_passages
 from .text_files import find_file, list_names
 
 logger = logging.getLogger(__name__)
@@ -33,53 +39,43 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         FileNotFoundError: there is no such collection, or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
-    if not _is_on_hub(source):
-        return _find_layout(Path(source)).load_collection(Path(source), split=split)
-    name = HubName.parse(str(source)).name
-    folder = _fetch_collection(str(source))
-    beside = None if beir.find_judgements(folder) else _fetch_qrels(name)
-    own_name = name.rpartition("/")[2]
-    return beir.load_collection(folder, split=split, beside=beside, name=own_name)
+    layout, folder = _find(source)
+    name, options = folder.resolve().name, dict[str, Any]()
+    if _is_on_hub(source):
+        repository = HubName.parse(str(source)).name
+        name = repository.rpartition("/")[2]
+        if not beir.find_judgements(folder):
+            options["beside"] = _fetch_qrels(repository)
+    questions, judgements = layout.read_split(folder, split, **options)
+    passages = store_passages(*layout.read_passages(folder, split))
+    return build_collection(passages, questions, judgements, name=name)
 
 
 def load_passages(source: str | Path) -> Dataset:
     """Load the passages of a collection alone: columns `_id`, `title`, `text`."""
-    if _is_on_hub(source):
-        return beir.load_passages(_fetch_collection(str(source)))
-    return _find_layout(Path(source)).load_passages(Path(source))
+    layout, folder = _find(source)
+    return store_passages(*layout.read_passages(folder, "test"))
 
 
 def _is_on_hub(source: str | Path) -> bool:
     return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
 
 
-def _find_layout(folder: Path) -> ModuleType:
-    """The module that reads a folder."""
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no collection at {folder}: expected a folder, or a data set on the Hub as owner/name."
-        )
+def _find(source: str | Path) -> tuple[ModuleType, Path]:
+    """The layout and the folder of a collection, which is downloaded if it is on the Hub."""
+    folder = Path(source)
+    if _is_on_hub(source):
+        folder = fetch(str(source), repo_type="dataset", only=_BEIR_PATTERNS)
+        if beir.is_layout(folder) and not find_file(folder, beir.CORPUS_FILE):
+            folder = fetch(str(source), repo_type="dataset")  # for the tables
     for layout in _LAYOUTS:
         if layout.is_layout(folder):
-            return layout
+            return layout, folder
     raise FileNotFoundError(
-        f"no collection in {folder}: it holds {list_names(folder)}, expected"
+        f"no collection at {folder}, which holds {list_names(folder)}: expected a data set on the"
+        " Hub as owner/name, or a folder with"
         f" {'; or '.join(layout.DESCRIPTION for layout in _LAYOUTS)}."
     )
-
-
-def _fetch_collection(name: str) -> Path:
-    """Download a collection in BEIR's layout: its files, or else all of its tables."""
-    try:
-        folder = fetch(name, repo_type="dataset", only=_BEIR_PATTERNS)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"no collection {name}: there is no such folder. {error}") from None
-    if find_file(folder, beir.CORPUS_FILE):
-        return folder
-    if not beir.is_layout(folder):
-        tables = ", ".join(beir.list_tables(folder)) or "(none)"
-        raise ValueError(f"{name} has the tables {tables}, expected {beir.DESCRIPTION}.")
-    return fetch(name, repo_type="dataset")
 
 
 def _fetch_qrels(name: str) -> Path | None:

@@ -12,30 +12,58 @@ text:
                  msmarco-doc<split>-queries.tsv and msmarco-doc<split>-qrels.tsv
     TREC DL      splits dl19 and dl20: msmarco-test<year>-queries.tsv, and <year>qrels-pass.txt or
                  <year>qrels-docs.txt
+
+A split is named as in the names of the files ("train", "dev.small").
 """
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets import Dataset
-
-from .collection import Collection, Qrels, build_collection, gather_judgements
-from .passages import Row, store_passages
-from .text_files import find_file, list_names, need_file, plain_name, read_fields, read_lines
+from .collection import Judgement, Qrels, Question, gather_judgements
+from .passages import PassageRows, Row
+from .text_files import find_file, list_names, need_file, plain_name, read_lines, read_table
 
 DESCRIPTION = "msmarco-docs.tsv, para.txt, corpus.tsv or collection.tsv (MS MARCO)"
-DOCUMENTS_FILE = "msmarco-docs.tsv"
-PASSAGE_FILES = (DOCUMENTS_FILE, "para.txt", "corpus.tsv", "collection.tsv")  # the first is read
+_DOCUMENTS_FILE = "msmarco-docs.tsv"
+_PASSAGE_FILES = (_DOCUMENTS_FILE, "para.txt", "corpus.tsv", "collection.tsv")  # the first is read
+_COLUMNS = {3: ["id", "title", "text"], 4: ["id", "url", "title", "text"]}
 _NO_TITLE = "-"  # in RocketQA's titles
 
 
 def is_layout(folder: Path) -> bool:
-    return find_file(folder, *PASSAGE_FILES) is not None
+    return find_file(folder, *_PASSAGE_FILES) is not None
 
 
-def load_collection(folder: Path, *, split: str) -> Collection:
-    """Load one split: as in the names of the files ("train", "dev.small"), or "dl19" or "dl20"."""
+def read_passages(folder: Path, split: str) -> PassageRows:
+    file, titles = need_file(folder, *_PASSAGE_FILES), find_file(folder, "para.title.txt")
+    if plain_name(file) != "para.txt" or titles is None:
+        return _read_passages(file), [file]
+    return _read_passages(file, titles), [file, titles]
+
+
+def _read_passages(file: Path, titles_file: Path | None = None) -> Iterator[Row]:
+    """Read passages with the titles of a second file of the same order, where some may be absent.
+
+    The number of columns tells the format of the first file.
+    """
+    _, first = next(read_lines(file), (1, ""))
+    columns = _COLUMNS.get(first.count("\t") + 1, ["id", "text"])
+    titles = read_table(titles_file, ["id", "title"]) if titles_file else iter(())
+    pending = next(titles, None)
+    for row in read_table(file, columns):
+        title = row.get("title", "")
+        if pending is not None and pending["id"] == row["id"]:
+            title, pending = pending["title"], next(titles, None)
+        yield row["id"], "" if title == _NO_TITLE else title, row["text"]
+    if pending is not None:
+        raise ValueError(
+            f"{titles_file}: the title of passage {pending['id']!r} is not in the order of {file}."
+            " Sort both files by id."
+        )
+
+
+def read_split(folder: Path, split: str) -> tuple[list[Question], list[Judgement]]:
     qrels_name, queries_names = _split_names(folder, split)
     qrels_file = find_file(folder, qrels_name)
     if qrels_file is None:
@@ -43,28 +71,29 @@ def load_collection(folder: Path, *, split: str) -> Collection:
             f"{folder} has no split {split!r}: expected {qrels_name}; it holds"
             f" {list_names(folder)}."
         )
-    fields = read_fields(need_file(folder, *queries_names), n=2, what="query id, text")
-    queries = ((query_id, text, None) for query_id, text in fields)
-    passages, qrels = load_passages(folder), read_trec_qrels(qrels_file)
-    name = folder.resolve().name
-    return build_collection(passages, queries, qrels, name=name, source=qrels_file)
+    queries = read_table(need_file(folder, *queries_names), ["id", "text"])
+    return [(row["id"], row["text"], None) for row in queries], list(_read_judgements(qrels_file))
 
 
-def load_passages(folder: Path) -> Dataset:
-    """Load passages or documents: columns `_id`, `title`, `text`."""
-    file = need_file(folder, *PASSAGE_FILES)
-    titles = find_file(folder, "para.title.txt")
-    if plain_name(file) == "para.txt" and titles:
-        return store_passages(_titled_passages(file, titles), files=[file, titles], name=file)
-    return store_passages(_passages(file), files=[file], name=file)
+def _split_names(folder: Path, split: str) -> tuple[str, list[str]]:
+    """The name of a split's judgements, and the names that its queries may have."""
+    documents = find_file(folder, _DOCUMENTS_FILE) is not None
+    if track := re.fullmatch(r"dl(19|20)", split):
+        kind = "docs" if documents else "pass"
+        return f"20{track[1]}qrels-{kind}.txt", [f"msmarco-test20{track[1]}-queries.tsv"]
+    if documents:
+        return f"msmarco-doc{split}-qrels.tsv", [f"msmarco-doc{split}-queries.tsv"]
+    parts = dict.fromkeys([split, split.removesuffix(".small")])  # dev holds those of dev.small
+    names = [name for part in parts for name in (f"queries.{part}.tsv", f"{part}.query.txt")]
+    return f"qrels.{split}.tsv", names
 
 
 def read_trec_qrels(path: Path) -> Qrels:
     """Read TREC's judgements (query, 0, passage, grade), or RocketQA's pairs (query, passage)."""
-    return gather_judgements(_judgements(path), source=path)
+    return gather_judgements(_read_judgements(path))
 
 
-def _judgements(path: Path) -> Iterator[tuple[str, str, object]]:
+def _read_judgements(path: Path) -> Iterator[Judgement]:
     for number, line in read_lines(path):
         match line.split():
             case [query_id, passage_id]:
@@ -76,44 +105,3 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, object]]:
                     f"{path}:{number}: {line!r:.80}, expected 4 fields (query, 0, passage, grade)"
                     " or 2 (query, passage)."
                 )
-
-
-def _passages(file: Path) -> Iterator[Row]:
-    """Read passages or documents; the number of columns tells the format."""
-    _, first = next(read_lines(file), (1, ""))
-    n = max(2, first.count("\t") + 1)
-    for passage_id, *rest, text in read_fields(file, n=n, what="id, text, or as above"):
-        yield passage_id, _clean_title(rest[-1]) if rest else "", text
-
-
-def _titled_passages(file: Path, titles_file: Path) -> Iterator[Row]:
-    """Join passages with their titles; both files have the same order, some titles are absent."""
-    titles = read_fields(titles_file, n=2, what="id, title")
-    pending = next(titles, None)
-    for passage_id, text in read_fields(file, n=2, what="id, text"):
-        title = ""
-        if pending is not None and pending[0] == passage_id:
-            title, pending = _clean_title(pending[1]), next(titles, None)
-        yield passage_id, title, text
-    if pending is not None:
-        raise ValueError(
-            f"{titles_file}: the title of passage {pending[0]!r} is not in the order of {file}."
-            " Sort both files by id."
-        )
-
-
-def _clean_title(title: str) -> str:
-    return "" if title == _NO_TITLE else title
-
-
-def _split_names(folder: Path, split: str) -> tuple[str, list[str]]:
-    """The name of a split's judgements, and the names that its queries may have."""
-    documents = find_file(folder, DOCUMENTS_FILE) is not None
-    if track := re.fullmatch(r"dl(19|20)", split):
-        kind = "docs" if documents else "pass"
-        return f"20{track[1]}qrels-{kind}.txt", [f"msmarco-test20{track[1]}-queries.tsv"]
-    if documents:
-        return f"msmarco-doc{split}-qrels.tsv", [f"msmarco-doc{split}-queries.tsv"]
-    parts = dict.fromkeys([split, split.removesuffix(".small")])  # dev holds those of dev.small
-    names = [name for part in parts for name in (f"queries.{part}.tsv", f"{part}.query.txt")]
-    return f"qrels.{split}.tsv", names

@@ -21,7 +21,8 @@ COLUMNS = ("_id", "title", "text")
 Row = tuple[Any, Any, Any]
 """Id, title, text; checked to be strings when they are stored."""
 
-_BATCH_ROWS = 1_000_000  # large, because each batch builds a hash table of the wanted ids
+PassageRows = tuple[Iterable[Row], Sequence[Path]]
+"""Rows that are not read yet, and the files that they are read from."""
 
 
 def store_rows(
@@ -52,37 +53,33 @@ def file_states(files: Iterable[Path]) -> list[str]:
     return [f"{file}: {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]
 
 
-def store_passages(rows: Iterator[Row], *, files: Sequence[Path], name: str | Path) -> Dataset:
+def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
     """Read passages, or open those that were stored when the same files were read before.
-
-    Args:
-        rows: not started if the passages are already stored.
-        files: that the rows are read from.
-        name: of the source, for errors.
 
     Returns:
         Columns `_id`, `title`, `text`, all strings, memory-mapped, in the order of the rows.
     """
+    names = ", ".join(map(str, files))
 
     def checked() -> Iterator[dict[str, str]]:
         # Hashes of 64 bits: two of 10 million ids share one with a probability of 3e-6.
         hashes = array("q")
         for row in rows:
             if not all(isinstance(value, str) for value in row):
-                raise ValueError(f"{name}: {row!r:.100} is no passage, expected id, title, text.")
+                raise ValueError(f"{names}: {row!r:.100} is no passage, expected id, title, text.")
             hashes.append(hash(row[0]))
             yield dict(zip(COLUMNS, row, strict=True))
         if not hashes:
-            raise ValueError(f"{name} holds no passage. Download it again.")
+            raise ValueError(f"{names} holds no passage. Download it again.")
         repeated = pd.Series(hashes).duplicated()
         if repeated.any():
             raise ValueError(
-                f"{name}: {repeated.sum()} passages repeat the id of another one, the first is"
-                f" passage {repeated.argmax() + 1}; ids must be unique."
+                f"{names}: {repeated.sum()} passages repeat the id of another one, the first is "
+                f"passage {repeated.argmax() + 1}; ids must be unique."
             )
 
     features = {column: Value("string") for column in COLUMNS}
-    return store_rows(checked, features, identity=["passages", str(name), *file_states(files)])
+    return store_rows(checked, features, identity=["passages", *file_states(files)])
 
 
 def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
@@ -92,16 +89,10 @@ def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
         ValueError: no passage has one of the ids.
     """
     wanted = sorted(set(ids))
-    values = pa.array(wanted, type=pa.large_string())
-    rows: dict[str, int] = {}
-    first = 0
-    columns = passages.select_columns(["_id"]).with_format("arrow")
-    for batch in columns.iter(batch_size=_BATCH_ROWS):
-        column = batch["_id"].cast(pa.large_string())
-        is_wanted = pc.is_in(column, value_set=values)
-        places = first + np.flatnonzero(is_wanted)
-        rows.update(zip(column.filter(is_wanted).to_pylist(), places.tolist(), strict=True))
-        first += len(column)
+    column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
+    is_wanted = pc.is_in(column, value_set=pa.array(wanted, type=column.type))
+    found = column.filter(is_wanted).to_pylist()
+    rows: dict[str, int] = dict(zip(found, np.flatnonzero(is_wanted).tolist(), strict=True))
     if missing := [name for name in wanted if name not in rows]:
         raise ValueError(
             f"{len(missing)} of {len(wanted)} passage ids are not in the collection, such as"

@@ -1,14 +1,21 @@
-"""Reads text files line by line: plain or tab-separated, also compressed as `.gz`.
+"""Reads text files: lines, tables and JSON, plain or compressed as `.gz`.
 
-Lines end at a line feed only, since a passage may hold other separators such as U+2028.
+Values stay as they are written: libraries that guess types would turn the text "None" or the id
+"2020-01-01" into something else. Lines end at a line feed only, since a passage may hold other
+separators such as U+2028.
 """
 
+import csv
 import gzip
+import json
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+_JSON_CHUNK = 1 << 22  # characters
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
@@ -38,8 +45,7 @@ def plain_name(path: Path) -> str:
 
 
 @contextmanager
-def open_text(path: Path, *, newline: str = "\n") -> Iterator[IO[str]]:
-    """Open a UTF-8 file, plain or compressed; `newline` is that of `open`."""
+def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline=newline) as file:
@@ -52,18 +58,67 @@ def open_text(path: Path, *, newline: str = "\n") -> Iterator[IO[str]]:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Read lines, numbered from 1, without their ends; empty lines are skipped."""
-    with open_text(path) as file:
+    with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if text := line.removesuffix("\n").removesuffix("\r"):
                 yield number, text
 
 
-def read_fields(path: Path, *, n: int, what: str) -> Iterator[list[str]]:
-    """Split each line at its tabs into `n` fields; `what` describes them, for errors."""
+def read_table(
+    path: Path, columns: Sequence[str] | None = None, *, delimiter: str = "\t", quoted: bool = False
+) -> Iterator[dict[str, str]]:
+    """Read the rows of a table.
+
+    Args:
+        columns: their names; by default those in the first line.
+        delimiter: between columns.
+        quoted: whether fields have quotes around them as the csv module writes them; otherwise
+            quotes are part of the text.
+    """
+    csv.field_size_limit(2**31 - 1)
+    with _open_text(path, newline="" if quoted else "\n") as stream:
+        split_lines = (line.rstrip("\r\n").split(delimiter) for line in stream)
+        rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
+        for number, fields in enumerate(filter(any, rows), start=1):
+            if columns is None:
+                columns = fields
+            elif len(fields) == len(columns):
+                yield dict(zip(columns, fields, strict=True))
+            else:
+                raise ValueError(
+                    f"{path}: row {number} has {len(fields)} fields, expected {len(columns)} "
+                    f"({', '.join(columns)})."
+                )
+
+
+def read_json(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the objects of a file of lines, or of one array."""
+    with _open_text(path) as stream:
+        text, place = stream.read(_JSON_CHUNK).lstrip(), 1
+        if not text.startswith("["):
+            yield from _read_json_lines(path)
+            return
+        # Read one by one, because DPR's file for Natural Questions has 8 GB.
+        decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
+        while True:
+            place = separators.match(text, place).end()  # type: ignore[union-attr]
+            try:
+                row, place = decoder.raw_decode(text, place)
+                yield row
+            except json.JSONDecodeError as error:
+                if text.startswith("]", place):
+                    return
+                more = stream.read(_JSON_CHUNK)
+                if not more:
+                    raise ValueError(f"{path} is not a JSON array ({error}).") from None
+                text, place = text[place:] + more, 0
+
+
+def _read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in read_lines(path):
-        fields = line.split("\t")
-        if len(fields) != n:
+        try:
+            yield dict(json.loads(line))
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{path}:{number}: {len(fields)} fields between tabs, expected {n} ({what})."
-            )
-        yield fields
+                f"{path}:{number}: {line!r:.80} is not a JSON object ({error})."
+            ) from None

@@ -17,9 +17,6 @@ from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.hub.quiet_loading import quiet_loading
 
-# What a plain encoder's repository and its contract can describe.
-_SUPPORTED_MODULES = ([Transformer, PoolingModule], [Transformer, PoolingModule, Normalize])
-
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
     """Load an encoder to fine-tune, in float32.
@@ -40,7 +37,8 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
     opened = opening.open_encoder(folder, **changes)
     modules: list[Any] = list(opened.model)
     kinds, pooling = [type(module) for module in modules], opened.contract.pooling
-    if kinds not in _SUPPORTED_MODULES or pooling not in get_args(Pooling):
+    is_plain = kinds[:2] == [Transformer, PoolingModule] and kinds[2:] in ([], [Normalize])
+    if not is_plain or pooling not in get_args(Pooling):
         raise ValueError(
             f"{folder} has the modules {', '.join(kind.__name__ for kind in kinds)} and the "
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "

@@ -7,10 +7,8 @@ teach is left out and counted (`LEFT_OUT`).
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress, count, takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.hub.contract import EncodingContract
@@ -21,23 +19,19 @@ from .recipe import FinetuningRecipe
 from .rows import Fields
 
 Example = dict[str, Any]
+Converted = TypeVar("Converted")
 
 LEFT_OUT = "left_out"  # why a row is not an example
-BLANK = "rows with a blank text"
-NO_NEGATIVE = "rows without a negative"
-NO_POSITIVE = "questions without a positive passage"
-NOT_IN_SPLIT = "lines of queries that are not in the split"
-WITHOUT_LINE = "queries of the split without a line of negatives"
 
 
-def make_examples(
-    rows: Iterable[Fields], recipe: FinetuningRecipe, make: Callable[[Fields], Example]
-) -> Iterator[Example]:
-    """Make an example of each row, of which `make` gets the fields by our names."""
+def convert_rows(
+    rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Converted]
+) -> Iterator[Converted]:
+    """Convert rows, of which `convert` gets the fields by our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
     for number, row in enumerate(rows, start=1):
         try:
-            yield make({**row, **{ours: row[theirs] for ours, theirs in columns.items()}})
+            yield convert({**row, **{ours: row[theirs] for ours, theirs in columns.items()}})
         except KeyError as error:
             raise ValueError(
                 f"{recipe.data}, row {number}: there is no column {error}; the columns are "
@@ -48,71 +42,49 @@ def make_examples(
             raise ValueError(f"{recipe.data}, row {number}: {error}") from error
 
 
-@dataclass(frozen=True)
-class TextExamples:
-    """Makes examples of rows that hold the texts."""
+def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
+    """Make an example of a row that holds the texts."""
+    match recipe.format:
+        case "graded_pairs" | "stsb":
+            return _make_graded_pair(recipe, contract, row)
+        case "dpr":
+            # As in DPR (Karpukhin et al. 2020, section 4.2), the first positive is used, and other
+            # negatives only for a question without hard ones.
+            if not row["positive_ctxs"]:
+                return {LEFT_OUT: "questions without a positive passage"}
+            negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
+            contexts = [row["positive_ctxs"][0], *negatives]
+            passages = [(context.get("title") or "", context["text"]) for context in contexts]
+        case "pairs":
+            passages = [("", _text(row, "positive"))]
+        case _:
+            texts = [_text(row, "positive"), *_values(row, "negatives", "negative")]
+            passages = [("", text) for text in texts]
+    query = _text(row, "question" if recipe.format == "dpr" else "query")
+    scores = _scores(row) if recipe.format == "scored" else None
+    if scores is not None and len(scores) != len(passages):
+        raise ValueError(f"{len(scores)} scores for {len(passages)} passages.")
+    own, *others = (text.strip() for _, text in passages)  # without titles
+    if not query.strip() or not own:
+        return {LEFT_OUT: "rows with a blank text"}
+    positive, *negatives = (contract.passage(title, text) for title, text in passages)
+    example = {"query": contract.query(query), "positive": positive}
+    if recipe.format == "pairs" or recipe.n_negatives == 0:
+        return example
+    return example | _choose(negatives, [text not in ("", own) for text in others], scores)
 
-    recipe: FinetuningRecipe
-    contract: EncodingContract
 
-    def make(self, row: Fields) -> Example:
-        match self.recipe.format:
-            case "graded_pairs" | "stsb":
-                return self._graded_pair(row)
-            case "dpr":
-                return self._dpr(row)
-            case "pairs":
-                return self._ranked(_text(row, "query"), ("", _text(row, "positive")))
-        negatives = [("", text) for text in _values(row, "negatives", "negative")]
-        scores = _scores(row) if self.recipe.format == "scored" else None
-        if scores is not None and len(scores) != 1 + len(negatives):
-            raise ValueError(f"{len(scores)} scores for {1 + len(negatives)} passages.")
-        positive = ("", _text(row, "positive"))
-        return self._ranked(_text(row, "query"), positive, negatives, scores)
-
-    def _ranked(
-        self,
-        query: str,
-        positive: tuple[str, str],
-        negatives: Sequence[tuple[str, str]] | None = None,
-        scores: Sequence[float] | None = None,
-    ) -> Example:
-        """An example of passages (title, text); those without a text of their own are dropped."""
-        own = positive[1].strip()
-        if not query.strip() or not own:
-            return {LEFT_OUT: BLANK}
-        query, joined = self.contract.query(query), self.contract.passage(*positive)
-        if negatives is None or self.recipe.n_negatives == 0:
-            return {"query": query, "positive": joined}
-        useful = [text.strip() not in ("", own) for _, text in negatives]
-        texts = [self.contract.passage(*negative) for negative in negatives]
-        return _with_useful(query, joined, texts, useful, scores)
-
-    def _dpr(self, row: Fields) -> Example:
-        """An entry of DPR's retriever training data (Karpukhin et al. 2020, section 4.2).
-
-        As in DPR, the first positive is used; the negatives are the hard ones, and the other ones
-        only for a question without hard ones.
-        """
-        if not row["positive_ctxs"]:
-            return {LEFT_OUT: NO_POSITIVE}
-        negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
-        contexts = [row["positive_ctxs"][0], *negatives]
-        positive, *others = [(context.get("title") or "", context["text"]) for context in contexts]
-        return self._ranked(_text(row, "question"), positive, others)
-
-    def _graded_pair(self, row: Fields) -> Example:
-        """Both sentences are encoded as passages are, as in the evaluation of graded pairs."""
-        texts = _text(row, "sentence1"), _text(row, "sentence2")
-        low, high = self.recipe.score_range or (0.0, 5.0 if self.recipe.format == "stsb" else 1.0)
-        score = float(row["score"])
-        if not low <= score <= high:
-            raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
-        if not all(map(str.strip, texts)):
-            return {LEFT_OUT: BLANK}
-        first, second = (self.contract.passage("", text) for text in texts)
-        label = (score - low) / (high - low)
-        return {"sentence1": first, "sentence2": second, "label": label}
+def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
+    """Both sentences are encoded as passages are, as in the evaluation of graded pairs."""
+    texts = _text(row, "sentence1"), _text(row, "sentence2")
+    low, high = recipe.score_range or (0.0, 5.0 if recipe.format == "stsb" else 1.0)
+    score = float(row["score"])
+    if not low <= score <= high:
+        raise ValueError(f"score {score:g} is outside [{low:g}, {high:g}]: set score_range.")
+    if not all(map(str.strip, texts)):
+        return {LEFT_OUT: "rows with a blank text"}
+    first, second = (contract.passage("", text) for text in texts)
+    return {"sentence1": first, "sentence2": second, "label": (score - low) / (high - low)}
 
 
 def _text(row: Fields, name: str) -> str:
@@ -142,100 +114,63 @@ def _values(row: Fields, plural: str, singular: str) -> list[Any]:
     return [row[name] for name in names if row[name] not in (None, "")]
 
 
-def _with_useful(
-    query: str,
-    positive: Any,
-    negatives: Sequence[Any],
-    useful: Sequence[bool],
-    scores: Sequence[float] | None,
+def _choose(
+    negatives: Sequence[Any], useful: Sequence[bool], scores: Sequence[float] | None
 ) -> Example:
-    """An example with the useful negatives, and the scores of the positive and of these."""
+    """The useful negatives, and the scores of the positive and of these."""
     if not any(useful):
-        return {LEFT_OUT: NO_NEGATIVE}
-    example = {"query": query, "positive": positive}
-    example["negatives"] = list(compress(negatives, useful))
+        return {LEFT_OUT: "rows without a negative"}
+    chosen = {"negatives": list(compress(negatives, useful))}
     if scores is not None:
-        example["teacher_scores"] = list(compress(scores, [True, *useful]))
-    return example
+        chosen["teacher_scores"] = list(compress(scores, [True, *useful]))
+    return chosen
 
 
-@dataclass(frozen=True)
-class CollectionExamples:
-    """Makes examples whose `positive` and `negatives` are rows of a collection's passages.
+def make_collection_examples(
+    collection: Collection,
+    contract: EncodingContract,
+    lines: Iterable[HardNegatives] | None,
+    *,
+    with_scores: bool,
+) -> Iterator[Example]:
+    """Make an example of each query and positive; passages are given by their rows.
 
     A passage's text is looked up when a batch needs it, so that a passage which is a negative of a
-    thousand queries is stored once.
+    thousand queries is stored once. Negatives that are relevant, or copies of the positive, are
+    dropped.
+
+    Args:
+        lines: the negatives of each query; its positives are those of its line, or else the
+            passages judged relevant. None for judged pairs without negatives.
+        with_scores: whether to read a cross-encoder's scores.
     """
-
-    collection: Collection
-    contract: EncodingContract
-
-    @cached_property
-    def _index(self) -> PassageIndex:
-        return PassageIndex(self.collection.passages)
-
-    @cached_property
-    def _relevant(self) -> dict[str, tuple[str, ...]]:
-        return judged_positives(self.collection)
-
-    def judged(self) -> Iterator[Example]:
-        """One example for each query and passage judged relevant for it."""
-        for query_id, ids in self._relevant.items():
-            for row in self._index.rows(ids).tolist():
-                yield {"query": self._query(query_id), "positive": row}
-
-    def triple(self, fields: Fields) -> Example:
-        """A triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
-        names = ("query_id", "positive_id", "negative_id")
-        query_id, positive, negative = (str(fields[name]) for name in names)
-        if query_id not in self.collection.queries:
+    index, relevant = PassageIndex(collection.passages), judged_positives(collection)
+    left = set(() if lines is None else collection.queries)
+    for line in map(HardNegatives, relevant) if lines is None else lines:
+        if line.query_id not in collection.queries:
+            yield {LEFT_OUT: "lines of queries that are not in the split"}
+            continue
+        left.discard(line.query_id)
+        judged = relevant.get(line.query_id, ())
+        positives = line.positive_ids or judged
+        own, others = line.positive_teacher_scores, line.negative_teacher_scores
+        if not positives or (with_scores and (own is None or others is None)):
             raise ValueError(
-                f"query {query_id!r} is not in the split of {self.collection.name}: use the split "
-                "that the triples were made from."
+                f"The line of query {line.query_id!r} has no "
+                f"{'cross-encoder scores' if positives else 'positives'}: mine with a "
+                "cross-encoder, or use objective contrastive; without judgements, mine with "
+                "--positives answers."
             )
-        return self._ranked(query_id, positive, [negative])
-
-    def mined(self, lines: Iterable[HardNegatives], *, with_scores: bool) -> Iterator[Example]:
-        """One example for each query and positive, with the query's hard negatives.
-
-        A query's positives are those of its line, or else the passages judged relevant.
-        """
-        seen: set[str] = set()
-        for line in lines:
-            query_id = line.query_id
-            seen.add(query_id)
-            if query_id not in self.collection.queries:
-                yield {LEFT_OUT: NOT_IN_SPLIT}
-                continue
-            positives = line.positive_ids or self._relevant.get(query_id, ())
-            own, others = line.positive_teacher_scores, line.negative_teacher_scores
-            if not positives or (with_scores and (own is None or others is None)):
-                missing = "cross-encoder's scores" if positives else "positives"
-                raise ValueError(
-                    f"The line of query {query_id!r} has no {missing}: mine with a cross-encoder, "
-                    "or use objective contrastive; without judgements, mine with --positives "
-                    "answers."
-                )
-            for place, positive in enumerate(positives):
+        query = contract.query(collection.queries[line.query_id])
+        n_known = len(positives) + len(judged)
+        rows = index.rows([*positives, *judged, *line.negative_ids]).tolist()
+        known, negatives = rows[:n_known], rows[n_known:]
+        for place, positive in enumerate(known[: len(positives)]):
+            example = {"query": query, "positive": positive}
+            if lines is not None:
+                text = index.content[positive]
+                useful = [row not in known and index.content[row] != text for row in negatives]
                 scores = [own[place], *(others or ())] if with_scores and own else None
-                yield self._ranked(query_id, positive, line.negative_ids, scores, known=positives)
-        yield from [{LEFT_OUT: WITHOUT_LINE}] * len(self.collection.queries.keys() - seen)
-
-    def _ranked(
-        self,
-        query_id: str,
-        positive: str,
-        negatives: Sequence[str],
-        scores: Sequence[float] | None = None,
-        *,
-        known: Sequence[str] = (),
-    ) -> Example:
-        """Negatives that are relevant (or `known` to be) or copies of the positive are dropped."""
-        relevant = {*known, *self._relevant.get(query_id, ())}
-        row, *rows = self._index.rows([positive, *negatives]).tolist()
-        is_copy = self._index.content[rows] == self._index.content[row]
-        useful = [i not in relevant and not c for i, c in zip(negatives, is_copy, strict=True)]
-        return _with_useful(self._query(query_id), row, rows, useful, scores)
-
-    def _query(self, query_id: str) -> str:
-        return self.contract.query(self.collection.queries[query_id])
+                example |= _choose(negatives, useful, scores)
+            yield example
+    yield from [{LEFT_OUT: "queries of the split without a line of negatives"}] * len(left)

@@ -38,11 +38,10 @@ _PAIRWISE = {"dot": pairwise_dot_score, "cosine": pairwise_cos_sim}  # row by ro
 def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
     """Make the loss of a recipe's objective; `model` must give unnormalised vectors."""
     similarity = recipe.trained_similarity
-    temperature = 1.0 if recipe.temperature is None else recipe.temperature
     match recipe.objective:
         case "contrastive":
             arguments: dict[str, Any] = {
-                "scale": 1.0 / temperature,
+                "scale": 1.0 / recipe.temperature,
                 "similarity_fct": _MATRIX[similarity],
                 "gather_across_devices": recipe.gather_across_devices,
             }
@@ -54,21 +53,17 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
         case "mse_cosine":
             return CosineSimilarityLoss(model)
         case "triplet":
-            margin = 1.0 if recipe.margin is None else recipe.margin
             is_cosine = similarity == "cosine"
             distance = TripletDistanceMetric.COSINE if is_cosine else euclidean_distance
-            return TripletLoss(model, distance_metric=distance, triplet_margin=margin)
+            return TripletLoss(model, distance_metric=distance, triplet_margin=recipe.margin)
         case "margin_mse":
             return MarginMSELoss(model, similarity_fct=_PAIRWISE[similarity])
         case "kl":
-            between = _PAIRWISE[similarity]
-            return DistillKLDivLoss(model, similarity_fct=between, temperature=temperature)
+            return DistillKLDivLoss(
+                model, similarity_fct=_PAIRWISE[similarity], temperature=recipe.temperature
+            )
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Euclidean distance of (B, H) vectors, row by row: (B,).
-
-    The gradient of sentence-transformers 6.0 is NaN where two vectors are equal, as those of equal
-    texts are without dropout; here it is 0.
-    """
+    """Of (B, H) vectors, row by row: (B,); the gradient of equal vectors is 0, not NaN."""
     return torch.linalg.vector_norm(a - b, dim=-1)

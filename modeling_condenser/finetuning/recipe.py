@@ -1,9 +1,9 @@
 """The fields of a fine-tuning recipe, and which of them fit which objective and data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from modeling_condenser.hub.contract import Pooling, Similarity
+from modeling_condenser.hub.contract import EncodingContract, Pooling, Similarity
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 Format = Literal[
@@ -40,10 +40,6 @@ _USERS: dict[str, tuple[str, ...]] = {
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
 }
-_CONTRACT_FIELDS = (
-    *("pooling", "query_max_length", "passage_max_length"),
-    *("title_separator", "query_prompt", "passage_prompt"),
-)
 
 
 @dataclass(frozen=True)
@@ -122,8 +118,8 @@ class FinetuningRecipe:
     title_separator: str | None = None
     query_prompt: str | None = None
     passage_prompt: str | None = None
-    temperature: float | None = None
-    margin: float | None = None
+    temperature: float = 1.0
+    margin: float = 1.0
     score_range: list | None = None
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
@@ -143,11 +139,12 @@ class FinetuningRecipe:
                 "negatives to a file that `condenser mine` wrote (with a cross-encoder's scores "
                 "for margin_mse and kl)."
             )
-        for name, users in _USERS.items():
-            is_set = getattr(self, name) not in (None, False)
+        for field in fields(self):
+            users = _USERS.get(field.name, (objective,))
+            is_set = getattr(self, field.name) != field.default
             if is_set and objective not in users and source not in users:
                 raise ValueError(
-                    f"{name} is for {', '.join(users)}, not for objective {objective} with "
+                    f"{field.name} is for {', '.join(users)}, not for objective {objective} with "
                     f"{source}: remove it."
                 )
         if self.trained_similarity not in _SIMILARITIES[objective]:
@@ -178,9 +175,9 @@ class FinetuningRecipe:
     @property
     def contract_changes(self) -> dict[str, Any]:
         """The fields of the encoder's contract that the recipe sets."""
-        changes = {name: getattr(self, name) for name in _CONTRACT_FIELDS}
-        changes["similarity"] = self.trained_similarity
-        return {name: value for name, value in changes.items() if value is not None}
+        stated = {field.name: getattr(self, field.name, None) for field in fields(EncodingContract)}
+        stated["similarity"] = self.trained_similarity
+        return {name: value for name, value in stated.items() if value is not None}
 
     @property
     def is_distilled(self) -> bool:

@@ -1,24 +1,36 @@
 """Train on the examples: token batches, batches without duplicates, and the trainer."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
-from sentence_transformers.sentence_transformer.training_args import BatchSamplers
-from torch.utils.data import SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
+from modeling_condenser.encoding.opening import OpenedEncoder
 from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import write_repository
+from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.runs.run_folder import LOG_FILE, record_run
+from modeling_condenser.runs.whole_files import write_json
 
+from .objectives import make_loss
 from .recipe import FinetuningRecipe
-from .training_data import LABEL
+from .training_data import LABEL, TrainingData
 
 
 @dataclass
@@ -41,17 +53,17 @@ class LengthCollator:
         """
         contract = self.contract
         batch: dict[str, torch.Tensor] = {}
+        lengths = {"query": contract.query_max_length}
         for column in examples[0]:
             values = [example[column] for example in examples]
             if column == LABEL:
                 batch[LABEL] = torch.tensor(values, dtype=torch.float32)
                 continue
-            is_query = column == "query"
             encoded = self.tokenizer(
                 values,
                 padding=True,
                 truncation=True,
-                max_length=contract.query_max_length if is_query else contract.passage_max_length,
+                max_length=lengths.get(column, contract.passage_max_length),
                 return_tensors="pt",
                 return_attention_mask=True,
                 return_token_type_ids=contract.token_type_ids,
@@ -60,38 +72,45 @@ class LengthCollator:
         return batch
 
 
-def choose_batch_sampler(
-    recipe: FinetuningRecipe, seed: int
-) -> BatchSamplers | Callable[..., DefaultBatchSampler]:
-    """The trainer's argument `batch_sampler` for the recipe's objective and order.
+def sample_batches(
+    recipe: FinetuningRecipe, run_seed: int, dataset: Dataset, **options: Any
+) -> DefaultBatchSampler:
+    """Sample batches in the recipe's order; the options are those of `DefaultBatchSampler`.
 
     A text that is in a batch of contrast twice would be its own negative.
     """
-
-    def distinct_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
-        # sentence-transformers 6.0 passes 0 instead of its seed.
-        return NoDuplicatesBatchSampler(dataset, **{**arguments, "seed": seed})
-
-    def sequential_batches(dataset: Any, **arguments: Any) -> DefaultBatchSampler:
-        return DefaultBatchSampler(SequentialSampler(dataset), **arguments)
-
     if recipe.objective == "contrastive":
-        return distinct_batches
-    return sequential_batches if recipe.order == "sequential" else BatchSamplers.BATCH_SAMPLER
+        # sentence-transformers 6.0 passes 0 instead of its seed.
+        return NoDuplicatesBatchSampler(dataset, **{**options, "seed": run_seed})
+    shuffled = RandomSampler(dataset, generator=options["generator"])
+    sampler = SequentialSampler(dataset) if recipe.order == "sequential" else shuffled
+    return DefaultBatchSampler(sampler, **options)
 
 
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes.
 
-    `repository` writes the encoder's repository into a folder; it gets the trainer's state and the
-    repository's name on the Hub. The other arguments are those of `SentenceTransformerTrainer`.
+    `facts` are recorded with each repository that is written.
     """
 
     def __init__(
-        self, *, repository: Callable[[Path, TrainerState, str | None], None], **arguments: Any
+        self,
+        recipe: FinetuningRecipe,
+        encoder: OpenedEncoder,
+        data: TrainingData,
+        arguments: SentenceTransformerTrainingArguments,
     ):
-        self._repository = repository
-        super().__init__(**arguments)
+        self.encoder = encoder
+        self.facts = {"objective": recipe.objective, "seed": arguments.seed, **data.facts}
+        arguments.batch_sampler = partial(sample_batches, recipe, arguments.seed)
+        super().__init__(
+            model=encoder.model,
+            args=arguments,
+            train_dataset=data.examples,
+            loss=make_loss(recipe, encoder.model),
+            data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
+            callbacks=data.callbacks,
+        )
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **arguments: Any
@@ -106,8 +125,19 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         return super().train(resume_from_checkpoint=resume, **arguments)
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        if self.is_world_process_zero():
-            self._repository(folder, self.state, self.hub_model_id)
+        """Write log and record of the training so far, and the encoder's repository with them."""
+        if not self.is_world_process_zero():
+            return
+        run_folder = Path(str(self.args.output_dir))
+        write_json(run_folder / LOG_FILE, self.state.log_history)
+        record_run(run_folder, {**self.facts, "steps": self.state.global_step})
+        stages = [*read_provenance(self.encoder.folder), read_stage(run_folder, FINETUNING)]
+        known = [stage for stage in stages if stage]
+        transformer: Any = self.encoder.model[0]
+        # A copy, because write_repository changes the tokenizer, and training may continue.
+        tokenizer, contract = copy.deepcopy(transformer.tokenizer), self.encoder.contract
+        name = self.hub_model_id
+        write_repository(folder, transformer.model, tokenizer, contract, known, name=name)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card would read all of the data, and is not used."""

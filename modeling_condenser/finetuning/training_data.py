@@ -21,17 +21,24 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import file_states, store_rows
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.mining.hard_negatives import read_hard_negatives
+from modeling_condenser.mining.hard_negatives import HardNegatives, read_hard_negatives
 from modeling_condenser.mining.passage_index import read_rows
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 
-from .examples import LEFT_OUT, CollectionExamples, Example, TextExamples, make_examples
+from .examples import (
+    LEFT_OUT,
+    Example,
+    convert_rows,
+    make_collection_examples,
+    make_text_example,
+)
 from .recipe import FinetuningRecipe
-from .rows import open_rows
+from .rows import Fields, open_rows
 
 logger = logging.getLogger(__name__)
 
 LABEL = "label"
+_TRIPLE = ("query", "positive", "negative")
 ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset is taken
 
 
@@ -74,14 +81,14 @@ class DrawnNegatives(TrainerCallback):
         """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
         pools = [pool or [] for pool in rows["negatives"]]
         draws = [self._draw(len(p), n) for p, n in zip(pools, rows[ROW_NUMBER], strict=True)]
-        columns = [rows["positive"]]
+        columns = {"positive": rows["positive"]}
         for n in range(self.n_negatives):
-            columns.append([p[places[n]] for p, places in zip(pools, draws, strict=True)])
+            chosen = [pool[places[n]] for pool, places in zip(pools, draws, strict=True)]
+            columns[f"negative_{n + 1}"] = chosen
         if self.read is not None:
-            texts = iter(self.read(list(chain.from_iterable(columns))))
-            columns = [list(islice(texts, len(column))) for column in columns]
-        names = ["positive", *(f"negative_{n + 1}" for n in range(self.n_negatives))]
-        drawn = {"query": rows["query"], **dict(zip(names, columns, strict=True))}
+            texts = iter(self.read(list(chain.from_iterable(columns.values()))))
+            columns = {name: list(islice(texts, len(pools))) for name in columns}
+        drawn = {"query": rows["query"], **columns}
         if any(scores is not None for scores in rows["teacher_scores"]):
             drawn[LABEL] = [
                 [scores[0], *(scores[1 + i] for i in places)]
@@ -114,26 +121,22 @@ def load_training_data(
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
         read = partial(_read_passages, collection.passages, contract)
     what = str(recipe.data or recipe.negatives or recipe.collection)
-    examples, identity = _find_examples(recipe, contract, collection)
-    table = _store(recipe, examples, identity=[*identity, *facts.values()])
+    table = _store_examples(recipe, contract, collection, [*facts.values()])
     reasons = table.data.column(LEFT_OUT)
-    counted = reasons.drop_null().value_counts().to_pylist()
-    left_out = {entry["values"]: entry["counts"] for entry in counted}
+    counts = reasons.drop_null().value_counts().to_pylist()
+    left_out = {count["values"]: count["counts"] for count in counts}
     if left_out:
         table = table.select(np.flatnonzero(reasons.is_null().to_numpy()))
         logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
+        facts["left_out"] = left_out
+    table = table.remove_columns(LEFT_OUT)
     if not len(table):
         raise ValueError(f"{what} contains no training example (left out: {left_out}).")
-    table = table.remove_columns(LEFT_OUT)
     n_negatives = _n_negatives(recipe, table, what)
     table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
-    facts["n_examples"] = len(table)
-    if left_out:
-        facts["left_out"] = left_out
+    facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns(ROW_NUMBER), [], facts)
-    if n_negatives:
-        facts["n_negatives"] = n_negatives
     drawn = DrawnNegatives(n_negatives=n_negatives, seed=seed, read=read)
     return TrainingData(table.with_transform(drawn), [drawn], facts)
 
@@ -142,35 +145,34 @@ def _read_passages(passages: Dataset, contract: EncodingContract, rows: list[int
     return [contract.passage(title, text) for title, text in read_rows(passages, rows)]
 
 
-def _find_examples(
-    recipe: FinetuningRecipe, contract: EncodingContract, collection: Collection | None
-) -> tuple[Iterator[Example], list[str]]:
-    """The examples, of which none is read yet, and what they depend on."""
+def _store_examples(
+    recipe: FinetuningRecipe,
+    contract: EncodingContract,
+    collection: Collection | None,
+    identity: list[str],
+) -> Dataset:
+    """Store all examples with their numbers, memory-mapped, or open those stored before.
+
+    A passage is stored as its text or, for a collection, as its row. `identity` is that of the
+    collection.
+    """
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
-    identity = [repr((*texts, *settings, recipe.is_distilled, recipe.n_negatives == 0))]
-    named = None if collection is None else CollectionExamples(collection, contract)
+    identity.append(repr((*texts, *settings, recipe.is_distilled, recipe.n_negatives == 0)))
+    examples: Any = None
     if recipe.data is not None:
-        make = named.triple if named else TextExamples(recipe, contract).make
         rows, state = open_rows(recipe)
-        return make_examples(islice(rows, recipe.first_rows), recipe, make), [*identity, *state]
-    assert named is not None
-    if recipe.negatives is None:
-        return named.judged(), identity
-    file = Path(recipe.negatives)
-    lines = read_hard_negatives(file)
-    examples = named.mined(lines, with_scores=recipe.is_distilled)
-    return examples, [*identity, *file_states(filter(Path.is_file, [file]))]
-
-
-def _store(
-    recipe: FinetuningRecipe, examples: Iterator[Example], *, identity: list[str]
-) -> Dataset:
-    """Store examples with their numbers, memory-mapped, or open those stored before.
-
-    A passage is stored as its text or, for a collection, as its row.
-    """
-    text, passage = Value("string"), Value("int64" if recipe.collection else "string")
+        identity += state
+        convert = _as_hard_negatives if collection else partial(make_text_example, recipe, contract)
+        examples = convert_rows(islice(rows, recipe.first_rows), recipe, convert)
+    elif recipe.negatives is not None:
+        file = Path(recipe.negatives)
+        identity += file_states([file])
+        examples = read_hard_negatives(file)
+    if collection is not None:
+        with_scores = recipe.is_distilled
+        examples = make_collection_examples(collection, contract, examples, with_scores=with_scores)
+    text, passage = Value("string"), Value("string" if collection is None else "int64")
     features = {"query": text, "positive": passage, "negatives": List(passage)}
     features["teacher_scores"] = List(Value("float32"))
     if recipe.objective == "mse_cosine":
@@ -182,6 +184,12 @@ def _store(
             yield {**dict.fromkeys(features), **example, ROW_NUMBER: number}
 
     return store_rows(numbered, features, identity=identity)
+
+
+def _as_hard_negatives(row: Fields) -> HardNegatives:
+    """A triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
+    query, positive, negative = (str(row[f"{part}_id"]) for part in _TRIPLE)
+    return HardNegatives(query, (positive,), (negative,))
 
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:

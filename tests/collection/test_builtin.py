@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -60,7 +59,7 @@ if True:
 
 
 @pytest.fixture
-def roots(tmp_path: Path) -> dict[str, Path]:
+def roots(tmp_path):
     zoo, library = tmp_path / "site" / "zoo", tmp_path / "lib"
     skipped = (zoo / "tests" / "a.py", zoo / "test_a.py", library / "site-packages" / "a.py")
     for file in skipped:
@@ -73,14 +72,14 @@ def roots(tmp_path: Path) -> dict[str, Path]:
     return {STANDARD_LIBRARY: library, "zoo": zoo}
 
 
-def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[str, Path]) -> None:
+def test_docstrings_become_passages_without_title(tmp_path, roots):
     out = build_builtin_collection(tmp_path / "out", roots={"zoo": roots["zoo"]})
-    corpus = [json.loads(line) for line in (out / "corpus.jsonl").read_text().splitlines()]
+    corpus = [json.loads(line) for line in (out / "corpus.jsonl").open()]
     assert [r["_id"] for r in corpus] == ["zoo", "zoo.Zoo", "zoo.Zoo.feed", "zoo.count"]
     text = PROSE.format("the class") + "\n\nParameters\n----------\nsize : int"
     assert corpus[1] == {"_id": "zoo.Zoo", "title": "", "text": text}
-    queries = [json.loads(line) for line in (out / "queries.jsonl").read_text().splitlines()]
-    assert {record["_id"]: record["text"] for record in queries} == {
+    queries = {r["_id"]: r["text"] for r in map(json.loads, (out / "queries.jsonl").open())}
+    assert queries == {
         "q:zoo": "Tools for zoos.",
         "q:zoo.Zoo": "Hold many animals.",
         "q:zoo.Zoo.feed": "Feed all animals at once.",
@@ -89,14 +88,12 @@ def test_docstrings_become_passages_without_title(tmp_path: Path, roots: dict[st
     assert "zoo" not in sys.modules
     # A finished collection is left unchanged, and nothing else is overwritten.
     assert build_builtin_collection(out, roots=roots) == out
-    assert len((out / "corpus.jsonl").read_text().splitlines()) == 4
+    assert [json.loads(line) for line in (out / "corpus.jsonl").open()] == corpus
     with pytest.raises(FileExistsError, match=r"site exists and has no sources.json"):
         build_builtin_collection(tmp_path / "site", roots=roots)
 
 
-def test_splits_follow_the_hash_and_every_build_is_the_same(
-    tmp_path: Path, roots: dict[str, Path]
-) -> None:
+def test_splits_follow_the_hash_and_every_build_is_the_same(tmp_path, roots):
     few, more = (
         build_builtin_collection(tmp_path / str(n), roots=roots, max_queries_per_eval_split=n)
         for n in (3, 5)
@@ -126,7 +123,7 @@ def test_splits_follow_the_hash_and_every_build_is_the_same(
         "Ten words are too few for a passage, I think.",
     ],
 )
-def test_boilerplate_and_texts_of_other_lengths_are_dropped(passage: str) -> None:
+def test_boilerplate_and_texts_of_other_lengths_are_dropped(passage):
     assert split_docstring(f"A fine short query.\n\n{passage}") is None
     prose = PROSE.format("it")
     assert split_docstring(f"Two words\n\n{prose}") is None
@@ -134,7 +131,7 @@ def test_boilerplate_and_texts_of_other_lengths_are_dropped(passage: str) -> Non
     assert split_docstring(f"A title\n======= here\n\n{prose}") is not None
 
 
-def test_the_split_of_a_name_never_changes() -> None:
+def test_the_split_of_a_name_never_changes():
     # int(the first 16 digits of `printf NAME | sha256sum`, 16) % 10: 0 is test, 1 is dev.
     assert split_of("math.cos") == "test"
     assert split_of("numpy.mean") == "dev"

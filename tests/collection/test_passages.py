@@ -4,63 +4,48 @@ import hashlib
 import random
 import struct
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, Features, Value, concatenate_datasets
 
-from modeling_condenser.collection import passages
 from modeling_condenser.collection.collection import (
     Collection,
     checksum_qrels,
     fingerprint_judgements,
     fingerprint_passages,
 )
-from modeling_condenser.collection.passages import Row, find_rows, find_texts, store_passages
+from modeling_condenser.collection.passages import find_rows, find_texts, store_passages
 
 from .conftest import write_lines
 
 
-def rows(first: int, last: int) -> Iterator[Row]:
-    return ((f"p{i}", f"title {i}" if i % 2 else "", f"text {i}") for i in range(first, last))
+def test_passages_are_stored_once_for_the_same_files(tmp_path):
+    file = write_lines(tmp_path / "corpus.jsonl", ["one"])
+
+    def store(n: int) -> list[dict[str, str]]:
+        rows = ((f"p{i}", f"title {i}" if i % 2 else "", f"text {i}") for i in range(n))
+        stored = store_passages(rows, [file])
+        assert len(stored.cache_files) == 1  # memory-mapped
+        return stored.to_list()
+
+    first = store(2)
+    assert first[1] == {"_id": "p1", "title": "title 1", "text": "text 1"}
+    assert store(3) == first
+    write_lines(file, ["changed"])
+    assert len(store(3)) == 3
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("one")
-    return path
-
-
-def test_rows_come_back_in_order_and_memory_mapped(file: Path, passage_cache: Path) -> None:
-    stored = store_passages(rows(0, 2500), files=[file], name="corpus")
-    assert [tuple(row.values()) for row in stored] == list(rows(0, 2500))
-    assert {str(feature.dtype) for feature in stored.features.values()} == {"string"}
-    assert Path(stored.cache_files[0]["filename"]).is_relative_to(passage_cache)
-
-
-def test_the_same_files_are_read_once_and_changed_ones_again(file: Path) -> None:
-    def store(n: int) -> int:
-        return len(store_passages(rows(0, n), files=[file], name="corpus"))
-
-    assert store(1) == store(2) == 1
-    file.write_text("more")
-    assert store(2) == 2
-
-
-def test_ids_are_found_in_any_batch(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passages, "_BATCH_ROWS", 700)
-    stored = store_passages(rows(0, 3000), files=[file], name="corpus")
+def test_passages_are_found_by_their_ids():
+    rows = [{"_id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(3000)]
+    passages = Dataset.from_list(rows[::-1]).select(range(2999, -1, -1))
     numbers = random.Random(0).sample(range(3000), 500)
-    found = find_rows(stored, [f"p{i}" for i in numbers * 2])
+    found = find_rows(passages, [f"p{i}" for i in numbers * 2])
     assert list(found.items()) == [(f"p{i}", i) for i in sorted(numbers)]
-    assert find_texts(stored, ["p13", "p2"]) == {"p13": "text 13", "p2": "text 2"}
-    assert find_rows(stored, []) == find_texts(stored, []) == {}
+    assert find_texts(passages, ["p13", "p2"]) == {"p13": "text 13", "p2": "text 2"}
+    assert find_rows(passages, []) == find_texts(passages, []) == {}
     with pytest.raises(ValueError, match="1 of 2 passage ids .* such as 'p3000'"):
-        find_rows(stored, ["p3000", "p1"])
+        find_rows(passages, ["p3000", "p1"])
 
 
 RECORDS = [
@@ -79,31 +64,20 @@ def naive_fingerprint(records: list[dict[str, str]]) -> str:
     return hashlib.sha256(content + struct.pack("<q", len(records))).hexdigest()
 
 
-@pytest.mark.parametrize("n", [0, 1, 8192, 8193])
-def test_a_fingerprint_is_what_its_definition_says(n: int) -> None:
-    columns = {key: [record[key] for record in RECORDS[:n]] for key in RECORDS[0]}
-    assert fingerprint_passages(Dataset.from_dict(columns)) == naive_fingerprint(RECORDS[:n])
-
-
-def test_pieces_types_and_selections_do_not_change_a_fingerprint() -> None:
-    whole = Dataset.from_list(RECORDS)
+def test_a_fingerprint_is_what_its_definition_says_whatever_the_pieces_and_types():
+    whole, order = Dataset.from_list(RECORDS), range(19_999, -1, -1)
+    for n in (0, 8192, 8193):
+        first = whole.select(range(n))
+        assert fingerprint_passages(first) == naive_fingerprint(RECORDS[:n])
     pieces = [whole.select(range(i, i + 5000)) for i in range(0, 20_000, 5000)]
-    table = whole.data.table
-    columns = [column.cast(pa.large_string()) for column in table.columns]
-    large = Dataset(pa.table(columns, names=table.column_names))
-    backwards = whole.select(range(19_999, -1, -1))
+    large = whole.cast(Features(dict.fromkeys(RECORDS[0], Value("large_string"))))
     expected = naive_fingerprint(RECORDS)
-    for same in (
-        whole,
-        concatenate_datasets(pieces),
-        large,
-        backwards.select(range(19_999, -1, -1)),
-    ):
+    for same in (whole, concatenate_datasets(pieces), large, whole.select(order).select(order)):
         assert fingerprint_passages(same) == expected
-    assert fingerprint_passages(backwards) != expected
+    assert fingerprint_passages(whole.select(order)) != expected
 
 
-def test_judgements_are_identified_whatever_their_order() -> None:
+def test_judgements_are_identified_whatever_their_order():
     collection = Collection(
         passages=Dataset.from_list(RECORDS[:3]),
         queries={"q1": "one", "q2": "two"},
@@ -117,7 +91,7 @@ def test_judgements_are_identified_whatever_their_order() -> None:
     assert fingerprint_judgements(same) == expected
 
 
-def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(tmp_path: Path) -> None:
+def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(tmp_path):
     qrels = {"q2": {"pé": -1, "p10": 2}, "q10": {"p1": 0}}
     file = write_lines(tmp_path / "qrels.txt", ["q2 0 p10 2", "q10 0 p1 0", "q2 0 pé -1"])
     output = subprocess.run(

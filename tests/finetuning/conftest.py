@@ -1,6 +1,5 @@
 """An encoder that the tests of this room share, and a short training."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.hub.making import make_run
 
 
 @pytest.fixture(scope="session")
-def encoder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encoder(bert_folder, tmp_path_factory):
     """An export, without dropout, with noisy weights and lengths of 48 and 56."""
     root = tmp_path_factory.mktemp("encoders")
     contract = EncodingContract(48, 56, title_separator=" : ")
@@ -21,7 +20,7 @@ def encoder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def train(bert_folder: Path, tmp_path: Path) -> Callable[..., Path]:
+def train(bert_folder, tmp_path):
     """Fine-tunes the tiny BERT for two steps, or with other settings, in a folder of a name."""
     defaults = {"encoder": str(bert_folder), "pooling": "mean", "max_steps": 2}
     defaults |= {"per_device_train_batch_size": 4, "use_cpu": True, "disable_tqdm": True}

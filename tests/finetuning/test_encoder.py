@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-    Transformer,
-)
+from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
 from modeling_condenser.finetuning.encoder import open_encoder
@@ -20,42 +15,43 @@ from modeling_condenser.hub.contract import EncodingContract
 DOT = {"similarity": "dot"}
 
 
-def save_st(folder: Path, encoder: Path, *modules: torch.nn.Module) -> Path:
+def save_st(folder: Path, encoder: Path, *further: torch.nn.Module) -> Path:
     """A sentence-transformers model of an encoder and further modules."""
-    first = Transformer(str(encoder), max_seq_length=40)
-    model = SentenceTransformer(modules=[first, *modules])
+    model = SentenceTransformer(
+        modules=[modules.Transformer(str(encoder), max_seq_length=40), *further]
+    )
     model.save_pretrained(str(folder), create_model_card=False)
     return folder
 
 
-def test_an_export_says_all_and_the_recipe_changes_it(encoder: Path) -> None:
+def test_an_export_says_all_and_the_recipe_changes_it(encoder):
     opened = open_encoder(str(encoder), {**DOT, "query_max_length": 12, "pooling": "mean"})
     assert opened.contract == EncodingContract(12, 56, pooling="mean", title_separator=" : ")
-    assert [type(module) for module in opened.model] == [Transformer, Pooling]
+    assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
     assert opened.model[1].pooling_mode in ("mean", ["mean"], ("mean",))
     assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float32}
 
 
-def test_a_sentence_transformers_model_is_trained_without_its_normalisation(
-    bert_folder: Path, tmp_path: Path
-) -> None:
-    folder = save_st(tmp_path / "st", bert_folder, Pooling(32, pooling_mode="mean"), Normalize())
+def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
+    folder = save_st(
+        tmp_path / "st", bert_folder, modules.Pooling(32, pooling_mode="mean"), modules.Normalize()
+    )
     opened = open_encoder(str(folder), DOT)
     assert opened.contract == EncodingContract(40, 40, "mean", "dot", token_type_ids=True)
-    assert [type(module) for module in opened.model] == [Transformer, Pooling]
+    assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
     assert open_encoder(str(folder), {**DOT, "pooling": "cls"}).contract.pooling == "cls"
     expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
     own = opened.model.encode(["a river"], normalize_embeddings=True)
     assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
 
 
-def test_encoders_that_an_export_cannot_hold_are_refused(
-    bert_folder: Path, bert_run: Path, tmp_path: Path
-) -> None:
-    dense = save_st(tmp_path / "dense", bert_folder, Pooling(32, "mean"), Dense(32, 8))
-    weighted = save_st(tmp_path / "weighted", bert_folder, Pooling(32, "weightedmean"))
+def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
+    dense = save_st(
+        tmp_path / "dense", bert_folder, modules.Pooling(32, "mean"), modules.Dense(32, 8)
+    )
+    weighted = save_st(tmp_path / "weighted", bert_folder, modules.Pooling(32, "weightedmean"))
     for folder, message in (
-        (dense, "the modules Transformer, Pooling, Dense and .* expected"),
+        (dense, "the modules Transformer, Pooling, Dense and"),
         (weighted, "the pooling 'weightedmean'; expected"),
         (bert_run / "model", "is a Condenser checkpoint: .*condenser export"),
     ):
@@ -63,9 +59,7 @@ def test_encoders_that_an_export_cannot_hold_are_refused(
             open_encoder(str(folder), DOT)
 
 
-def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(bert_folder, tmp_path):
     def pooler(folder: Path) -> torch.nn.Module:
         return open_encoder(str(folder), {**DOT, "pooling": "cls"}).model[0].model.pooler
 

@@ -1,16 +1,12 @@
 """The fine-tuning stage on data small enough to learn by heart."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import AutoModel, AutoTokenizer
 
 from modeling_condenser.collection.load import load_collection
@@ -21,9 +17,7 @@ from tests.hub.making import plain_vectors
 
 
 @pytest.fixture(scope="module")
-def settings(
-    encoder: Path, collection: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def settings(encoder, collection, tmp_path_factory):
     return {
         "encoder": str(encoder),
         "collection": str(collection),
@@ -42,7 +36,7 @@ def settings(
 
 
 @pytest.fixture(scope="module")
-def retriever(settings: dict[str, Any]) -> Path:
+def retriever(settings):
     return finetune(settings)
 
 
@@ -57,9 +51,7 @@ def share_found_first(model: Path, collection: Path) -> float:
     return float(np.mean([grades.get(passage, 0) > 0 for grades, passage in found]))
 
 
-def test_training_lowers_the_loss_and_lifts_the_ranking(
-    retriever: Path, encoder: Path, collection: Path
-) -> None:
+def test_training_lowers_the_loss_and_lifts_the_ranking(retriever, encoder, collection):
     log = json.loads((retriever.parent / "log.json").read_text())
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert len(losses) == 12
@@ -68,21 +60,30 @@ def test_training_lowers_the_loss_and_lifts_the_ranking(
     assert gain > 0.3
 
 
-def test_a_retriever_opens_as_an_export_does(retriever: Path) -> None:
+def test_a_retriever_opens_as_an_export_does(retriever, texts):
     names = {file.name for file in retriever.iterdir()}
     assert names >= {"README.md", "evaluate_retrieval.py", "model.safetensors", "modules.json"}
     model, info = AutoModel.from_pretrained(retriever, output_loading_info=True)
     assert type(model).__name__ == "BertModel"
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert list(AutoTokenizer.from_pretrained(retriever)("x")) == ["input_ids", "attention_mask"]
-    assert type(SentenceTransformer(str(retriever))[2]) is Normalize
     expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
     assert EncodingContract.load(retriever) == expected
     saved = json.loads((retriever / "tokenizer.json").read_text())
     assert saved["truncation"] is None and saved["padding"] is None  # not those of the last batch
+    check_vectors(retriever, texts[:6], "cls")
 
 
-def test_provenance_names_both_stages(retriever: Path) -> None:
+def check_vectors(retriever: Path, texts: list[str], pooling: str) -> None:
+    """sentence-transformers gives the unit vectors that transformers alone gives."""
+    model = SentenceTransformer(str(retriever), device="cpu")
+    assert model.similarity_fn_name == "cosine"
+    plain = plain_vectors(retriever, texts, 56, pooling)
+    expected = torch.nn.functional.normalize(plain, dim=-1)
+    assert torch.allclose(torch.tensor(model.encode_document(texts)), expected, atol=1e-5)
+
+
+def test_provenance_names_both_stages(retriever):
     first, second = read_provenance(retriever)
     assert (first.name, second.name) == ("Pre-training", "Fine-tuning")
     assert first.recipe["corpus"] == "owner/corpus"
@@ -92,9 +93,7 @@ def test_provenance_names_both_stages(retriever: Path) -> None:
     assert run.items() <= second.run.items()
 
 
-def test_a_finished_run_is_not_trained_again(
-    settings: dict[str, Any], retriever: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_is_not_trained_again(settings, retriever, monkeypatch):
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("trained again")
 
@@ -106,59 +105,15 @@ def test_a_finished_run_is_not_trained_again(
         finetune({**settings, "seed": 4})
 
 
-ROWS = [
-    {
-        "query": f"question {i} of the river",
-        "positive": f"passage {i} of the river",
-        "negative_1": f"museum {i}",
-        "negative_2": f"railway {i}",
-        "scores": [5.0, float(i % 3), 1.0],
-    }
-    for i in range(24)
-]
-MANY = {"format": "negatives", "objective": "contrastive", "mini_batch_size": 3}
-# Random vectors of 32 numbers can be farther apart than 1, and then nothing would be learnt.
-TRIPLES = {"format": "triples", "objective": "triplet", "margin": 99.0}
-TRIPLES["columns"] = {"negative": "negative_2"}
-SCORED = {"format": "scored", "objective": "kl", "similarity": "cosine", "n_negatives": 1}
+def test_a_plain_encoder_learns_a_cross_encoders_scores(train, write_jsonl, texts):
+    row = {"negative_1": "a museum", "negative_2": "a railway", "scores": [5.0, 2.0, 1.0]}
+    data = write_jsonl([{"query": text[:30], "positive": text, **row} for text in texts[:24]])
+    scored = {"format": "scored", "objective": "kl", "similarity": "cosine", "n_negatives": 1}
+    folder = train(**scored, data=str(data), passage_max_length=56)
+    check_vectors(folder, texts[:6], "mean")
 
 
-@pytest.mark.parametrize(
-    ("changes", "pooling", "similarity"),
-    [
-        (MANY, "cls", "dot"),
-        pytest.param(TRIPLES, "max", "euclidean", marks=pytest.mark.slow),
-        (SCORED, "mean", "cosine"),
-    ],
-)
-def test_a_plain_encoder_becomes_a_retriever_that_all_libraries_open_alike(
-    train: Callable[..., Path],
-    bert_folder: Path,
-    write_jsonl: Callable[..., Path],
-    texts: list[str],
-    changes: dict[str, Any],
-    pooling: str,
-    similarity: str,
-) -> None:
-    folder = train(**changes, pooling=pooling, data=str(write_jsonl(ROWS)))
-    contract = EncodingContract.load(folder)
-    assert (contract.pooling, contract.similarity) == (pooling, similarity)
-    model = SentenceTransformer(str(folder), device="cpu")
-    assert model.similarity_fn_name == similarity
-    expected = plain_vectors(folder, texts[:6], 64, pooling)
-    if similarity == "cosine":
-        expected = torch.nn.functional.normalize(expected, dim=-1)
-    vectors = torch.tensor(model.encode_document(texts[:6]))
-    assert torch.allclose(vectors, expected, atol=1e-5)
-    weights = load_file(folder / "model.safetensors")
-    start = load_file(bert_folder / "model.safetensors")
-    name = "encoder.layer.0.output.dense.weight"
-    assert not weights[name].equal(start[f"bert.{name}"])
-
-
-def test_a_wrong_setting_stops_before_the_folder_is_touched(
-    settings: dict[str, Any], bert_folder: Path, tmp_path: Path
-) -> None:
+def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folder, tmp_path):
     out = {"output_dir": str(tmp_path / "run")}
     with pytest.raises(ValueError, match="state pooling"):
         finetune({**settings, **out, "encoder": str(bert_folder)})

@@ -11,13 +11,7 @@ from modeling_condenser.finetuning.objectives import euclidean_distance, make_lo
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
-DATA = {
-    "contrastive": "negatives",
-    "mse_cosine": "graded_pairs",
-    "triplet": "triples",
-    "margin_mse": "scored",
-    "kl": "scored",
-}
+DATA = {"contrastive": "negatives", "mse_cosine": "graded_pairs", "triplet": "triples"}
 
 
 class Lookup(nn.Module):
@@ -53,12 +47,10 @@ def mse_cosine(v: Tensor, labels: Tensor) -> Tensor:
 
 
 def triplet(v: Tensor, labels: Any, kind: str, margin: float) -> Tensor:
-    def distance(a: Tensor, b: Tensor) -> Tensor:
-        if kind == "euclidean":
-            return ((a - b) ** 2).sum(-1) ** 0.5
-        return 1 - similarity(a, b, "cosine")
-
-    terms = distance(v[0], v[1]) - distance(v[0], v[2]) + margin
+    distances = ((v[:1] - v[1:]) ** 2).sum(-1) ** 0.5
+    if kind == "cosine":
+        distances = 1 - similarity(v[:1], v[1:], kind)
+    terms = distances[0] - distances[1] + margin
     return (terms * (terms > 0)).mean()
 
 
@@ -69,11 +61,8 @@ def margin_mse(v: Tensor, labels: Tensor, kind: str) -> Tensor:
 
 
 def kl(v: Tensor, labels: Tensor, kind: str, temperature: float) -> Tensor:
-    def probabilities(scores: Tensor) -> Tensor:
-        exponentials = (scores / temperature).exp()
-        return exponentials / exponentials.sum(-1, keepdim=True)
-
-    teacher, student = probabilities(labels), probabilities(similarity(v[:1], v[1:], kind).T)
+    scores = similarity(v[:1], v[1:], kind).T
+    teacher, student = ((x / temperature).softmax(-1) for x in (labels, scores))
     return temperature**2 * (teacher * (teacher / student).log()).sum(-1).mean()
 
 
@@ -92,21 +81,19 @@ CASES: list[tuple[str, dict[str, Any], int, Callable[..., Tensor], tuple[Any, ..
 
 @pytest.mark.parametrize(("objective", "settings", "columns", "equation", "arguments"), CASES)
 def test_a_loss_and_its_gradient_are_the_equations(
-    objective: Any,
-    settings: dict[str, Any],
-    columns: int,
-    equation: Callable[..., Tensor],
-    arguments: tuple[Any, ...],
-) -> None:
+    objective, settings, columns, equation, arguments
+):
     generator = torch.Generator().manual_seed(columns)
     vectors = torch.randn(columns, B, H, generator=generator, dtype=torch.float64)
     shape = (B,) if objective == "mse_cosine" else (B, columns - 1)
     labels = torch.rand(shape, generator=generator, dtype=torch.float64)
     lookup = Lookup(vectors.reshape(-1, H).clone())
-    model: Any = nn.Sequential(lookup)  # as a SentenceTransformer is
+    model = nn.Sequential(lookup)  # as a SentenceTransformer is
     ids = torch.arange(columns * B).reshape(columns, B, 1)
     batch = [{"input_ids": ids[c], "attention_mask": torch.ones(B, 1)} for c in range(columns)]
-    recipe = FinetuningRecipe("e", objective, data="d", format=DATA[objective], **settings)  # type: ignore[arg-type]
+    recipe = FinetuningRecipe(
+        "e", objective, data="d", format=DATA.get(objective, "scored"), **settings
+    )
     loss = make_loss(recipe, model)(batch, labels)
     loss.backward()
     expected = equation(vectors.requires_grad_(), labels, *arguments)
@@ -117,7 +104,7 @@ def test_a_loss_and_its_gradient_are_the_equations(
     assert torch.allclose(lookup.table.grad, vectors.grad.reshape(-1, H), rtol=0, atol=precision)
 
 
-def test_equal_vectors_have_a_gradient_of_zero_and_not_nan() -> None:
+def test_equal_vectors_have_a_gradient_of_zero_and_not_nan():
     a = torch.ones(2, 3, requires_grad=True)
     euclidean_distance(a, torch.ones(2, 3)).sum().backward()
     assert a.grad is not None and a.grad.eq(0).all()

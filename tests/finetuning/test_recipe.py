@@ -1,13 +1,9 @@
 """Settings of a fine-tuning recipe, and the shipped recipes on data of their layouts."""
 
 import json
-import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainingArguments
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.hub.contract import EncodingContract
@@ -23,34 +19,21 @@ def recipe(**settings: Any) -> FinetuningRecipe:
     return fill({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "changes"),
-    [
-        ({"collection": "c"}, {"similarity": "dot"}),
-        (GRADED, {"similarity": "cosine"}),
-        (TRIPLES, {"similarity": "euclidean"}),
-        ({**SCORED, "similarity": "cosine", "pooling": "mean"}, {"similarity": "cosine"}),
-        ({"collection": "c", "title_separator": ""}, {"similarity": "dot"}),
-    ],
-)
-def test_an_objective_has_its_similarity_and_only_what_is_stated_changes_the_contract(
-    settings: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    stated = {name: settings[name] for name in ("pooling", "title_separator") if name in settings}
-    assert recipe(**settings).contract_changes == {**changes, **stated}
+def test_only_what_is_stated_and_the_similarity_change_the_contract():
+    assert recipe(collection="c").contract_changes == {"similarity": "dot"}
+    assert recipe(**GRADED).contract_changes == {"similarity": "cosine"}
+    assert recipe(**TRIPLES).contract_changes == {"similarity": "euclidean"}
+    stated = {"similarity": "cosine", "pooling": "mean", "title_separator": ""}
+    assert recipe(**SCORED, **stated).contract_changes == stated
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**PAIRS, "margin": 1.0}, "margin is for triplet, not for objective contrastive"),
+        ({**PAIRS, "margin": 2.0}, "margin is for triplet, not for objective contrastive"),
         ({**PAIRS, "n_negatives": 2}, "n_negatives is for .* negatives, scored, dpr, not for"),
-        ({**PAIRS, "negatives": "n.jsonl"}, "negatives is for collection with negatives"),
-        ({**PAIRS, "collection": "c"}, "collection is for .* id_triples, not for .* pairs: remove"),
         ({"collection": "c", "format": "pairs"}, "format is for pairs, .* with collection: remove"),
         ({}, "names no collection"),
-        ({**PAIRS, "format": "id_triples"}, "names no collection"),
-        ({**GRADED, "format": "pairs"}, "does not train on 'pairs', but on graded_pairs, stsb"),
         ({"collection": "c", "objective": "kl"}, "kl does not .* negatives, scored: .* `condenser"),
         ({"data": "x.tsv"}, "does not train on 'data without a format'"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
@@ -58,7 +41,7 @@ def test_an_objective_has_its_similarity_and_only_what_is_stated_changes_the_con
         ({**PAIRS, "order": "sequential"}, "order: sequential is not supported"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         recipe(**settings)
 
@@ -96,7 +79,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_recipe_runs(name: str, train: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_recipe_runs(name, train, tmp_path):
     for file, content in FILES[name].items():
         (tmp_path / file).write_text(content)
     data = {"data": str(tmp_path / next(iter(FILES[name])))}
@@ -119,7 +102,7 @@ def test_a_recipe_runs(name: str, train: Callable[..., Path], tmp_path: Path) ->
         assert run["left_out"] == {"questions without a positive passage": 1}
 
 
-def test_the_papers_figures_are_in_their_recipes() -> None:
+def test_the_papers_figures_are_in_their_recipes():
     """Condenser A.1 and 4.4; Reimers & Gurevych 2019, 3 and 3.1; the thesis, 3.3 and 4.3."""
     schedule = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "n_negatives")
     marco = ("msmarco-passage", "msmarco-passage-mined", "msmarco-document")
@@ -133,15 +116,6 @@ def test_the_papers_figures_are_in_their_recipes() -> None:
     thesis = read_recipe("finetune/thesis-triplets")
     assert (thesis["learning_rate"], thesis["warmup_steps"], thesis["margin"]) == (2e-5, 0.1, 1.0)
     assert thesis["first_rows"] == thesis["max_steps"] * thesis["per_device_train_batch_size"]
-
-
-@pytest.mark.parametrize("name", ["nq", "triviaqa"])
-def test_the_peak_learning_rate_is_reached_with_little_data(name: str) -> None:
-    """1,000 examples make 40 x 8 steps; DPR's 1,237 steps of warm-up would exceed all of them."""
-    settings = read_recipe(f"finetune/{name}")
-    arguments = TrainingArguments("out", warmup_steps=settings["warmup_steps"])
-    for n_examples in (1_000, 10_000, 58_880):
-        n_batches = math.ceil(n_examples / settings["per_device_train_batch_size"])
-        n_steps = settings["num_train_epochs"] * n_batches
-        share = arguments.get_warmup_steps(n_steps) / n_steps
-        assert share == pytest.approx(1237 / 18_400, abs=0.003)
+    # DPR's 1,237 of 18,400 steps, as a share, so that little data reaches the peak rate, too.
+    warmup = [read_recipe(f"finetune/{name}")["warmup_steps"] for name in ("nq", "triviaqa")]
+    assert warmup == pytest.approx([1237 / 18_400] * 2, abs=0.003)

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,19 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from sentence_transformers.sentence_transformer.training_args import BatchSamplers
-from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.finetuning.trainer import (
     LengthCollator,
     RetrieverTrainer,
-    choose_batch_sampler,
+    sample_batches,
 )
 from modeling_condenser.hub.contract import EncodingContract
 
 LONG = "the river is near the old market and the engine is near the old museum " * 4
 
 
-def test_each_column_is_cut_where_encoding_cuts_it(
-    wordpiece_tokenizer: PreTrainedTokenizerBase,
-) -> None:
+def test_each_column_is_cut_where_encoding_cuts_it(wordpiece_tokenizer):
     rows = [
         {"query": LONG, "positive": LONG, "negative_1": "Why?", "label": [1.0, 0.5]},
         {"query": "Why?", "positive": LONG, "negative_1": LONG, "label": [2.0, 0.0]},
@@ -58,16 +53,16 @@ EXAMPLES = Dataset.from_dict(
 )
 
 
-def batches(format: str, *, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
-    recipe = FinetuningRecipe("e", data="d", format=format, **changes)  # type: ignore[arg-type]
-    make: Any = choose_batch_sampler(recipe, seed)
+def batches(format: Any, *, seed: int = 3, epoch: int = 0, **changes: Any) -> list[list[int]]:
+    recipe = FinetuningRecipe("e", data="d", format=format, **changes)
+    options = {"batch_size": 5, "drop_last": True, "generator": torch.Generator()}
     # sentence-transformers 6.0 passes the seed 0.
-    made = make(EXAMPLES, batch_size=5, drop_last=True, generator=torch.Generator(), seed=0)
-    made.set_epoch(epoch)
-    return list(made)
+    sampler = sample_batches(recipe, seed, EXAMPLES, **options, seed=0)
+    sampler.set_epoch(epoch)
+    return list(sampler)
 
 
-def test_a_batch_of_contrast_contains_no_text_twice() -> None:
+def test_a_batch_of_contrast_contains_no_text_twice():
     found = batches("pairs")
     assert len(found) > 30
     for batch in found:
@@ -77,14 +72,15 @@ def test_a_batch_of_contrast_contains_no_text_twice() -> None:
         assert len(batch) == 5 and len(texts) == len(set(texts))
 
 
-def test_objective_order_seed_and_epoch_decide_the_batches() -> None:
+def test_objective_order_seed_and_epoch_decide_the_batches():
     assert batches("pairs") == batches("pairs")
     assert batches("pairs") != batches("pairs", seed=4)
     assert batches("pairs") != batches("pairs", epoch=1)
-    in_order = batches("triples", objective="triplet", order="sequential")
-    assert [row for batch in in_order for row in batch] == list(range(200))
-    shuffled = FinetuningRecipe("e", "triplet", data="d", format="triples")
-    assert choose_batch_sampler(shuffled, 0) is BatchSamplers.BATCH_SAMPLER
+    in_order, shuffled = (
+        [row for batch in batches("triples", objective="triplet", order=order) for row in batch]
+        for order in ("sequential", "shuffled")
+    )
+    assert in_order == list(range(200)) == sorted(shuffled) != shuffled
 
 
 @pytest.mark.slow
@@ -96,32 +92,16 @@ def test_objective_order_seed_and_epoch_decide_the_batches() -> None:
         {"objective": "triplet", "n_negatives": 1},
     ],
 )
-def test_every_way_of_training_resumes_bit_equal(
-    train: Callable[..., Path],
-    write_jsonl: Callable[..., Path],
-    texts: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-) -> None:
+def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monkeypatch, changes):
     """With dropout, and negatives that are drawn anew in each of 2 epochs of 3 steps."""
     rows = [
         {"query": texts[i][:40], "positive": texts[i], "negatives": texts[i + 60 : i + 70]}
         for i in range(12)
     ]
-    settings = {
-        "data": str(write_jsonl(rows)),
-        "format": "negatives",
-        "n_negatives": 2,
-        "query_max_length": 8,
-        "passage_max_length": 16,
-        "max_steps": -1,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "save_total_limit": 1,
-        **changes,
-    }
+    settings = {"data": str(write_jsonl(rows)), "format": "negatives", "n_negatives": 2}
+    settings |= {"query_max_length": 8, "passage_max_length": 16, "learning_rate": 1e-3}
+    settings |= {"max_steps": -1, "num_train_epochs": 2, "logging_steps": 1}
+    settings |= {"save_steps": 2, "save_total_limit": 1, **changes}
     whole = train("whole", **settings)
     original = RetrieverTrainer.training_step
 
@@ -152,35 +132,16 @@ def test_every_way_of_training_resumes_bit_equal(
 
 @pytest.mark.slow
 def test_two_devices_take_the_step_of_one_with_the_whole_batch(
-    encoder: Path,
-    train: Callable[..., Path],
-    write_jsonl: Callable[..., Path],
-    texts: list[str],
-    tmp_path: Path,
-) -> None:
+    encoder, train, write_jsonl, texts, tmp_path
+):
     rows = [{"query": texts[i][:30], "positive": texts[i + 30]} for i in range(24)]
-    settings = {
-        "encoder": str(encoder),
-        "data": str(write_jsonl(rows)),
-        "format": "pairs",
-        "optim": "sgd",
-        "learning_rate": 0.01,
-        "max_grad_norm": 0.0,
-        "lr_scheduler_type": "constant",
-        "max_steps": 3,
-        "dataloader_drop_last": True,
-        "use_cpu": True,
-        "disable_tqdm": True,
-    }
+    settings = {"encoder": str(encoder), "data": str(write_jsonl(rows)), "format": "pairs"}
+    settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
+    settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
+    settings |= {"use_cpu": True, "disable_tqdm": True}
     one = train("one", **settings, pooling="cls", per_device_train_batch_size=8)
-    two = {
-        **settings,
-        "output_dir": str(tmp_path / "two"),
-        "per_device_train_batch_size": 4,
-        "mini_batch_size": 2,
-        "gather_across_devices": True,
-        "ddp_backend": "gloo",
-    }
+    two = {**settings, "output_dir": str(tmp_path / "two"), "per_device_train_batch_size": 4}
+    two |= {"mini_batch_size": 2, "gather_across_devices": True, "ddp_backend": "gloo"}
     script = tmp_path / "train.py"
     call = f"finetune({two!r})"
     script.write_text(f"from modeling_condenser.finetuning.finetune import finetune\n{call}\n")

@@ -1,0 +1,304 @@
+"""Collections of every layout, in a folder and on the Hub."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from datasets import Dataset
+
+from modeling_condenser.collection import load
+from modeling_condenser.collection.load import load_collection, load_passages
+
+from .conftest import write_lines
+
+Files = Mapping[str, Sequence[str]]
+
+
+def to_json(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [json.dumps(row) for row in rows]
+
+
+# Passages as (id, title, text), and all questions.
+ANIMALS = [("p1", "Cats", "Cats chase mice."), ("p2", "", "Dogs chase cats."), ("3", "T", "Trains")]
+WHO = {"q2": "what do dogs chase?", "q1": "what do cats chase?", "q3": "when do trains leave?"}
+CORPUS = [dict(zip(("_id", "title", "text"), passage, strict=True)) for passage in ANIMALS]
+QUERIES = [{"_id": query_id, "text": text} for query_id, text in WHO.items()]
+QRELS = ["query-id\tcorpus-id\tscore", "q1\tp1\t2", "q1\tp2\t0", "q2\tp2\t1"]
+GRADES = {"q2": {"p2": 1}, "q1": {"p1": 2, "p2": 0}}
+BEIR = {
+    "corpus.jsonl": to_json(CORPUS),
+    "queries.jsonl": to_json(QUERIES),
+    "qrels/test.tsv": QRELS,
+    "qrels/dev.jsonl": ['{"query-id": "q1", "corpus-id": "p1", "score": 2.0}'],
+}
+QUOTED = [("0", "", 'The "Manhattan" project'), ("1", "", ""), ("10", "", "It said \"yes\" 'no'")]
+TITLED = [(name, 'A "title"' if name == "0" else "", text) for name, _, text in QUOTED]
+WHAT = {"300": "what was it?", "7": "who said yes?", "8": 'an "unjudged" one'}
+TEXT_LINES = [f"{passage_id}\t{text}" for passage_id, _, text in QUOTED]
+QUERY_LINES = [f"{query_id}\t{text}" for query_id, text in WHAT.items()]
+MARCO = {
+    "collection.tsv": TEXT_LINES,
+    "queries.dev.small.tsv": QUERY_LINES,
+    "qrels.dev.small.tsv": ["7\t0\t10\t1", "300\t0\t0\t1"],
+    "msmarco-test2019-queries.tsv": QUERY_LINES,
+    "2019qrels-pass.txt": ["8 Q0 0 3", "8 Q0 10 0", "300 Q0 10 2"],
+}
+ROCKETQA = {
+    "para.txt": TEXT_LINES,
+    "para.title.txt": ['0\tA "title"', "10\t-"],  # a hyphen is no title, and 1 is left out
+    "dev.query.txt": QUERY_LINES,  # also those of dev.small
+    "qrels.dev.tsv": ["7\t10", "300\t0", "300\t1"],
+    "qrels.dev.small.tsv": ["7 0 10 1"],
+}
+TEVATRON = {
+    "corpus.tsv": [f"{passage_id}\t{title or '-'}\t{text}" for passage_id, title, text in TITLED],
+    "queries.dev.tsv": QUERY_LINES,
+    "qrels.dev.tsv": ["7 0 10 1"],
+}
+DOCUMENTS = {
+    "msmarco-docs.tsv": [f"{name}\thttps://a.b\t{title}\t{text}" for name, title, text in TITLED],
+    "msmarco-docdev-queries.tsv": QUERY_LINES,
+    "msmarco-docdev-qrels.tsv": ["7 0 10 1"],
+    "msmarco-test2019-queries.tsv": QUERY_LINES,
+    "2019qrels-docs.txt": ["300 Q0 0 3"],
+}
+DPR = {
+    "psgs_w100.tsv": [  # the first two lines are DPR's
+        "id\ttext\ttitle",
+        '1\t"Aaron Aaron ( or ; ""Ahärôn"") is a prophet"\tAaron',
+        '2\t"two\nlines, and a\ttab"\t"""Heroes"" (album)"',
+    ],
+    "nq-test.qa.csv": [
+        "who got it first\t['Wilhelm Conrad Röntgen']",
+        'what is it called\t"[\'the ""Stone""\', ""it\'s""]"',
+        'who got it first\t["a list as JSON\'s"]',
+    ],
+}
+
+
+def write(folder: Path, files: Files, ending: str = "") -> Path:
+    for name, lines in files.items():
+        write_lines(folder / f"{name}{ending}", lines)
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("files", "split", "passages", "questions", "qrels"),
+    [
+        (BEIR, "test", ANIMALS, WHO, GRADES),
+        (BEIR, "dev", ANIMALS, WHO, {"q1": {"p1": 2}}),
+        (MARCO, "dev.small", QUOTED, WHAT, {"300": {"0": 1}, "7": {"10": 1}}),
+        (MARCO, "dl19", QUOTED, WHAT, {"300": {"10": 2}, "8": {"0": 3, "10": 0}}),
+        (ROCKETQA, "dev", TITLED, WHAT, {"300": {"0": 1, "1": 1}, "7": {"10": 1}}),
+        (ROCKETQA, "dev.small", TITLED, WHAT, {"7": {"10": 1}}),
+        (TEVATRON, "dev", TITLED, WHAT, {"7": {"10": 1}}),
+        (DOCUMENTS, "dev", TITLED, WHAT, {"7": {"10": 1}}),
+        (DOCUMENTS, "dl19", TITLED, WHAT, {"300": {"0": 3}}),
+    ],
+)
+def test_a_split_holds_all_passages_and_the_judged_queries(
+    tmp_path, files, split, passages, questions, qrels, ending
+):
+    collection = load_collection(write(tmp_path / "c", files, ending), split=split)
+    assert [tuple(row.values()) for row in collection.passages] == passages
+    assert list(collection.queries.items()) == [(key, questions[key]) for key in qrels]
+    assert list(collection.qrels.items()) == list(qrels.items())
+    assert (collection.answers, collection.name) == ({}, "c")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_dprs_questions_are_judged_by_their_answers(tmp_path, ending):
+    collection = load_collection(write(tmp_path, DPR, ending), split="nq-test")
+    assert collection.passages.to_list() == [
+        {"_id": "1", "title": "Aaron", "text": 'Aaron Aaron ( or ; "Ahärôn") is a prophet'},
+        {"_id": "2", "title": '"Heroes" (album)', "text": "two\nlines, and a\ttab"},
+    ]
+    questions = ["who got it first", "what is it called", "who got it first"]
+    assert collection.queries == dict(zip("012", questions, strict=True))
+    answers = [("Wilhelm Conrad Röntgen",), ('the "Stone"', "it's"), ("a list as JSON's",)]
+    assert (collection.answers, collection.qrels) == (dict(zip("012", answers, strict=True)), {})
+
+
+def test_a_split_without_judgements_holds_the_answered_queries_of_no_other_split(tmp_path):
+    queries = [{**query, "answers": [f"answer {i}"]} for i, query in enumerate(QUERIES)]
+    queries.append({"_id": "q4", "text": "unanswered", "answers": []})
+    folder = write(tmp_path, {**BEIR, "queries.jsonl": to_json(queries)})
+    judged, answered = load_collection(folder), load_collection(folder, split="train")
+    assert judged.answers == {"q2": ("answer 0",), "q1": ("answer 1",)}
+    assert (answered.answers, answered.qrels) == ({"q3": ("answer 2",)}, {})
+
+
+def test_ids_and_texts_are_read_as_they_are(tmp_path):
+    corpus: list[dict[str, Any]] = [
+        {"_id": "2020-01-01", "text": "a date as an id"},
+        {"_id": "007", "title": None, "text": "zeros in front", "url": "dropped"},
+        {"_id": 12, "title": "T", "text": 'a "quoted" word\u2028and\x0b\r separators'},
+    ]
+    passages = load_passages(write(tmp_path, {"corpus.jsonl": to_json(corpus)}))
+    assert passages["_id"][:] == ["2020-01-01", "007", "12"]
+    assert passages["title"][:] == ["", "", "T"]
+    assert passages["text"][:] == [record["text"] for record in corpus]
+
+
+CALL = "who?\t__import__('os').abort()"
+
+
+@pytest.mark.parametrize(
+    ("files", "split", "name", "lines", "message"),
+    [
+        (BEIR, "test", "corpus.jsonl", [], "corpus.jsonl holds no passage"),
+        (BEIR, "test", "corpus.jsonl", ['{"_id": "p1", "te'], "jsonl:1: .* is not a JSON object"),
+        (BEIR, "test", "corpus.jsonl", ['{"_id": 1.5}'], "the id _id or id is 1.5, expected text"),
+        (BEIR, "test", "corpus.jsonl", to_json(CORPUS * 2), "3 passages .* the first is passage 4"),
+        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp9\t1"], "1 of 1 passage ids .* as 'p9'"),
+        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q9\tp1\t1"], "1 judged queries .* as 'q9'"),
+        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp1\t0.5"], "grade '0.5' is not a whole"),
+        (BEIR, "test", "qrels/test.tsv", QRELS[1:], "the id query-id is None, .* are q1, p1, 2"),
+        (BEIR, "train", "a", [], "no split 'train': it has judgements for dev, test"),
+        (
+            MARCO,
+            "dev.small",
+            "collection.tsv",
+            ["0\ta", "1"],
+            "tsv: row 2 has 1 fields, expected 2",
+        ),
+        (MARCO, "dev.small", "qrels.dev.small.tsv", ["7 0 1"], "tsv:1: '7 0 1', expected 4 fields"),
+        (
+            MARCO,
+            "test",
+            "queries.test.tsv",
+            QUERY_LINES,
+            "no split 'test': expected qrels.test.tsv",
+        ),
+        (ROCKETQA, "dev", "para.title.txt", ["10\tT", "0\tU"], "passage '0' is not in the order"),
+        (DPR, "nq-test", "psgs_w100.tsv", DPR["psgs_w100.tsv"][1:], "is no passage, expected id"),
+        (DPR, "nq-test", "nq-test.qa.csv", [CALL], "the answers are .__im"),
+        (DPR, "nq-test", "nq-test.qa.csv", ["who?\t"], r"the answers are \[''\]"),
+        (DPR, "nq-dev", "a", [], "no split 'nq-dev'; its splits are nq-test"),
+    ],
+)
+def test_a_broken_collection_is_refused(tmp_path, files, split, name, lines, message):
+    with pytest.raises(ValueError, match=message):
+        load_collection(write(tmp_path, {**files, name: lines}), split=split)
+
+
+def test_a_damaged_download_is_refused(tmp_path):
+    (tmp_path / "corpus.jsonl.gz").write_bytes(b"not gzip")
+    with pytest.raises(ValueError, match=r"corpus.jsonl.gz cannot be read .Not a gzipped"):
+        load_passages(tmp_path)
+
+
+def write_tables(folder: Path, **changes: Any) -> Path:
+    """Write parquet files, and a README.md that declares them: table -> split -> rows."""
+    grades = [
+        (query, passage, float(g)) for query in GRADES for passage, g in GRADES[query].items()
+    ]
+    qrels = [dict(zip(QRELS[0].split("\t"), row, strict=True)) for row in grades]
+    tables: dict[str, Any] = {"corpus": {"corpus": CORPUS}, "queries": {"queries": QUERIES}}
+    tables["default"] = {"test": qrels, "validation": qrels[:1]}
+    declared = []
+    for table, splits in {**tables, **changes}.items():
+        for split, rows in splits.items():
+            file = folder / table / f"{split}.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Dataset.from_list(rows).to_parquet(file)
+        files = [{"split": split, "path": f"{table}/{split}.parquet"} for split in splits]
+        declared += [{"config_name": table, "data_files": files}] if files else []
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': declared})}---\n")
+    return folder
+
+
+def test_tables_are_read_as_readme_declares_them(tmp_path):
+    folder = write_tables(tmp_path / "set")
+    collection = load_collection(folder)
+    assert collection.passages.to_list() == CORPUS == load_passages(folder).to_list()
+    assert collection.queries == {key: WHO[key] for key in GRADES}
+    assert collection.qrels == GRADES
+    # `datasets` calls the split "dev" validation.
+    assert load_collection(folder, split="dev").qrels == {"q2": {"p2": 1}}
+    # Files come before tables, and BEIR's before those of other layouts.
+    write(folder, {"corpus.jsonl": to_json(CORPUS[:2]), "collection.tsv": ["0\tother"]})
+    assert load_passages(folder).to_list() == CORPUS[:2]
+
+
+def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(tmp_path):
+    corpus = [{"id": 7, "text": "seven"}, {"id": 11, "text": "eleven"}]
+    folder = write_tables(
+        tmp_path / "set",
+        corpus={"train": corpus[:1], "test": corpus},
+        queries={"train": [{"id": 3, "text": "which?"}]},
+        default={"test": [{"query-id": 3, "corpus-id": 11, "score": 1}]},
+    )
+    collection = load_collection(folder)
+    assert collection.passages["_id"][:] == ["7", "11"]
+    assert (collection.queries, collection.qrels) == ({"3": "which?"}, {"3": {"11": 1}})
+
+
+def test_judgements_may_be_in_a_second_folder(tmp_path):
+    folder = write_tables(tmp_path / "set", default={})
+    with pytest.raises(ValueError, match="no split 'test': it has judgements for none"):
+        load_collection(folder)
+    write(tmp_path / "set-qrels", {"test.tsv": QRELS})
+    assert load_collection(folder).qrels == GRADES
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder whose subfolders stand for data sets of a Hub; `tmp_path/snapshots` is its cache."""
+
+    def fetch(name: str, *, repo_type: str, only: Sequence[str] = ("**/*",)) -> Path:
+        repository, snapshot = tmp_path / "hub" / name, tmp_path / "snapshots" / name
+        if repo_type != "dataset" or not repository.is_dir():
+            raise FileNotFoundError(f"Cannot fetch {name}")
+        for file in (file for pattern in only for file in repository.glob(pattern)):
+            target = snapshot / file.relative_to(repository)
+            if file.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, target)
+        return snapshot
+
+    monkeypatch.setattr(load, "fetch", fetch)
+    return tmp_path / "hub" / "owner"
+
+
+def test_a_repository_of_files_is_downloaded_without_other_files(hub, tmp_path):
+    write(hub / "set@v1", {**BEIR, "large.bin": ["not downloaded"]})
+    collection = load_collection("owner/set@v1")
+    assert (collection.name, collection.qrels) == ("set", GRADES)
+    assert not list((tmp_path / "snapshots").rglob("large.bin"))
+
+
+def test_a_repository_of_tables_is_downloaded_with_its_second_repository(hub):
+    write_tables(hub / "whole")
+    write_tables(hub / "part", default={})
+    with pytest.raises(ValueError, match="no split 'test'"):
+        load_collection("owner/part")
+    write_tables(hub / "part-qrels", corpus={}, queries={})
+    for name in ("whole", "part"):
+        collection = load_collection(f"owner/{name}")
+        assert (collection.name, collection.qrels) == (name, GRADES)
+        assert collection.passages.to_list() == CORPUS
+
+
+def test_a_folder_comes_before_a_hub_name(hub, tmp_path, monkeypatch):
+    write(tmp_path / "owner" / "set", BEIR)
+    write_tables(hub / "set")
+    write(tmp_path / "owner" / "other", {"a.txt": []})
+    monkeypatch.chdir(tmp_path)
+    assert load_collection("owner/set").name == "set"
+    assert not (tmp_path / "snapshots").exists()
+    for source, message in (
+        ("owner/d", "Cannot fetch owner/d"),
+        (
+            "nowhere",
+            "no collection at nowhere, which holds nothing: expected a data set on the Hub",
+        ),
+        ("owner/other", "other, which holds a.txt: .* folder with corpus.jsonl .*DPR"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            load_collection(source)
