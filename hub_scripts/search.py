@@ -65,9 +65,9 @@ def run(words: list[str]) -> None:
         )
     register_model(fields.model)
     system = parse_system(fields.model).in_dtype(how.dtype)
-    if system.is_stored:
+    if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    if system.is_lexical and (fields.embeddings or not how.is_exact):
+    if system.kind == "bm25" and (fields.embeddings or not how.is_exact):
         raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
     # Embeddings or index are stored beside the model.
     model = Path(system.model).resolve()

@@ -9,7 +9,7 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.fetching import HubName
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
-from modeling_condenser.retrieval.dense import EXACT, SearchSettings
+from modeling_condenser.retrieval.dense import EXACT
 from modeling_condenser.runs.run_folder import describe_machine
 
 from .significance import correct
@@ -40,21 +40,18 @@ def report_on_card(
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
         seed: of the resampling in tests and intervals.
     """
-    evaluation, measures = result.evaluation, list(result.evaluation.means)
-    intervals = {measure: evaluation.interval(measure, seed=seed) for measure in measures}
+    evaluation, identity = result.evaluation, result.record["identity"]
+    intervals = {m: evaluation.interval(m, seed=seed) for m in evaluation.means}
     compared = correct(
         {
-            (baseline.system, measure): comparison
+            (baseline.system, measure): evaluation.compare(measure, baseline.evaluation, seed=seed)
             for baseline in baselines
-            for measure in measures
-            if (comparison := evaluation.compare(measure, baseline.evaluation, seed=seed))
+            for measure in evaluation.means
         }
     )
-    source_name, revision = None, None
-    if hub_name(str(source)) and not Path(source).exists():
-        source_name, revision = HubName.parse(str(source))
-    identity, default = result.record["identity"], SearchSettings()
-    changed = {n: identity[n] for n in INDEX_SETTINGS if identity[n] != getattr(default, n)}
+    is_public = hub_name(str(source)) and not Path(source).exists()
+    source_name, revision = HubName.parse(str(source)) if is_public else (None, None)
+    changed = {name: identity[name] for name in INDEX_SETTINGS if identity[name]}
     own = EvaluationResult(
         collection=result.collection,
         split=result.split,
@@ -64,7 +61,7 @@ def report_on_card(
         source=source_name,
         revision=revision,
         search=changed if identity["index"] != EXACT else {},
-        intervals={m: bounds for m, bounds in intervals.items() if bounds},
+        intervals={measure: bounds for measure, bounds in intervals.items() if bounds},
         comparisons=[
             BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
             for (name, measure), c in compared.items()

@@ -16,7 +16,6 @@ without results counts as 0. All but Hit@k are computed by ir_measures.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Self
@@ -27,7 +26,7 @@ from ir_measures.measures.base import ParamInfo
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
-from .significance import Comparison, compare, mean_interval
+from .significance import Comparison, Interval, compare, mean_interval
 
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
@@ -80,14 +79,18 @@ class Evaluation:
         """Number of evaluated queries."""
         return len(next(iter(self.per_query.values())))
 
-    def interval(self, measure: str, *, seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval of a mean; None for a single query."""
-        values = self.per_query[measure]
-        return mean_interval(values, seed=seed) if len(values) > 1 else None
+        return mean_interval(self.per_query[measure], seed=seed)
 
     def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison | None:
         """Compare with another evaluation of the same queries in one measure."""
         return compare(self.per_query[measure], other.per_query[measure], seed=seed)
+
+    def select(self, measure: str, queries: Sequence[str]) -> "Evaluation":
+        """The same run in one measure and on some queries."""
+        values = self.per_query[measure]
+        return make_evaluation({measure: {query: values[query] for query in queries}})
 
 
 def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) -> Evaluation:
@@ -102,21 +105,20 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     Raises:
         ValueError: a name is unknown, or lacks a cut-off that the measure needs.
     """
-    return {name: _parse(name) for name in names}
-
-
-def _parse(name: str) -> ir_measures.Measure:
-    match = _NAME.fullmatch(name)
-    if match and match[1] in _FAMILIES:
-        stated = {"rel": match[2], "cutoff": match[3]}
-        measure = _FAMILIES[match[1]](**{key: int(value) for key, value in stated.items() if value})
-        with suppress(AssertionError):
-            measure.validate_params()
-            return measure
-    raise ValueError(
-        f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off where"
-        " it needs one, as in MRR@10 or R(rel=2)@1000"
-    )
+    measures = {}
+    for name in names:
+        match = _NAME.fullmatch(name)
+        try:
+            family, *stated = match.groups() if match else (name, None, None)
+            given = zip(("rel", "cutoff"), stated, strict=True)
+            measures[name] = _FAMILIES[family](**{key: int(n) for key, n in given if n})
+            measures[name].validate_params()
+        except (KeyError, AssertionError):
+            raise ValueError(
+                f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off"
+                " where it needs one, as in MRR@10 or R(rel=2)@1000"
+            ) from None
+    return measures
 
 
 def evaluate_run(
@@ -142,7 +144,7 @@ def evaluate_run(
             several queries at a time, to limit memory.
 
     Raises:
-        ValueError: an unknown measure, a NaN score, or no query that can be measured.
+        ValueError: an unknown measure, or no query that can be measured.
     """
     wanted, answers = check_measures(measures), answers or {}
     cutoffs = {name: m.params["cutoff"] for name, m in wanted.items() if isinstance(m, Hit)}
@@ -161,7 +163,7 @@ def evaluate_run(
             " split"
         )
     rankings = {
-        query: _ranking(query, run.get(query, {}))
+        query: list(dict(rank_passages(run.get(query, {}))))
         for query in judged
         if (not graded or max(qrels[query].values(), default=0) > 0)
         and (not cutoffs or answers.get(query))
@@ -178,12 +180,6 @@ def evaluate_run(
     )
 
 
-def _ranking(query_id: str, scores: Mapping[str, float]) -> list[str]:
-    if any(math.isnan(score) for score in scores.values()):
-        raise ValueError(f"query {query_id!r} has a NaN score: look for NaN in the embeddings")
-    return [passage for passage, _ in rank_passages(scores)]
-
-
 def _measure_grades(
     measures: Mapping[str, ir_measures.Measure],
     qrels: Mapping[str, Mapping[str, int]],
@@ -197,9 +193,8 @@ def _measure_grades(
     }
     judged = {query: dict(qrels[query]) for query in run}
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
-    if run:
-        for metric in ir_measures.iter_calc(list(values), judged, run):
-            values[metric.measure][metric.query_id] = float(metric.value)
+    for metric in ir_measures.iter_calc(list(values), judged, run) if run else ():
+        values[metric.measure][metric.query_id] = float(metric.value)
     return {name: dict(values[measure]) for name, measure in measures.items()}
 
 

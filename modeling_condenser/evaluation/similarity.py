@@ -16,7 +16,7 @@ from scipy import stats
 from modeling_condenser.hub.contract import Similarity
 
 from .measures import Evaluation, make_evaluation
-from .significance import Comparison, bootstrap_interval, randomisation_test
+from .significance import Comparison, Interval, bootstrap_interval, randomisation_test
 
 _COLUMNS = {
     "graded_pairs": ["sentence1", "sentence2", "score"],
@@ -102,7 +102,7 @@ class GradedEvaluation(Evaluation):
     def n_items(self) -> int:
         return len(self.scores)
 
-    def interval(self, measure: str, *, seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval, drawing pairs."""
         if measure != "Spearman":
             return None
@@ -158,9 +158,9 @@ def evaluate_triplets(
 ) -> Evaluation:
     """Measure how often the anchor is more similar to the positive than to the negative.
 
-    A triplet whose two similarities are equal counts as wrong, so that an encoder that gives one
-    vector to every text scores 0 and not 1. All vectors are (N, D). The values of the measure
-    "triplet accuracy" are keyed by the triplet's number, from "0".
+    Equal similarities count as wrong, so that an encoder that gives one vector to every text scores
+    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy"; the keys of its values
+    are the triplets' numbers, from "0".
     """
     to_positive = pair_similarities(anchors, positives, similarity=similarity)
     to_negative = pair_similarities(anchors, negatives, similarity=similarity)
@@ -170,10 +170,8 @@ def evaluate_triplets(
 
 
 def _spearman(values: np.ndarray, scores: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Spearman's correlation; NaN where all values or all scores are equal."""
     ranks, graded = (stats.rankdata(x, axis=axis) for x in (values, scores))
-    with np.errstate(invalid="ignore"):
-        return _correlation(ranks, graded, axis)
+    return _correlation(ranks, graded, axis)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:

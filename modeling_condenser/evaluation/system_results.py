@@ -99,30 +99,35 @@ def evaluate_system(
     system = replace(system, stated_name=name or system.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
+    queries = json.dumps(list(collection.queries.items())).encode()
+    identity = {
+        "system": system.fingerprint,
+        "passages": fingerprint_passages(collection.passages),
+        "queries": hashlib.sha256(queries).hexdigest(),
+        "depth": depth,
+    }
     words = ["run", str(depth)]
-    if system.is_dense and not search.is_exact:
-        words += filter(None, (search.index, search.search_parameters))
+    if system.kind == "encoder":
+        identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
+        if not search.is_exact:
+            words += filter(None, (search.index, search.search_parameters))
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
-    identity = _identity(system, collection, depth, search)
-    if run_file.is_file() and record_file.is_file():
-        record = json.loads(record_file.read_text())
-        if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
-            raise ValueError(
-                f"{out} contains another run, with a different {', '.join(changed)}: choose"
-                " another output_dir, or remove this one"
-            )
-        run = read_run(run_file)
-    else:
+    if not (run_file.is_file() and record_file.is_file()):
         searcher = open_searcher(
             system, collection.passages, work_folder or out, settings=search, progress=progress
         )
-        run, record = _search(searcher, collection, depth)
-        record["identity"] = identity
+        run, record = _search(searcher, collection.queries, depth)
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(record_file, record)
-    evaluation = measure_run(collection, run, measures=measures)
+        write_json(record_file, {**record, "identity": identity})
+    record = json.loads(record_file.read_text())
+    if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
+        raise ValueError(
+            f"{out} contains another run, with a different {', '.join(changed)}: choose another"
+            " output_dir, or remove this one"
+        )
+    evaluation = measure_run(collection, read_run(run_file), measures=measures)
     facts = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
@@ -134,31 +139,19 @@ def evaluate_system(
     )
 
 
-def _identity(
-    system: System, collection: Collection, depth: int, search: SearchSettings
-) -> dict[str, Any]:
-    """Everything that the run depends on."""
-    queries = json.dumps(list(collection.queries.items())).encode()
-    return {
-        "system": system.fingerprint,
-        "passages": fingerprint_passages(collection.passages),
-        "queries": hashlib.sha256(queries).hexdigest(),
-        "depth": depth,
-        **({name: getattr(search, name) for name in INDEX_SETTINGS} if system.is_dense else {}),
-    }
-
-
-def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run, dict[str, Any]]:
+def _search(
+    searcher: Searcher, queries: Mapping[str, str], depth: int
+) -> tuple[Run, dict[str, Any]]:
     """The run, and its record: time, and of a dense system recall and encoding."""
     started = time.perf_counter()
-    run = searcher.search(collection.queries, depth=depth)
+    run = searcher.search(queries, depth=depth)
     seconds = time.perf_counter() - started
     record: dict[str, Any] = {
         "search_seconds": round(seconds, 3),
-        "queries_per_second": round(len(collection.queries) / seconds, 1),
+        "queries_per_second": round(len(queries) / seconds, 1),
     }
     if isinstance(searcher, DenseSearcher):
-        record |= searcher.measure_recall(collection.queries, run, depth=depth)
+        record |= searcher.measure_recall(queries, run, depth=depth)
         record["encoding"] = searcher.embeddings.record
     return run, record
 

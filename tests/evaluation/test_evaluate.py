@@ -19,8 +19,8 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.retrieval.approximate import recall_against_exact
 from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
 from tests.hub.making import plain_vectors
 

@@ -177,7 +177,6 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
         (GRADED, ONE, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
         ({"q": {"a": 0}}, ONE, "MRR@10", "none of the 1 judged queries has anything relevant"),
         ({"x": {"a": 1}}, ONE, "MRR@10", "none of the 1 queries of the run is judged"),
-        (GRADED, {"q": {"a": math.nan}}, "MRR@10", "query 'q' has a NaN score"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(qrels, run, measure: str, message: str) -> None:

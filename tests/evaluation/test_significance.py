@@ -1,6 +1,5 @@
 """Tests against full enumeration, theory and textbook formulas; corrections by hand."""
 
-import math
 from itertools import product
 
 import numpy as np
@@ -73,11 +72,11 @@ def test_counts_and_edge_cases_of_comparisons() -> None:
     assert (mixed.mean_system, mixed.mean_baseline) == (0.7, 0.45)
     single = compare(values([1.0]), values([0.5]))
     assert (single.difference, single.p_value) == (0.5, 1.0)
-    assert single.interval == mean_interval(values([1.0])) == (-math.inf, math.inf)
+    assert single.interval is mean_interval(values([1.0])) is None
     equal = compare(values([0.2, 0.4, 0.9]), values([0.2, 0.4, 0.9]))
     assert (equal.p_value, equal.interval, equal.difference) == (1.0, (0.0, 0.0), 0.0)
-    constant = compare(values([0.75, 0.5, 1.0, 0.25]), values([0.5, 0.25, 0.75, 0.0]))
-    assert (constant.p_value, constant.interval) == (2 / 2**4, (0.25, 0.25))
+    with pytest.raises(ValueError, match="different queries .2 and 3"):
+        compare(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
 
 
 def test_the_grouped_t_test_pairs_the_means_of_ten_random_groups() -> None:
@@ -92,33 +91,12 @@ def test_the_grouped_t_test_pairs_the_means_of_ten_random_groups() -> None:
     assert compare_in_groups(values([0.1] * 9), values([0.2] * 9)) is None
 
 
-def test_systems_on_different_queries_are_refused() -> None:
-    with pytest.raises(ValueError, match="different queries .2 and 3"):
-        compare(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
-
-
 def test_holm_raises_the_smallest_p_value_by_the_number_of_tests() -> None:
     # 0.005 x 4, 0.01 x 3, 0.03 x 2 and 0.04 x 1, which is less than 0.06 before it.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.01, 0.9]) == pytest.approx([1.0, 0.03, 1.0])
-    assert holm([]) == []
-
-
-def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        p_values = (rng.random(7) ** 3).tolist()
-        rejected = set()
-        for step, i in enumerate(np.argsort(p_values).tolist()):  # as Holm (1979) has it
-            if p_values[i] > 0.05 / (7 - step):
-                break
-            rejected.add(i)
-        assert {i for i, p in enumerate(holm(p_values)) if p <= 0.05} == rejected
-
-
-def test_comparisons_are_corrected_together_and_judged_by_the_corrected_value() -> None:
     better = compare(values([0.5] * 6), values([0.0] * 6))  # p = 2 / 2**6
-    found = correct({"a": better, "b": better})
+    found = correct({"a": better, "b": better, "not made": None})
     assert better.is_significant and better.p_adjusted == 2 / 64
-    assert {c.p_adjusted for c in found.values()} == {4 / 64}
+    assert {key: c.p_adjusted for key, c in found.items()} == {"a": 4 / 64, "b": 4 / 64}
     assert not found["a"].is_significant and found["a"].p_value == 2 / 64
