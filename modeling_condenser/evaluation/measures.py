@@ -13,15 +13,14 @@ broken by passage id, ascending. The mean is over all queries that have a releva
 without results counts as 0. All but Hit@k are computed by ir_measures.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 from typing import Self
 
 import ir_measures
-from ir_measures.measures.base import ParamInfo
 
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
@@ -35,15 +34,7 @@ _NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on v
 _NAME = re.compile(rf"([A-Za-z][A-Za-z0-9-]*)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
 _QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
 
-
-class Hit(ir_measures.Measure):
-    """Whether an answer string is in one of the first k passages."""
-
-    NAME = "Hit"
-    SUPPORTED_PARAMS = {"cutoff": ParamInfo(dtype=int, required=True)}
-
-
-# To add a measure of ir_measures, add a line.
+# To add a measure of ir_measures, add a line. Hit is Success by other judgements.
 _FAMILIES = {
     "MRR": ir_measures.RR,
     "nDCG": ir_measures.nDCG,
@@ -52,9 +43,8 @@ _FAMILIES = {
     "R-Prec": ir_measures.Rprec,
     "P": ir_measures.P,
     "Success": ir_measures.Success,
-    "Hit": Hit(),
+    "Hit": ir_measures.Success,
 }
-
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -147,9 +137,9 @@ def evaluate_run(
         ValueError: an unknown measure, or no query that can be measured.
     """
     wanted, answers = check_measures(measures), answers or {}
-    cutoffs = {name: m.params["cutoff"] for name, m in wanted.items() if isinstance(m, Hit)}
-    graded = {name: m for name, m in wanted.items() if name not in cutoffs}
-    for names, given, what in ((cutoffs, answers, "answers"), (graded, qrels, "qrels")):
+    hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
+    graded = {name: m for name, m in wanted.items() if name not in hits}
+    for names, given, what in ((hits, answers, "answers"), (graded, qrels, "qrels")):
         if names and not given:
             raise ValueError(
                 f"{', '.join(names)} cannot be measured: the collection has no {what}. Choose other"
@@ -166,21 +156,23 @@ def evaluate_run(
         query: list(dict(rank_passages(run.get(query, {}))))
         for query in judged
         if (not graded or max(qrels[query].values(), default=0) > 0)
-        and (not cutoffs or answers.get(query))
+        and (not hits or answers.get(query))
     }
     if not rankings:
         raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
-    values = _measure_grades(graded, qrels, rankings) if graded else {}
-    if cutoffs:
+    values = _measure(graded, qrels, rankings)
+    if hits:
         assert find_texts is not None
-        values |= _measure_hits(cutoffs, answers, rankings, find_texts)
+        depth = max(measure.params["cutoff"] for measure in hits.values())
+        first = {query: ranking[:depth] for query, ranking in rankings.items()}
+        values |= _measure(hits, _judge_by_answers(first, answers, find_texts), rankings)
     return make_evaluation(
         {name: values[name] for name in wanted},
         unanswerable=[query for query in judged if query not in rankings],
     )
 
 
-def _measure_grades(
+def _measure(
     measures: Mapping[str, ir_measures.Measure],
     qrels: Mapping[str, Mapping[str, int]],
     rankings: Mapping[str, Sequence[str]],
@@ -191,29 +183,26 @@ def _measure_grades(
         for query, ranking in rankings.items()
         if ranking
     }
-    judged = {query: dict(qrels[query]) for query in run}
+    judged = {query: dict(qrels[query]) for query in run if qrels.get(query)}
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
-    for metric in ir_measures.iter_calc(list(values), judged, run) if run else ():
+    for metric in ir_measures.iter_calc(list(values), judged, run) if values and judged else ():
         values[metric.measure][metric.query_id] = float(metric.value)
     return {name: dict(values[measure]) for name, measure in measures.items()}
 
 
-def _measure_hits(
-    cutoffs: Mapping[str, int],
-    answers: Mapping[str, Sequence[str]],
+def _judge_by_answers(
     rankings: Mapping[str, Sequence[str]],
+    answers: Mapping[str, Sequence[str]],
     find_texts: Callable[[list[str]], Mapping[str, str]],
-) -> PerQuery:
-    queries, depth = list(rankings), max(cutoffs.values())
-    first_hits = {}
+) -> dict[str, dict[str, int]]:
+    """Judgements in which the first passage with an answer is relevant."""
+    queries = list(rankings)
+    judged = {}
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        batch = {q: rankings[q][:depth] for q in queries[start : start + _QUERIES_AT_ONCE]}
-        texts = find_texts(list({passage for ranking in batch.values() for passage in ranking}))
-        for query, ranking in batch.items():
+        batch = queries[start : start + _QUERIES_AT_ONCE]
+        texts = find_texts(list({passage for query in batch for passage in rankings[query]}))
+        for query in batch:
             matcher = AnswerMatcher(answers[query])
-            hits = (rank for rank, p in enumerate(ranking, 1) if matcher.is_in(texts[p]))
-            first_hits[query] = next(hits, math.inf)
-    return {
-        name: {query: float(rank <= k) for query, rank in first_hits.items()}
-        for name, k in cutoffs.items()
-    }
+            found = (passage for passage in rankings[query] if matcher.is_in(texts[passage]))
+            judged[query] = dict.fromkeys(islice(found, 1), 1)
+    return judged

@@ -37,7 +37,7 @@ def test_similarities_are_those_of_the_definitions() -> None:
 
 
 def test_triplets_are_right_where_the_positive_is_nearer() -> None:
-    anchors = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+    anchors = np.array([[0.0, 1.0]] * 4)
     positives = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 9.0], [1.0, 1.0]])
     negatives = np.array([[1.0, 1.0], [0.0, 1.0], [0.1, 1.0], [1.0, 1.0]])
     cosine = evaluate_triplets(anchors, positives, negatives, similarity="cosine")
@@ -104,7 +104,9 @@ def rows_of(path: Path, task: str, **columns: str) -> list[tuple[object, ...]]:
     return list(read_items(path, task, columns=columns).itertuples(index=False, name=None))
 
 
-def test_graded_pairs_are_read_from_tables_and_the_benchmarks_own_files(tmp_path: Path) -> None:
+def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(
+    tmp_path: Path,
+) -> None:
     table = pd.DataFrame(PAIRS, columns=["sentence1", "sentence2", "score"])
     table.to_json(tmp_path / "test.jsonl.gz", orient="records", lines=True)
     assert rows_of(tmp_path / "test.jsonl.gz", "graded_pairs") == PAIRS
@@ -116,19 +118,12 @@ def test_graded_pairs_are_read_from_tables_and_the_benchmarks_own_files(tmp_path
         'main-captions\tMSRvid\t2012test\t0024\t2.500\tA "girl" is, styling\tA girl is "brushing\n'
         "main-news\theadlines\t2016\t0001\t5\tNone\tTwo.\tlicence\thttp://x\n"
     )
-    assert rows_of(tmp_path / "sts-test.csv", "graded_pairs") == [
-        ('A "girl" is, styling', 'A girl is "brushing', 2.5),
-        ("None", "Two.", 5.0),
-    ]
-
-
-@pytest.mark.parametrize(
-    "header", ["anchor,positive,negative,more", "Sentence1,Sentence2,Sentence3,more"]
-)
-def test_triplets_are_read_with_either_header(tmp_path: Path, header: str) -> None:
-    (tmp_path / "test.csv").write_text(f'{header}\n"a, b",c,d,e\n"""f""","g\nh",,i\n')
-    expected = [("a, b", "c", "d"), ('"f"', "g\nh", "")]
-    assert rows_of(tmp_path / "test.csv", "triplets") == expected
+    expected = [('A "girl" is, styling', 'A girl is "brushing', 2.5), ("None", "Two.", 5.0)]
+    assert rows_of(tmp_path / "sts-test.csv", "graded_pairs") == expected
+    for header in ("anchor,positive,negative,more", "Sentence1,Sentence2,Sentence3,more"):
+        (tmp_path / "triplets.csv").write_text(f'{header}\n"a, b",c,d,e\n"""f""","g\nh",,i\n')
+        expected = [("a, b", "c", "d"), ('"f"', "g\nh", "")]
+        assert rows_of(tmp_path / "triplets.csv", "triplets") == expected
 
 
 @pytest.mark.parametrize(
