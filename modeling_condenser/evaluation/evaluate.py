@@ -23,7 +23,7 @@ from .cost import measure_cost
 from .measures import Evaluation
 from .report import Report, write_report
 from .similarity import evaluate_graded_pairs, evaluate_triplets, pair_similarities, read_items
-from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
+from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system, report_on_card
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,7 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    from modeling_condenser.hub.card import PLACEHOLDER
-
-    from .card_results import report_on_card
+    from modeling_condenser.hub.card import PLACEHOLDER  # draws curves, so its imports are slow
 
     listed = [systems] if isinstance(systems, str | Path) else systems
     stated = {

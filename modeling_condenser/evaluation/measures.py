@@ -73,7 +73,7 @@ class Evaluation:
         """95 % bootstrap interval of a mean; None for a single query."""
         return mean_interval(self.per_query[measure], seed=seed)
 
-    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison | None:
+    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
         """Compare with another evaluation of the same queries in one measure."""
         return compare(self.per_query[measure], other.per_query[measure], seed=seed)
 

@@ -110,10 +110,7 @@ def write_report(
         "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
         "results": figures,
         "pairs": _compare_pairs(evaluations, main, seed=seed),
-        "breakdowns": {
-            by: _break_down(evaluations, main, groups, seed=seed)
-            for by, groups in group_queries(queries).items()
-        },
+        "breakdowns": _break_down(evaluations, main, queries, seed=seed),
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
@@ -137,14 +134,12 @@ def _render(report: Report) -> str:
     """The report as Markdown."""
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters["markdown"] = markdown.escape
-    tested = {measure for _, measure in report.comparisons}
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         report.content,
         md=markdown,
         alpha=ALPHA,
         n_resamples=N_RESAMPLES,
         n_tests=len(report.comparisons),
-        untested=[measure for measure in report.content["results"] if measure not in tested],
     )
 
 
@@ -193,19 +188,18 @@ def _as_dict(c: Comparison | None) -> dict[str, Any] | None:
 
 
 def _break_down(
-    evaluations: Mapping[str, Evaluation],
-    measure: str,
-    groups: Mapping[str, Sequence[str]],
-    *,
-    seed: int,
+    evaluations: Mapping[str, Evaluation], measure: str, queries: Mapping[str, str], *, seed: int
 ) -> dict[str, Any]:
-    """Compare systems with the first one within disjoint groups of queries."""
-    rows = {
-        group: (measure, {system: e.select(measure, ids) for system, e in evaluations.items()})
-        for group, ids in groups.items()
-    }
-    figures, _ = _compare(rows, seed=seed)
-    return {g: {"n_queries": len(ids), "systems": figures[g]} for g, ids in groups.items()}
+    """Compare systems with the first one in groups of queries, corrected over each grouping."""
+    found = {}
+    for by, groups in group_queries(queries).items():
+        parts = {
+            group: (measure, {system: e.select(measure, ids) for system, e in evaluations.items()})
+            for group, ids in groups.items()
+        }
+        figures, _ = _compare(parts, seed=seed)
+        found[by] = {g: {"n_queries": len(groups[g]), "systems": figures[g]} for g in groups}
+    return found
 
 
 def _compare_pairs(

@@ -84,11 +84,11 @@ def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
     )
 
 
-def correct(comparisons: Mapping[Key, Comparison | None]) -> dict[Key, Comparison]:
-    """The comparisons that were made, with p-values corrected over all of them (Holm)."""
-    made = {key: c for key, c in comparisons.items() if c}
-    adjusted = holm([c.p_value for c in made.values()])
-    return {k: c._replace(p_adjusted=p) for (k, c), p in zip(made.items(), adjusted, strict=True)}
+def correct(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
+    """The same comparisons, with p-values corrected over all of them (Holm)."""
+    adjusted = holm([c.p_value for c in comparisons.values()])
+    pairs = zip(comparisons.items(), adjusted, strict=True)
+    return {key: c._replace(p_adjusted=p) for (key, c), p in pairs}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

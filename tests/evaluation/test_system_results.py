@@ -11,10 +11,9 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation import evaluate as evaluate_module
-from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.measures import make_evaluation
-from modeling_condenser.evaluation.system_results import SystemResult
+from modeling_condenser.evaluation.system_results import SystemResult, report_on_card
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.results import read_results
 
