@@ -43,17 +43,17 @@ LABELLED = {
 
 
 @pytest.mark.parametrize("expected", LABELLED)
-def test_questions_get_the_type_that_a_person_gave_them(expected: str | None) -> None:
+def test_questions_get_the_type_that_a_person_gave_them(expected):
     questions = [" ".join(each.split()) for each in LABELLED[expected].split("|")]
     found = {question: answer_type(question) for question in questions}
     assert {question: t for question, t in found.items() if t != expected} == {}
 
 
-def test_a_long_text_is_read_to_its_100th_word() -> None:
+def test_a_long_text_is_read_to_its_100th_word():
     assert answer_type("who is the king and " + "what is the " * 100_000) == "human"
 
 
-def test_groups_are_in_order_and_leave_out_what_has_none() -> None:
+def test_groups_are_in_order_and_leave_out_what_has_none():
     asked = "who sings hallelujah | is water wet | why is the sky blue | who wrote emma"
     groups = group_queries({f"q{i}": text for i, text in enumerate(asked.split(" | "))})
     assert list(groups["answer type"].items()) == [("description", ["q2"]), ("human", ["q0", "q3"])]

@@ -33,9 +33,7 @@ def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_encoder(bert_run, folder, contract=contract)
 
 
-def test_systems_of_every_kind_stand_in_one_report(
-    retriever: Path, bert_folder: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):
     theirs = write_run({"q40": {"p40": 2.0, "p41": 1.0}}, tmp_path / "theirs.trec", tag="x")
     plain = f"{bert_folder},pooling=mean,name=plain"
     settings = {"measures": ["MRR@10", "R@20"], "output_dir": tmp_path / "out", "depth": 30}
@@ -78,8 +76,8 @@ def test_systems_of_every_kind_stand_in_one_report(
 
 @pytest.mark.slow
 def test_the_reports_command_gives_the_report_again(
-    retriever: Path, collection: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
+    retriever, collection, tmp_path, monkeypatch, capsys
+):
     settings = {"measures": ["nDCG@10", "R(rel=1)@5"], "depth": 20, "seed": 4}
     report = evaluate(
         retriever, collection, baseline="bm25,k1=0.5", output_dir=tmp_path / "out", **settings
@@ -102,8 +100,8 @@ def test_the_reports_command_gives_the_report_again(
 
 
 def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
-    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    collection, tmp_path, monkeypatch
+):
     copied = shutil.copytree(collection, tmp_path / "small")
     settings = {"out": tmp_path / "out", "progress": False}
     first = evaluate_system("bm25", copied, measures=["P@1"], **settings)
@@ -121,9 +119,7 @@ def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
             evaluate_system(system, copied, split=split, **settings)
 
 
-def test_an_approximate_index_reports_its_recall(
-    retriever: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
     search = {"index": "IVF4,Flat", "search_parameters": "nprobe=1", "depth": 10}
     report = evaluate(retriever, collection, output_dir=tmp_path / "out", progress=False, **search)
     exact = evaluate_system(retriever, collection, tmp_path / "exact", depth=10, progress=False)
@@ -133,7 +129,7 @@ def test_an_approximate_index_reports_its_recall(
     assert f"recall against exact {recall}" in report.file.read_text()
 
 
-def test_two_systems_of_one_name_are_refused(collection: Path, tmp_path: Path) -> None:
+def test_two_systems_of_one_name_are_refused(collection, tmp_path):
     with pytest.raises(ValueError, match="have the same name 'a'"):
         evaluate(["bm25,k1=1,name=a", "bm25,k1=2,name=a"], collection, output_dir=tmp_path)
 
@@ -143,8 +139,8 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
-    bert_folder: Path, texts: list[str], tmp_path: Path
-) -> None:
+    bert_folder, texts, tmp_path
+):
     settings: dict[str, Any] = {"output_dir": tmp_path / "out", "progress": False}
     scores = [(i * 7) % 12 / 2 for i in range(12)]
     sides = {"sentence1": texts[:12], "sentence2": texts[20:32]}

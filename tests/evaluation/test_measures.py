@@ -54,7 +54,7 @@ def naive(name: str, grades: dict[str, int], ranking: list[str]) -> float:
 
 
 @pytest.mark.parametrize("has_ties", [False, True])
-def test_every_measure_is_what_its_definition_says(has_ties: bool) -> None:
+def test_every_measure_is_what_its_definition_says(has_ties):
     rng = np.random.default_rng(0)
     passages = [f"p{i}" for i in range(300)]
     qrels, run = {}, {}
@@ -80,7 +80,7 @@ def test_every_measure_is_what_its_definition_says(has_ties: bool) -> None:
             assert evaluation.per_query[name] == pytest.approx(values, abs=1e-12), name
 
 
-def test_which_queries_count() -> None:
+def test_which_queries_count():
     qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}, "low": {"a": 1, "b": 0}}
     qrels |= {"none": {"a": 0, "b": -1}, "empty": {}}
     run = {"q1": {"a": 1.0}, "q2": {}, "low": {"a": 1.0}, "none": {"a": 1.0}, "extra": {"a": 1.0}}
@@ -93,7 +93,7 @@ def test_which_queries_count() -> None:
     assert evaluation.unanswerable == ("none", "empty")
 
 
-def test_ties_are_of_float64_scores() -> None:
+def test_ties_are_of_float64_scores():
     run = {"q": {"c": 1.0, "b": 1.0, "a": 1.0 + 1e-12, "d": 1.0}}  # one value in float32
     means = evaluate_run({"q": {"c": 1}}, run, measures=["MRR@10", "nDCG@10", "P@1"]).means
     assert means == {"MRR@10": pytest.approx(1 / 3), "nDCG@10": 0.5, "P@1": 0.0}
@@ -122,7 +122,7 @@ COLLECTION = Collection(
 )
 
 
-def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch):
     monkeypatch.setattr(measures, "_QUERIES_AT_ONCE", 2)
     unjudged = replace(COLLECTION, qrels={})
     assert list(measure_run(unjudged, RUN).means) == ["Hit@20", "Hit@100"]
@@ -134,9 +134,7 @@ def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch: pytest.Monke
     assert found.unanswerable == ("unknown",)
 
 
-def test_answers_and_judgements_are_measured_on_the_same_queries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_answers_and_judgements_are_measured_on_the_same_queries(caplog):
     with caplog.at_level(logging.WARNING):
         found = measure_run(COLLECTION, RUN, measures=["Hit@2", "MRR@10"])
     assert "MRR@10 look deeper than the 4 passages of the run" in caplog.text
@@ -159,12 +157,12 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
         ({"x": {"a": 1}}, "MRR@10", "none of the 1 queries of the run is judged"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(qrels, measure: str, message: str) -> None:
+def test_what_cannot_be_measured_is_refused(qrels, measure, message):
     with pytest.raises(ValueError, match=message):
         evaluate_run(qrels, ONE, measures=["MRR@10", measure])
 
 
-def test_an_added_measure_may_have_digits_in_its_name(monkeypatch) -> None:
+def test_an_added_measure_may_have_digits_in_its_name(monkeypatch):
     added = ir_measures.define_byquery(lambda qrels, run: 0.25, name="F1")
     monkeypatch.setitem(measures._FAMILIES, "F1", added)
     assert evaluate_run(GRADED, ONE, measures=["F1@3"]).means == {"F1@3": 0.25}

@@ -92,7 +92,7 @@ def text(folder: Path) -> str:
     return (folder / "report.md").read_text(encoding="utf-8")
 
 
-def test_results_have_means_and_corrected_comparisons(content: dict[str, Any], text: str) -> None:
+def test_results_have_means_and_corrected_comparisons(content, text):
     good = content["results"]["MRR@10"]["good"]
     assert good["mean"] == pytest.approx((21 * 0.25 + 19 * 0.75 - 0.25) / 40)
     assert tuple(good["interval"]) == mean_interval(GOOD, seed=3)
@@ -118,7 +118,7 @@ def test_results_have_means_and_corrected_comparisons(content: dict[str, Any], t
     assert "Holm's correction over the 6 comparisons of this table." in text
 
 
-def test_all_pairs_are_compared_by_both_tests(content: dict[str, Any], text: str) -> None:
+def test_all_pairs_are_compared_by_both_tests(content, text):
     pairs = content["pairs"]
     names = [("good", "bm25"), ("same", "bm25"), ("same", "good")]
     assert [(pair["system"], pair["other"]) for pair in pairs] == names
@@ -133,7 +133,7 @@ def test_all_pairs_are_compared_by_both_tests(content: dict[str, Any], text: str
     assert "Holm's correction over the 9 comparisons of this table." in text
 
 
-def test_breakdowns_are_by_answer_type_and_by_length(content: dict[str, Any], text: str) -> None:
+def test_breakdowns_are_by_answer_type_and_by_length(content, text):
     types = content["breakdowns"]["answer type"]
     sizes = {name: group["n_queries"] for name, group in types.items()}
     assert sizes == {"number": 20, "human": 18, "abbreviation": 1}  # not "is water wet"
@@ -149,7 +149,7 @@ def test_breakdowns_are_by_answer_type_and_by_length(content: dict[str, Any], te
     assert f"\n| human | 18 | 0.2500 | {equal} | {equal} |\n" in text
 
 
-def test_the_report_says_how_it_was_made(content: dict[str, Any], text: str, folder: Path) -> None:
+def test_the_report_says_how_it_was_made(content, text, folder):
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
     lines = "".join(sorted(f"{q} 0 p 1\n" for q in QUERIES))
     run = (folder / "good" / "run-100.trec").read_bytes()
@@ -172,7 +172,7 @@ def test_the_report_says_how_it_was_made(content: dict[str, Any], text: str, fol
     assert table.loc["n00"].tolist()[1:] == [0.25, 0.5, 0.5, 0.75, 0.5, 1.0, 0.25, 0.5, 0.5]
 
 
-def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path: Path) -> None:
+def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path):
     report = write_report(tmp_path, [make_result("bm25", BASE)], collection=COLLECTION)
     text = report.file.read_text()
     assert "There is only one system, so nothing is compared." in text and "p = " not in text
@@ -184,7 +184,7 @@ def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path: Pat
     assert content["pairs"][0]["t_test"] is None
 
 
-def test_correlations_are_compared_too(tmp_path: Path) -> None:
+def test_correlations_are_compared_too(tmp_path):
     scores = np.arange(40.0)
     results = [
         SystemResult(
@@ -205,7 +205,7 @@ def test_correlations_are_compared_too(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md"}
 
 
-def test_pictures_show_values_and_intervals_in_the_colours_of_the_systems() -> None:
+def test_pictures_show_values_and_intervals_in_the_colours_of_the_systems():
     bm25, ours = ({"mean": 0.2, "interval": [0.125, 0.3]}, {"mean": 0.5, "interval": [0.25, 0.75]})
     without = {"bm25": {"mean": 0.8, "interval": None}, "ours": {"mean": 0.9, "interval": None}}
     left, right = plot_bars({"MRR@10": {"bm25": bm25, "ours": ours}, "R@100": without}).axes

@@ -24,7 +24,7 @@ def graded(n: int, *, noise: float, seed: int = 0) -> GradedEvaluation:
     return evaluate_graded_pairs(similarities, np.round(truth * 10) / 2)
 
 
-def test_similarities_are_those_of_the_definitions() -> None:
+def test_similarities_are_those_of_the_definitions():
     first = np.array([[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]], dtype=np.float32)
     second = np.array([[1.0, 1.0], [-3.0, -4.0], [1.0, 0.0]], dtype=np.float32)
     for name, expected in {
@@ -36,7 +36,7 @@ def test_similarities_are_those_of_the_definitions() -> None:
         assert found == pytest.approx(expected)
 
 
-def test_triplets_are_right_where_the_positive_is_nearer() -> None:
+def test_triplets_are_right_where_the_positive_is_nearer():
     anchors = np.array([[0.0, 1.0]] * 4)
     positives = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 9.0], [1.0, 1.0]])
     negatives = np.array([[1.0, 1.0], [0.0, 1.0], [0.1, 1.0], [1.0, 1.0]])
@@ -52,7 +52,7 @@ CORRELATIONS = {"Spearman": stats.spearmanr, "Pearson": stats.pearsonr}
 
 
 @pytest.mark.parametrize("measure", CORRELATIONS)
-def test_the_bootstrap_interval_is_that_of_drawing_pairs_and_correlating_anew(measure: str) -> None:
+def test_the_bootstrap_interval_is_that_of_drawing_pairs_and_correlating_anew(measure):
     found, correlate = graded(60, noise=0.3), CORRELATIONS[measure]
     mean = correlate(found.similarities, found.scores).statistic
     assert found.means[measure] == pytest.approx(mean, abs=1e-12)
@@ -80,7 +80,7 @@ def naive_swap_p(a: np.ndarray, b: np.ndarray, scores: np.ndarray) -> float:
     ("measure", "scale"),
     [("Spearman", stats.rankdata), ("Pearson", lambda x: (x - x.mean()) / x.std())],
 )
-def test_few_pairs_get_the_exact_p_value(measure: str, scale) -> None:
+def test_few_pairs_get_the_exact_p_value(measure, scale):
     a, b = graded(9, noise=0.1), graded(9, noise=1.0, seed=2)
     comparison = a.compare(measure, b)
     expected = naive_swap_p(*(scale(x) for x in (a.similarities, b.similarities, a.scores)))
@@ -90,7 +90,7 @@ def test_few_pairs_get_the_exact_p_value(measure: str, scale) -> None:
     assert comparison.difference == means[0] - means[1]
 
 
-def test_systems_of_one_order_do_not_differ() -> None:
+def test_systems_of_one_order_do_not_differ():
     found = graded(40, noise=0.2)
     same = evaluate_graded_pairs(np.exp(found.similarities), found.scores)
     comparison = same.compare("Spearman", found)
@@ -110,9 +110,7 @@ def rows_of(path: Path, task: str, **columns: str) -> list[tuple[object, ...]]:
     return list(read_items(path, task, columns=columns).itertuples(index=False, name=None))
 
 
-def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(
-    tmp_path: Path,
-) -> None:
+def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(tmp_path):
     table = pd.DataFrame(PAIRS, columns=["sentence1", "sentence2", "score"])
     table.to_json(tmp_path / "test.jsonl.gz", orient="records", lines=True)
     assert rows_of(tmp_path / "test.jsonl.gz", "graded_pairs") == PAIRS
@@ -141,7 +139,7 @@ def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(
         ("g\tf\ty\t1\t2.5\ta\tb\ng\tf\ty\t2\t2.5\ta\n", "has null values"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_a_file_that_does_not_fit_is_refused(tmp_path, content, message):
     (tmp_path / "test.csv").write_text(content)
     with pytest.raises(ValueError, match=message):
         read_items(tmp_path / "test.csv", "graded_pairs")

@@ -40,9 +40,7 @@ def folder(bert_run: Path, tmp_path: Path) -> Path:
     return export_encoder(bert_run, tmp_path / "retriever")
 
 
-def test_results_have_corrected_p_values_and_say_what_they_were_made_from(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_results_have_corrected_p_values_and_say_what_they_were_made_from(folder, tmp_path):
     run = tmp_path / "run-100.trec"
     run.write_text("q1 Q0 d 1 0.5 own\n")
     command = {"command": "condenser evaluate OWNER/NAME owner/small", "collection": COLLECTION}
@@ -78,9 +76,7 @@ def test_results_have_corrected_p_values_and_say_what_they_were_made_from(
     assert str(tmp_path) not in (folder / "README.md").read_text()
 
 
-def test_the_command_names_a_collection_as_the_hub_does(
-    folder: Path, collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_path, monkeypatch):
     loaded = load_collection(collection)
     monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)

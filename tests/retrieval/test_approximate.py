@@ -58,9 +58,7 @@ def search(embeddings: Embeddings, tmp_path: Path) -> Any:
         pytest.param("OPQ8_16,IVF8,PQ8x4fs", "nprobe=8", 0.4, marks=pytest.mark.slow),
     ],
 )
-def test_an_index_finds_what_exact_search_finds(
-    factory: str, parameters: str | None, at_least: float, search: Any
-) -> None:
+def test_an_index_finds_what_exact_search_finds(factory, parameters, at_least, search):
     exact, run = search(depth=10), search(factory, parameters, depth=10)
     assert list(run) == QUERY_IDS
     assert {len(found) for found in run.values()} == {10}
@@ -69,7 +67,7 @@ def test_an_index_finds_what_exact_search_finds(
         assert run[query] == pytest.approx(exact[query], rel=1e-5)
 
 
-def test_rescored_passages_have_the_scores_of_exact_search(search: Any) -> None:
+def test_rescored_passages_have_the_scores_of_exact_search(search):
     exact, plain = search(depth=N), search("IVF8,RaBitQ", "nprobe=8", depth=10)
     run = search("IVF8,RaBitQ", "nprobe=8", depth=10, rescore=100)
     for query, found in run.items():
@@ -79,16 +77,14 @@ def test_rescored_passages_have_the_scores_of_exact_search(search: Any) -> None:
     assert recall > max(0.9, recall_against_exact(plain, exact, depth=10) + 0.2)
 
 
-def test_cells_that_hold_too_few_give_fewer_passages(search: Any) -> None:
+def test_cells_that_hold_too_few_give_fewer_passages(search):
     run = search("IVF32,Flat", depth=1000, rescore=1000)
     sizes = {len(found) for found in run.values()}
     assert min(sizes) > 0 and max(sizes) < 1000
     assert min(score for found in run.values() for score in found.values()) >= -1.0001
 
 
-def test_a_saved_index_is_opened_and_another_is_refused(
-    embeddings: Embeddings, tmp_path: Path
-) -> None:
+def test_a_saved_index_is_opened_and_another_is_refused(embeddings, tmp_path):
     folder = tmp_path / "indexes" / "wiki"
     build_approximate(embeddings, "IVF16,Flat", folder, seed=5)
     written = (folder / "index.faiss").stat().st_mtime_ns
@@ -101,7 +97,7 @@ def test_a_saved_index_is_opened_and_another_is_refused(
         build_approximate(other, "IVF16,Flat", folder, seed=5)
 
 
-def test_a_wrong_factory_or_parameter_is_refused(search: Any, tmp_path: Path) -> None:
+def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
     with pytest.raises(ValueError, match="index 'nonsense' of 1500 .*not parse index string"):
         search("nonsense")
     assert not list(tmp_path.iterdir())
@@ -109,7 +105,7 @@ def test_a_wrong_factory_or_parameter_is_refused(search: Any, tmp_path: Path) ->
         search("Flat", "nprobs=3")
 
 
-def test_an_opened_index_is_mapped_not_read(tmp_path: Path) -> None:
+def test_an_opened_index_is_mapped_not_read(tmp_path):
     vectors = np.random.default_rng(0).standard_normal((100_000, 64)).astype(np.float32)
     embeddings = write_embeddings(tmp_path / "e", vectors, [str(i) for i in range(100_000)])
     build_approximate(embeddings, "Flat", tmp_path / "i")
@@ -119,7 +115,7 @@ def test_an_opened_index_is_mapped_not_read(tmp_path: Path) -> None:
     assert psutil.Process().memory_info().rss - before < vectors.nbytes / 4
 
 
-def test_recall_is_the_mean_share_of_the_exact_answer() -> None:
+def test_recall_is_the_mean_share_of_the_exact_answer():
     exact = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"d": 1.0}}
     run = {"q1": {"a": 9.0, "c": 8.0, "x": 7.0}, "q2": {}}
     assert recall_against_exact(run, exact, depth=1) == (1 + 0) / 2

@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -55,7 +54,7 @@ def lucene_bm25(passages: Passages, query: str, *, k1: float, b: float) -> dict[
         ("thesis", 3.44, 0.87),
     ],
 )
-def test_a_preset_is_its_k1_and_b(preset: str | None, k1: float, b: float) -> None:
+def test_a_preset_is_its_k1_and_b(preset, k1, b):
     rng = random.Random(preset)
     vocabulary = [f"word{i}" for i in range(40)]
 
@@ -72,9 +71,7 @@ def test_a_preset_is_its_k1_and_b(preset: str | None, k1: float, b: float) -> No
         assert list(run[query_id].items()) == rank_passages(run[query_id])
 
 
-def test_a_stored_index_is_opened_again_and_gives_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_index_is_opened_again_and_gives_the_same_run(tmp_path, monkeypatch):
     queries = {"q1": "grey cats", "q2": "東京", "q3": "unknown"}
     folder = tmp_path / "indexes" / "bm25"
     expected = Bm25(PASSAGES, preset="thesis").search(queries)
@@ -90,20 +87,20 @@ def test_a_stored_index_is_opened_again_and_gives_the_same_run(
             Bm25(passages, folder=folder, **settings)
 
 
-def test_stopwords_and_case_do_not_count() -> None:
+def test_stopwords_and_case_do_not_count():
     bm25 = Bm25(PASSAGES)
     run = bm25.search({"plain": "dogs cats", "dressed": "The DOGS and the Cats", "only": "the and"})
     assert run["dressed"] == run["plain"]
     assert run["only"] == {} == bm25.search({"q": "quantum zebra"})["q"]
 
 
-def test_ties_at_the_cut_off_go_to_the_lower_id() -> None:
+def test_ties_at_the_cut_off_go_to_the_lower_id():
     passages = dict.fromkeys("dbac", ("", "same words here")) | {"e": ("", "other")}
     run = Bm25(make_passages(passages)).search({"q": "words"}, depth=2)
     assert list(run["q"]) == ["a", "b"]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_arguments_are_refused():
     empty = make_passages({"a": ("", ""), "b": ("the", "of a")})
     for passages, settings, message in (
         (PASSAGES, {"b": 1.4}, "b=1.4: expected k1 >= 0 and 0 <= b <= 1"),

@@ -1,7 +1,5 @@
 """Exact search against NumPy brute force in float64."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -25,9 +23,7 @@ def check(
 @pytest.mark.parametrize("depth", [100, 1000])
 @pytest.mark.parametrize("n_queries", [3, 30])  # faiss uses another method from 20 on
 @pytest.mark.parametrize("are_tied", [False, True])
-def test_search_equals_brute_force_whatever_the_shards(
-    n_queries: int, depth: int, are_tied: bool, tmp_path: Path
-) -> None:
+def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tied, tmp_path):
     rng = np.random.default_rng(0)
     passages = rng.standard_normal((400, 12)).astype(np.float32)
     ids = [f"é{i}" if i % 3 else f"東 {i}" for i in rng.permutation(400)]
@@ -45,7 +41,7 @@ def test_search_equals_brute_force_whatever_the_shards(
         check(run, passages, ids, queries, depth=depth)
 
 
-def test_more_ties_than_places_still_fill_the_depth() -> None:
+def test_more_ties_than_places_still_fill_the_depth():
     passages, ids = np.ones((300, 8), dtype=np.float32), [f"p{i:04d}" for i in range(300)]
     query = {"query_embeddings": passages[:1], "query_ids": ["q"]}
     run = search_exact_arrays(passages, ids, depth=3, **query)
@@ -62,9 +58,7 @@ def test_more_ties_than_places_still_fill_the_depth() -> None:
         (np.diag([1, 1, np.inf]), np.ones((1, 3)), ["q"], 1, "1 of 3 vectors .* in row 2"),
     ],
 )
-def test_wrong_vectors_are_refused(
-    passages: np.ndarray, queries: np.ndarray, ids: list[str], depth: int, message: str
-) -> None:
+def test_wrong_vectors_are_refused(passages, queries, ids, depth, message):
     passages, queries = passages.astype(np.float32), queries.astype(np.float32)
     names = [f"p{i}" for i in range(len(passages))]
     with pytest.raises(ValueError, match=message):

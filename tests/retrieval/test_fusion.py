@@ -10,7 +10,7 @@ BM25 = {"q": {"a": 4.0, "b": 2.0}}
 DENSE = {"q": {"b": 9.0, "f": 4.0, "e": 4.0, "d": 4.0, "c": 4.0}}
 
 
-def test_reciprocal_ranks_are_summed_and_equal_scores_ranked_by_id() -> None:
+def test_reciprocal_ranks_are_summed_and_equal_scores_ranked_by_id():
     bm25 = {"q": {"c": 1.0, "b": 2.0, "a": 3.0}}  # ranks: a 1, b 2, c 3
     dense = {"q": {"b": 0.9, "d": 0.5}}  # ranks: b 1, d 2
     fused = reciprocal_rank_fusion([bm25, dense])
@@ -20,7 +20,7 @@ def test_reciprocal_ranks_are_summed_and_equal_scores_ranked_by_id() -> None:
     assert list(equal["q"].items()) == [("a", 1 / 61), ("b", 1 / 62)]
 
 
-def test_standardised_scores_are_summed_and_a_missing_one_is_the_lowest() -> None:
+def test_standardised_scores_are_summed_and_a_missing_one_is_the_lowest():
     fused = weighted_sum([BM25, DENSE], [0.25, 0.75])
     assert list(fused["q"].items()) == [
         ("b", 1.25),  # 0.25 * -1 + 0.75 * 2
@@ -32,14 +32,14 @@ def test_standardised_scores_are_summed_and_a_missing_one_is_the_lowest() -> Non
         assert weighted_sum([BM25, other], [0.5, 0.5])["q"] == {"a": 0.5, "b": -0.5, "c": -0.5}
 
 
-def test_a_query_of_one_run_is_fused_too() -> None:
+def test_a_query_of_one_run_is_fused_too():
     one, other = {"q1": {"a": 1.0}, "q3": {}}, {"q2": {"b": 5.0}}
     fused = reciprocal_rank_fusion([one, other])
     assert fused == {"q1": {"a": 1 / 61}, "q3": {}, "q2": {"b": 1 / 61}}
     assert weighted_sum([one, other], [0.5, 0.5]) == {"q1": {"a": 0.0}, "q3": {}, "q2": {"b": 0.0}}
 
 
-def test_a_fusion_weighs_the_dense_run_and_cuts_at_the_depth() -> None:
+def test_a_fusion_weighs_the_dense_run_and_cuts_at_the_depth():
     fused = Fusion("weighted", 0.75).fuse(BM25, DENSE, depth=3)
     assert fused == {"q": {"b": 1.25, "a": -0.125, "c": -0.625}}
     assert Fusion("rrf").fuse(BM25, DENSE, depth=1) == {"q": {"b": 1 / 62 + 1 / 61}}

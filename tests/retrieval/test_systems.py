@@ -1,6 +1,5 @@
 """Systems by name: what a command's word says."""
 
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -22,15 +21,13 @@ from modeling_condenser.retrieval.systems import open_searcher, parse_system
         ("bm25,k1=0.82,b=0.68", "bm25-0.82-0.68", {"k1": 0.82, "b": 0.68}),
     ],
 )
-def test_a_system_is_named_after_its_model_and_settings(
-    text: str, name: str, settings: dict
-) -> None:
+def test_a_system_is_named_after_its_model_and_settings(text, name, settings):
     system = parse_system(text)
     assert (system.name, system.settings, system.word) == (name, settings, text)
     assert system.kind == ("bm25" if text.startswith("bm25") else "encoder")
 
 
-def test_a_system_takes_a_dtype_only_if_it_states_none() -> None:
+def test_a_system_takes_a_dtype_only_if_it_states_none():
     half = parse_system("owner/bert,pooling=cls").in_dtype("bfloat16")
     assert half.name == "bert-cls-bfloat16"
     assert half == parse_system("owner/bert,pooling=cls,dtype=bfloat16")
@@ -38,7 +35,7 @@ def test_a_system_takes_a_dtype_only_if_it_states_none() -> None:
         assert parse_system(word).in_dtype("bfloat16") == parse_system(word)
 
 
-def test_a_run_file_answers_the_queries_that_it_has(tmp_path: Path) -> None:
+def test_a_run_file_answers_the_queries_that_it_has(tmp_path):
     run = {"q1": {"a": 1.0, "b": 3.0, "c": 3.0}, "q2": {"a": 1.0}}
     system = parse_system(write_run(run, tmp_path / "theirs.trec", tag="x"))
     assert (system.name, system.word, system.kind) == ("theirs", "theirs", "run")
@@ -58,6 +55,6 @@ def test_a_run_file_answers_the_queries_that_it_has(tmp_path: Path) -> None:
         ("x,query_max_length=long", "query_max_length is 'long', expected int"),
     ],
 )
-def test_wrong_settings_are_refused(text: str, message: str) -> None:
+def test_wrong_settings_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
         parse_system(text)
