@@ -25,8 +25,7 @@ from benchmarks.harness import (
 from hub_scripts.search import find
 from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.retrieval.dense import DenseSearcher
-from modeling_condenser.retrieval.exact import search_exact
+from modeling_condenser.retrieval.dense import DenseSearcher, search_embeddings
 
 DEPTH = 10
 _SIZES = {"passages": 22_000, "queries": 50, "layers": 12, "hidden": 768, "vocabulary": 8000}
@@ -48,7 +47,11 @@ def main() -> None:
         queries = [" ".join(text.split()[:9]) for text in texts[: arguments.queries]]
         sides = {
             ("search alone", query): partial(
-                search_exact, embeddings, retriever.encode_queries([query]), ["query"], depth=DEPTH
+                search_embeddings,
+                embeddings,
+                retriever.encode_queries([query]),
+                ["query"],
+                depth=DEPTH,
             )
             for query in queries
         }

@@ -29,12 +29,8 @@ from benchmarks.harness import (
     time_in_turns,
 )
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.retrieval.approximate import (
-    build_approximate,
-    recall_against_exact,
-    search_approximate,
-)
-from modeling_condenser.retrieval.exact import search_exact
+from modeling_condenser.retrieval.approximate import build_approximate
+from modeling_condenser.retrieval.dense import recall_against_exact, search_embeddings
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
 APPROXIMATE = ("IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16")  # factory and parameters
@@ -109,7 +105,7 @@ def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
 def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, list[str]], Any]:
     embeddings, depth = Embeddings.open(arguments.folder / "embeddings"), arguments.depth
     if side == EXACT:
-        return partial(search_exact, embeddings, depth=depth)
+        return partial(search_embeddings, embeddings, depth=depth)
     if side == FLAT:
         flat = faiss.IndexFlatIP(embeddings.dimension)
         for _, block in embeddings.blocks():
@@ -118,7 +114,7 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
         return lambda queries, names: flat.search(queries, depth)
     factory, parameters = side.split()
     index = build_approximate(embeddings, factory, arguments.folder / side, parameters=parameters)
-    return partial(search_approximate, index, embeddings, depth=depth)
+    return partial(search_embeddings, embeddings, index=index, depth=depth)
 
 
 def _own_memory() -> float:

@@ -99,9 +99,7 @@ def check(call: Any, folder: Path, figures: list[Figure]) -> tuple[int, int, flo
     measures = list(dict.fromkeys(names.values()))
     found = _evaluate_as_trec_eval(call, qrels, run, measures, depth=call.depth)
     values = {figure: _value(found, name, figure.query) for figure, name in names.items()}
-    ours = evaluate_run(
-        read_trec_qrels(qrels), read_run(run, words_behind_tag=True), measures=measures
-    )
+    ours = evaluate_run(read_trec_qrels(qrels), read_run(run), measures=measures)
     n_other = sum(f"{_value(ours, names[f], f.query):.4f}" != f.printed for f in names)
     n_figures, pairs = len(values), list(values.items())
     if call.depth:  # a ranking that is cut off has cut-off measures
@@ -133,7 +131,7 @@ def _evaluate_as_trec_eval(
     Scores are compared as float32, ties go by id, descending; without -c, queries that the run
     lacks do not count; queries without a relevant passage count as 0.
     """
-    run, qrels = read_run(run_file, words_behind_tag=True), read_trec_qrels(qrels_file)
+    run, qrels = read_run(run_file), read_trec_qrels(qrels_file)
     ordered = {
         query: sorted(scores, key=lambda p: (np.float32(scores[p]), p), reverse=True)[:depth]
         for query, scores in run.items()

@@ -62,8 +62,10 @@ def run(line: CommandLine) -> None:
         )
     register_model(fields.model)
     system = parse_system(fields.model).in_dtype(how.dtype)
-    if system.is_stored:
+    if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
+    if system.kind == "bm25" and (fields.embeddings or not how.is_exact):
+        raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
     # Embeddings or index are stored beside the model.
     model = Path(system.model).resolve()
     name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]

@@ -27,7 +27,7 @@ from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
-from modeling_condenser.retrieval.exact import search_exact_arrays
+from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.recipe import read_recipe
 
 from .models import TOKENS_PER_BATCH, Subject

@@ -8,7 +8,7 @@ import multiprocessing
 import threading
 import timeit
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,7 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
     with torch.inference_mode():
         for parameter in parameters:
             parameter.sum()  # weights are mapped from their file, and resident after a read
-        for _ in range(_WARM_UP_STEPS):
-            step()
+        timeit.timeit(step, number=_WARM_UP_STEPS)
         seconds = timeit.repeat(step, number=1, repeat=_STEPS)
         if is_cuda:
             torch.cuda.reset_peak_memory_stats()
@@ -96,16 +95,15 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
 def _peak_resident_bytes(step: Callable[[], None]) -> int:
     """The highest resident memory during some steps, sampled by a thread."""
     process, finished = psutil.Process(), threading.Event()
-    samples = [process.memory_info().rss]
 
-    def sample() -> None:
+    def sample() -> int:
+        peak = process.memory_info().rss
         while not finished.wait(0.001):
-            samples.append(process.memory_info().rss)
+            peak = max(peak, process.memory_info().rss)
+        return peak
 
-    sampler = threading.Thread(target=sample, daemon=True)
-    sampler.start()
-    for _ in range(_MEMORY_STEPS):
-        step()
-    finished.set()
-    sampler.join()
-    return max(samples)
+    with ThreadPoolExecutor(1) as pool:
+        peak = pool.submit(sample)
+        timeit.timeit(step, number=_MEMORY_STEPS)
+        finished.set()
+        return peak.result()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
@@ -24,7 +23,7 @@ from .cost import measure_cost
 from .measures import Evaluation
 from .report import Report, write_report
 from .similarity import evaluate_graded_pairs, evaluate_triplets, pair_similarities, read_items
-from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system
+from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system, report_on_card
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,8 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
+    from modeling_condenser.hub.card import PLACEHOLDER  # draws curves, so its imports are slow
+
     listed = [systems] if isinstance(systems, str | Path) else systems
     stated = {
         "systems": [str(system) for system in listed],
@@ -102,6 +103,7 @@ def evaluate(
     }
     recipe, search = fill(stated, EvaluationRecipe, SearchSettings)
     parsed, out = _parse_systems(recipe, search), Path(recipe.output_dir)
+    loaded = None
     if recipe.task == "retrieval":
         loaded = load_collection(recipe.collection, split=recipe.split)
         root = out / _as_path(loaded.name)
@@ -121,9 +123,9 @@ def evaluate(
             for system in parsed
         ]
     else:
-        loaded, folder = None, out / _as_path(Path(recipe.collection).stem)
-        results = _evaluate_texts(recipe, parsed, progress=progress)
-    measured = [system for system in parsed if system.is_dense and recipe.cost]
+        folder = out / _as_path(Path(recipe.collection).stem)
+        results = [_evaluate_texts(recipe, system, progress=progress) for system in parsed]
+    measured = [system for system in parsed if system.kind == "encoder" and recipe.cost]
     report = write_report(
         folder,
         results,
@@ -132,8 +134,19 @@ def evaluate(
         command=_command(recipe, search, parsed),
         seed=recipe.seed,
     )
-    if loaded:
-        _report_on_cards(recipe, search, parsed, results, loaded)
+    n_baselines = 1 if recipe.baseline else 0
+    for system, result in zip(parsed[n_baselines:], results[n_baselines:], strict=True):
+        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
+        if loaded and is_export and not system.settings:  # by its own contract
+            report_on_card(
+                system.model,
+                result,
+                results[:n_baselines],
+                collection=loaded,
+                source=recipe.collection,
+                command=_command(recipe, search, [*parsed[:n_baselines], System(PLACEHOLDER)]),
+                seed=recipe.seed,
+            )
     return report
 
 
@@ -150,59 +163,27 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
     return list(systems.values())
 
 
-def _evaluate_texts(
-    recipe: EvaluationRecipe, systems: Sequence[System], *, progress: bool
-) -> list[SystemResult]:
-    """Measure the systems on a file of graded pairs or triplets."""
-    file, task = Path(recipe.collection), recipe.task.replace("_", " ")
-    texts = read_items(file, recipe.task, columns=recipe.columns)
-    scores = texts.pop("score").to_numpy() if "score" in texts else None
-    results = []
-    for system in systems:
-        retriever = system.open()
-        contract, vectors = retriever.contract, []  # (N, D) float32 each
-        for column in texts:
-            passages = [contract.passage("", text) for text in texts[column]]
-            length = contract.passage_max_length
-            vectors.append(retriever.encode_texts(passages, length, progress=progress))
-        evaluation: Evaluation
-        if scores is None:
-            evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
-        else:
-            own = pair_similarities(*vectors, similarity=contract.similarity)
-            evaluation = evaluate_graded_pairs(own, scores)
-        settings = dict(system.settings)
-        results.append(SystemResult(system.name, file.stem, task, evaluation, settings=settings))
-    return results
-
-
-def _report_on_cards(
-    recipe: EvaluationRecipe,
-    search: SearchSettings,
-    systems: Sequence[System],
-    results: Sequence[SystemResult],
-    collection: Collection,
-) -> None:
-    """Write results on the cards of local exports that were evaluated by their own contract."""
-    from modeling_condenser.hub.card import PLACEHOLDER
-
-    from .card_results import report_on_card
-
-    n_baselines = 1 if recipe.baseline else 0
-    named = [*systems[:n_baselines], parse_system(PLACEHOLDER)]
-    command = _command(recipe, search, named)
-    for system, result in list(zip(systems, results, strict=True))[n_baselines:]:
-        is_export = system.is_dense and (Path(system.model) / CONTRACT_FILE).is_file()
-        if is_export and not system.settings:
-            report_on_card(
-                system.model,
-                result,
-                results[:n_baselines],
-                collection=collection,
-                source=recipe.collection,
-                command=command,
-                seed=recipe.seed,
-            )
+def _evaluate_texts(recipe: EvaluationRecipe, system: System, *, progress: bool) -> SystemResult:
+    """Measure a system on a file of graded pairs or triplets."""
+    file, retriever = Path(recipe.collection), system.open()
+    items, contract = read_items(file, recipe.task, columns=recipe.columns), retriever.contract
+    vectors = [  # (N, D) float32 each
+        retriever.encode_texts(
+            [contract.passage("", text) for text in texts],
+            contract.passage_max_length,
+            progress=progress,
+        )
+        for column, texts in items.items()
+        if column != "score"
+    ]
+    evaluation: Evaluation
+    if recipe.task == "triplets":
+        evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
+    else:
+        similarities = pair_similarities(*vectors, similarity=contract.similarity)
+        evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
+    facts = (system.name, file.stem, recipe.task.replace("_", " "))
+    return SystemResult(*facts, evaluation, settings=dict(system.settings))
 
 
 def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System]) -> str:

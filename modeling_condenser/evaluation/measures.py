@@ -13,21 +13,19 @@ broken by passage id, ascending. The mean is over all queries that have a releva
 without results counts as 0. All but Hit@k are computed by ir_measures.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 from typing import Self
 
 import ir_measures
-from ir_measures.measures.base import ParamInfo
 
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
-from .significance import Comparison, compare, mean_interval
+from .significance import Comparison, Interval, compare, mean_interval
 
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
@@ -36,15 +34,7 @@ _NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on v
 _NAME = re.compile(rf"([A-Za-z][A-Za-z0-9-]*)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
 _QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
 
-
-class Hit(ir_measures.Measure):
-    """Whether an answer string is in one of the first k passages."""
-
-    NAME = "Hit"
-    SUPPORTED_PARAMS = {"cutoff": ParamInfo(dtype=int, required=True)}
-
-
-# To add a measure of ir_measures, add a line.
+# To add a measure of ir_measures, add a line. Hit is Success by other judgements.
 _FAMILIES = {
     "MRR": ir_measures.RR,
     "nDCG": ir_measures.nDCG,
@@ -53,9 +43,8 @@ _FAMILIES = {
     "R-Prec": ir_measures.Rprec,
     "P": ir_measures.P,
     "Success": ir_measures.Success,
-    "Hit": Hit(),
+    "Hit": ir_measures.Success,
 }
-
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -80,14 +69,18 @@ class Evaluation:
         """Number of evaluated queries."""
         return len(next(iter(self.per_query.values())))
 
-    def interval(self, measure: str, *, seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval of a mean; None for a single query."""
-        values = self.per_query[measure]
-        return mean_interval(values, seed=seed) if len(values) > 1 else None
+        return mean_interval(self.per_query[measure], seed=seed)
 
-    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison | None:
+    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
         """Compare with another evaluation of the same queries in one measure."""
         return compare(self.per_query[measure], other.per_query[measure], seed=seed)
+
+    def select(self, measure: str, queries: Sequence[str]) -> "Evaluation":
+        """The same run in one measure and on some queries."""
+        values = self.per_query[measure]
+        return make_evaluation({measure: {query: values[query] for query in queries}})
 
 
 def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) -> Evaluation:
@@ -102,21 +95,20 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     Raises:
         ValueError: a name is unknown, or lacks a cut-off that the measure needs.
     """
-    return {name: _parse(name) for name in names}
-
-
-def _parse(name: str) -> ir_measures.Measure:
-    match = _NAME.fullmatch(name)
-    if match and match[1] in _FAMILIES:
-        stated = {"rel": match[2], "cutoff": match[3]}
-        measure = _FAMILIES[match[1]](**{key: int(value) for key, value in stated.items() if value})
-        with suppress(AssertionError):
-            measure.validate_params()
-            return measure
-    raise ValueError(
-        f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off where"
-        " it needs one, as in MRR@10 or R(rel=2)@1000"
-    )
+    measures = {}
+    for name in names:
+        match = _NAME.fullmatch(name)
+        try:
+            family, *stated = match.groups() if match else (name, None, None)
+            given = zip(("rel", "cutoff"), stated, strict=True)
+            measures[name] = _FAMILIES[family](**{key: int(n) for key, n in given if n})
+            measures[name].validate_params()
+        except (KeyError, AssertionError):
+            raise ValueError(
+                f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off"
+                " where it needs one, as in MRR@10 or R(rel=2)@1000"
+            ) from None
+    return measures
 
 
 def evaluate_run(
@@ -142,12 +134,12 @@ def evaluate_run(
             several queries at a time, to limit memory.
 
     Raises:
-        ValueError: an unknown measure, a NaN score, or no query that can be measured.
+        ValueError: an unknown measure, or no query that can be measured.
     """
     wanted, answers = check_measures(measures), answers or {}
-    cutoffs = {name: m.params["cutoff"] for name, m in wanted.items() if isinstance(m, Hit)}
-    graded = {name: m for name, m in wanted.items() if name not in cutoffs}
-    for names, given, what in ((cutoffs, answers, "answers"), (graded, qrels, "qrels")):
+    hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
+    graded = {name: m for name, m in wanted.items() if name not in hits}
+    for names, given, what in ((hits, answers, "answers"), (graded, qrels, "qrels")):
         if names and not given:
             raise ValueError(
                 f"{', '.join(names)} cannot be measured: the collection has no {what}. Choose other"
@@ -161,30 +153,26 @@ def evaluate_run(
             " split"
         )
     rankings = {
-        query: _ranking(query, run.get(query, {}))
+        query: list(dict(rank_passages(run.get(query, {}))))
         for query in judged
         if (not graded or max(qrels[query].values(), default=0) > 0)
-        and (not cutoffs or answers.get(query))
+        and (not hits or answers.get(query))
     }
     if not rankings:
         raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
-    values = _measure_grades(graded, qrels, rankings) if graded else {}
-    if cutoffs:
+    values = _measure(graded, qrels, rankings)
+    if hits:
         assert find_texts is not None
-        values |= _measure_hits(cutoffs, answers, rankings, find_texts)
+        depth = max(measure.params["cutoff"] for measure in hits.values())
+        first = {query: ranking[:depth] for query, ranking in rankings.items()}
+        values |= _measure(hits, _judge_by_answers(first, answers, find_texts), rankings)
     return make_evaluation(
         {name: values[name] for name in wanted},
         unanswerable=[query for query in judged if query not in rankings],
     )
 
 
-def _ranking(query_id: str, scores: Mapping[str, float]) -> list[str]:
-    if any(math.isnan(score) for score in scores.values()):
-        raise ValueError(f"query {query_id!r} has a NaN score: look for NaN in the embeddings")
-    return [passage for passage, _ in rank_passages(scores)]
-
-
-def _measure_grades(
+def _measure(
     measures: Mapping[str, ir_measures.Measure],
     qrels: Mapping[str, Mapping[str, int]],
     rankings: Mapping[str, Sequence[str]],
@@ -195,30 +183,26 @@ def _measure_grades(
         for query, ranking in rankings.items()
         if ranking
     }
-    judged = {query: dict(qrels[query]) for query in run}
+    judged = {query: dict(qrels[query]) for query in run if qrels.get(query)}
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
-    if run:
-        for metric in ir_measures.iter_calc(list(values), judged, run):
-            values[metric.measure][metric.query_id] = float(metric.value)
+    for metric in ir_measures.iter_calc(list(values), judged, run) if values and judged else ():
+        values[metric.measure][metric.query_id] = float(metric.value)
     return {name: dict(values[measure]) for name, measure in measures.items()}
 
 
-def _measure_hits(
-    cutoffs: Mapping[str, int],
-    answers: Mapping[str, Sequence[str]],
+def _judge_by_answers(
     rankings: Mapping[str, Sequence[str]],
+    answers: Mapping[str, Sequence[str]],
     find_texts: Callable[[list[str]], Mapping[str, str]],
-) -> PerQuery:
-    queries, depth = list(rankings), max(cutoffs.values())
-    first_hits = {}
+) -> dict[str, dict[str, int]]:
+    """Judgements in which the first passage with an answer is relevant."""
+    queries = list(rankings)
+    judged = {}
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        batch = {q: rankings[q][:depth] for q in queries[start : start + _QUERIES_AT_ONCE]}
-        texts = find_texts(list({passage for ranking in batch.values() for passage in ranking}))
-        for query, ranking in batch.items():
+        batch = queries[start : start + _QUERIES_AT_ONCE]
+        texts = find_texts(list({passage for query in batch for passage in rankings[query]}))
+        for query in batch:
             matcher = AnswerMatcher(answers[query])
-            hits = (rank for rank, p in enumerate(ranking, 1) if matcher.is_in(texts[p]))
-            first_hits[query] = next(hits, math.inf)
-    return {
-        name: {query: float(rank <= k) for query, rank in first_hits.items()}
-        for name, k in cutoffs.items()
-    }
+            found = (passage for passage in rankings[query] if matcher.is_in(texts[passage]))
+            judged[query] = dict.fromkeys(islice(found, 1), 1)
+    return judged

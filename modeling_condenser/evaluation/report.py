@@ -6,7 +6,6 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 *.png            means, groups of queries, recall by depth
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,7 +22,7 @@ from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 
 from .answer_types import group_queries
-from .measures import Evaluation, make_evaluation
+from .measures import Evaluation
 from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
 
@@ -57,33 +56,18 @@ class Report:
         return {result.system: result.evaluation.means for result in self.results}
 
     def __str__(self) -> str:
-        lines, baseline = [self.content["title"]], self.content["baseline"]
+        lines = [self.content["title"]]
         for system, means in self.means.items():
             lines.append(f"{system}:")
             for measure, mean in means.items():
                 lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
                 if c := self.comparisons.get((system, measure)):
-                    p = p_in_words(c.p_adjusted)
+                    p, baseline = p_in_words(c.p_adjusted), self.content["baseline"]
                     lines[-1] += f"   {c.difference:+.4f} from {baseline}, {p}"
         if self.comparisons:
             n_tests = counted(len(self.comparisons), "comparison")
             lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
         return "\n".join(lines)
-
-    def render(self) -> str:
-        """Write the content as Markdown."""
-        environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-        environment.filters["markdown"] = markdown.escape
-        template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-        tested = {measure for _, measure in self.comparisons}
-        return template.render(
-            self.content,
-            md=markdown,
-            alpha=ALPHA,
-            n_resamples=N_RESAMPLES,
-            n_tests=len(self.comparisons),
-            untested=[measure for measure in self.content["results"] if measure not in tested],
-        )
 
 
 def write_report(
@@ -108,19 +92,13 @@ def write_report(
     """
     from .plots import draw_report
 
-    folder, first, costs = Path(folder), results[0], costs or {}
+    folder, first = Path(folder), results[0]
     evaluations = {result.system: result.evaluation for result in results}
     main, *_ = measures = list(first.evaluation.means)
-    pairs = {
-        (later, earlier, measure): comparison
-        for earlier, later in combinations(evaluations, 2)
-        for measure in measures
-        if (comparison := evaluations[later].compare(measure, evaluations[earlier], seed=seed))
-    }
-    compared = correct({(s, m): c for (s, other, m), c in pairs.items() if other == first.system})
-    queries = (
-        {q: collection.queries[q] for q in first.evaluation.per_query[main]} if collection else {}
-    )
+    figures, compared = _compare({m: (m, evaluations) for m in measures}, seed=seed)
+    queries: dict[str, str] = {}
+    if collection:
+        queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
     n_items, noun = first.evaluation.n_items, ("query", "queries") if queries else ("item", "items")
     content = {
         "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on"
@@ -129,16 +107,10 @@ def write_report(
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
-        "systems": {r.system: _describe(r, costs.get(r.system)) for r in results},
-        "results": {
-            m: {s: _figures(e, m, compared.get((s, m)), seed=seed) for s, e in evaluations.items()}
-            for m in measures
-        },
-        "pairs": _describe_pairs(pairs, evaluations, main, seed=seed),
-        "breakdowns": {
-            by: _break_down(evaluations, main, groups, seed=seed)
-            for by, groups in group_queries(queries).items()
-        },
+        "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
+        "results": figures,
+        "pairs": _compare_pairs(evaluations, main, seed=seed),
+        "breakdowns": _break_down(evaluations, main, queries, seed=seed),
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
@@ -147,15 +119,28 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     content["pictures"] = draw_report(content, folder)
     report = Report(folder, results, compared, content)
-    report.file.write_text(report.render(), encoding="utf-8")
+    report.file.write_text(_render(report), encoding="utf-8")
     write_json(folder / "report.json", content)
     if queries:
-        table = pd.DataFrame({"text": {q: " ".join(text.split()) for q, text in queries.items()}})
+        columns = {"text": {q: " ".join(text.split()) for q, text in queries.items()}}
         for system, evaluation in evaluations.items():
-            for measure, by_query in evaluation.per_query.items():
-                table[f"{system} {measure}"] = by_query
+            columns |= {f"{system} {m}": values for m, values in evaluation.per_query.items()}
+        table = pd.DataFrame(columns)
         table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
     return report
+
+
+def _render(report: Report) -> str:
+    """The report as Markdown."""
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters["markdown"] = markdown.escape
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        report.content,
+        md=markdown,
+        alpha=ALPHA,
+        n_resamples=N_RESAMPLES,
+        n_tests=len(report.comparisons),
+    )
 
 
 def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -169,73 +154,75 @@ def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str,
     }
 
 
-def _figures(
-    evaluation: Evaluation, measure: str, comparison: Comparison | None, *, seed: int
-) -> dict[str, Any]:
-    return {
-        "mean": evaluation.means[measure],
-        "interval": evaluation.interval(measure, seed=seed),
-        "against_baseline": _compared(comparison) if comparison else None,
+def _compare(
+    rows: Mapping[str, tuple[str, Mapping[str, Evaluation]]], *, seed: int
+) -> tuple[dict[str, Any], dict[tuple[str, str], Comparison]]:
+    """Compare systems with the first one in each row of a table: a measure and its evaluations.
+
+    Returns:
+        Row -> system -> figures; and (system, row) -> comparison, corrected over the table (Holm).
+    """
+    compared = correct(
+        {
+            (system, row): evaluation.compare(measure, next(iter(evaluations.values())), seed=seed)
+            for row, (measure, evaluations) in rows.items()
+            for system, evaluation in list(evaluations.items())[1:]
+        }
+    )
+    figures = {
+        row: {
+            system: {
+                "mean": evaluation.means[measure],
+                "interval": evaluation.interval(measure, seed=seed),
+                "against_baseline": _as_dict(compared.get((system, row))),
+            }
+            for system, evaluation in evaluations.items()
+        }
+        for row, (measure, evaluations) in rows.items()
     }
+    return figures, compared
 
 
-def _compared(c: Comparison) -> dict[str, Any]:
-    """A comparison in JSON, which has no infinity."""
-    interval = c.interval if math.isfinite(c.interval[0]) else None
-    return {**c._asdict(), "interval": interval, "is_significant": c.is_significant}
+def _as_dict(c: Comparison | None) -> dict[str, Any] | None:
+    return {**c._asdict(), "is_significant": c.is_significant} if c else None
 
 
-def _describe_pairs(
-    pairs: Mapping[tuple[str, str, str], Comparison],
-    evaluations: Mapping[str, Evaluation],
-    main: str,
-    *,
-    seed: int,
+def _break_down(
+    evaluations: Mapping[str, Evaluation], measure: str, queries: Mapping[str, str], *, seed: int
+) -> dict[str, Any]:
+    """Compare systems with the first one in groups of queries, corrected over each grouping."""
+    found = {}
+    for by, groups in group_queries(queries).items():
+        parts = {
+            group: (measure, {system: e.select(measure, ids) for system, e in evaluations.items()})
+            for group, ids in groups.items()
+        }
+        figures, _ = _compare(parts, seed=seed)
+        found[by] = {g: {"n_queries": len(groups[g]), "systems": figures[g]} for g in groups}
+    return found
+
+
+def _compare_pairs(
+    evaluations: Mapping[str, Evaluation], main: str, *, seed: int
 ) -> list[dict[str, Any]]:
     """Both tests of each two systems, as in the thesis's Table 4.3, each corrected (Holm)."""
-    measures: dict[tuple[str, str], dict[str, Any]] = {}
-    for (system, other, measure), c in correct(pairs).items():
-        measures.setdefault((system, other), {})[measure] = _compared(c)
+    pairs = [(system, other) for other, system in combinations(evaluations, 2)]
+    compared = correct(
+        {
+            (system, other, m): evaluations[system].compare(m, evaluations[other], seed=seed)
+            for system, other in pairs
+            for m in evaluations[system].means
+        }
+    )
+    measures: dict[tuple[str, str], dict[str, Any]] = {pair: {} for pair in pairs}
+    for (system, other, measure), comparison in compared.items():
+        measures[system, other][measure] = _as_dict(comparison)
     values = {s: e.per_query[main] for s, e in evaluations.items() if e.per_query}
     t_tests = [
-        compare_in_groups(values[a], values[b], seed=seed) if values else None for a, b in measures
+        compare_in_groups(values[a], values[b], seed=seed) if values else None for a, b in pairs
     ]
     adjusted = holm([p for p in t_tests if p is not None]) or t_tests  # all are None, or none is
     return [
         {"system": a, "other": b, "measures": measures[a, b], "t_test": p}
-        for (a, b), p in zip(measures, adjusted, strict=True)
+        for (a, b), p in zip(pairs, adjusted, strict=True)
     ]
-
-
-def _break_down(
-    evaluations: Mapping[str, Evaluation],
-    measure: str,
-    groups: Mapping[str, Sequence[str]],
-    *,
-    seed: int,
-) -> dict[str, Any]:
-    """Compare systems with the first one within disjoint groups of queries."""
-    parts = {
-        (group, system): make_evaluation({measure: {q: e.per_query[measure][q] for q in ids}})
-        for group, ids in groups.items()
-        for system, e in evaluations.items()
-    }
-    baseline = next(iter(evaluations))
-    compared = correct(
-        {
-            (group, system): comparison
-            for (group, system), part in parts.items()
-            if system != baseline
-            and (comparison := part.compare(measure, parts[group, baseline], seed=seed))
-        }
-    )
-    return {
-        group: {
-            "n_queries": len(ids),
-            "systems": {
-                s: _figures(parts[group, s], measure, compared.get((group, s)), seed=seed)
-                for s in evaluations
-            },
-        }
-        for group, ids in groups.items()
-    }

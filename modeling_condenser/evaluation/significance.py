@@ -4,7 +4,7 @@ The paired randomisation test is the one that Smucker, Allan & Carterette (2007)
 retrieval experiments. All tests are about the sample of queries, not about training seeds.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,11 +15,13 @@ ALPHA = 0.05
 
 N_RESAMPLES = 10_000
 _BATCH_VALUES = 2_000_000  # resampled values in memory at once: 16 MB
+_N_GROUPS = 10
 _ROUNDING = 1e-12
 _EQUAL = 1e-9  # one ranking gives values that differ in the last bits if sums change their order
 
 Values = Mapping[str, float]
 """Query id -> value of one measure of one system."""
+Interval = tuple[float, float]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -30,7 +32,7 @@ class Comparison(NamedTuple):
     Attributes:
         difference: mean of the system minus mean of the baseline.
         p_value: two-sided, of the paired randomisation test.
-        interval: 95 % bootstrap interval of the difference; (-inf, inf) with a single query.
+        interval: 95 % bootstrap interval of the difference; None with a single query.
         p_adjusted: after Holm's correction; `p_value` itself for a comparison made alone.
         better: queries on which the system's value is higher; `equal` and `worse` are alike.
     """
@@ -39,7 +41,7 @@ class Comparison(NamedTuple):
     mean_baseline: float
     difference: float
     p_value: float
-    interval: tuple[float, float]
+    interval: Interval | None
     p_adjusted: float
     better: int = 0
     equal: int = 0
@@ -103,9 +105,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def compare_in_groups(
-    system: Values, baseline: Values, *, n_groups: int = 10, seed: int = 0
-) -> float | None:
+def compare_in_groups(system: Values, baseline: Values, *, seed: int = 0) -> float | None:
     """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
 
     The queries are divided at random into groups of equal size, up to one query. Another seed makes
@@ -115,10 +115,10 @@ def compare_in_groups(
         The two-sided p-value; None if there are fewer queries than groups.
     """
     values = _paired_values(system, baseline)  # (2, Q)
-    if values.shape[1] < n_groups:
+    if values.shape[1] < _N_GROUPS:
         return None
-    order = np.random.default_rng(seed).permutation(values.shape[1])
-    groups = np.array_split(values[:, order], n_groups, axis=1)
+    shuffled = np.random.default_rng(seed).permutation(values, axis=1)
+    groups = np.array_split(shuffled, _N_GROUPS, axis=1)
     means = np.stack([group.mean(axis=1) for group in groups], axis=1)  # (2, groups)
     if abs(means[0] - means[1]).max() <= _ROUNDING:  # t would depend on rounding errors only
         return 1.0
@@ -138,36 +138,36 @@ def randomisation_test(
         n: items.
         seed: of the random swaps.
     """
-    observed = abs(difference(np.zeros((1, n)))[0])
+    drawn = [abs(difference(swaps.astype(np.float64))) for swaps in _swaps(n, seed)]
+    differences = np.concatenate(drawn)  # the first one is the observed difference
+    return float((differences >= differences[0] - _ROUNDING).mean())
 
-    def is_extreme(swapped: np.ndarray) -> np.ndarray:  # (B, n) -> (B,)
-        return abs(difference(swapped.astype(np.float64))) >= observed - _ROUNDING
 
+def _swaps(n: int, seed: int) -> Iterator[np.ndarray]:
+    """Batches (B, n) of 0 and 1 whose first row is 0: all 2**n rows, or as many random ones."""
     if 2**n <= N_RESAMPLES:
-        return float(is_extreme((np.arange(2**n)[:, None] >> np.arange(n)) & 1).mean())
-    rng, n_extreme = np.random.default_rng(seed), 1  # the observed difference counts as one draw
-    size = max(1, _BATCH_VALUES // n)
+        yield (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        return
+    rng, size = np.random.default_rng(seed), max(1, _BATCH_VALUES // n)
+    yield np.zeros((1, n))
     for start in range(0, N_RESAMPLES, size):
-        rows = min(size, N_RESAMPLES - start)
-        drawn = rng.integers(256, size=(rows, -(-n // 8)), dtype=np.uint8)
-        n_extreme += int(is_extreme(np.unpackbits(drawn, axis=1, count=n)).sum())
-    return n_extreme / (N_RESAMPLES + 1)
+        yield rng.integers(2, size=(min(size, N_RESAMPLES - start), n), dtype=np.uint8)
 
 
 def bootstrap_interval(
     statistic: Callable[..., np.ndarray], *samples: np.ndarray, seed: int = 0
-) -> tuple[float, float]:
+) -> Interval | None:
     """95 % percentile bootstrap interval of a statistic of paired samples, (N,) each.
 
     The percentile method is used because BCa gives NaN for samples whose values are all equal.
-    Draws whose statistic is undefined (NaN) are left out. `statistic` is given an `axis`.
+    `statistic` is given an `axis`.
 
     Returns:
-        The bounds; (-inf, inf) for a single item.
+        The bounds; None for a single item.
     """
     if len(samples[0]) < 2:
-        return -np.inf, np.inf
-    result = stats.bootstrap(
+        return None
+    low, high = stats.bootstrap(
         samples,
         statistic,
         paired=True,
@@ -176,23 +176,20 @@ def bootstrap_interval(
         n_resamples=N_RESAMPLES,
         batch=max(1, _BATCH_VALUES // len(samples[0])),
         rng=np.random.default_rng(seed),
-    )
-    low, high = np.nanpercentile(result.bootstrap_distribution, [2.5, 97.5])
+    ).confidence_interval
     return float(low), float(high)
 
 
-def mean_interval(values: Values, *, seed: int = 0) -> tuple[float, float]:
-    """95 % bootstrap interval of a mean over queries; (-inf, inf) for a single query."""
-    ordered = np.array([values[query] for query in sorted(values)], dtype=np.float64)
-    return bootstrap_interval(np.mean, ordered, seed=seed)
+def mean_interval(values: Values, *, seed: int = 0) -> Interval | None:
+    """95 % bootstrap interval of a mean over queries, in any order; None for a single query."""
+    return bootstrap_interval(np.mean, np.array([values[q] for q in sorted(values)]), seed=seed)
 
 
-def _paired_values(*systems: Values) -> np.ndarray:
+def _paired_values(first: Values, second: Values) -> np.ndarray:
     """The values of both systems, (2, Q) float64, in the order of the sorted query ids."""
-    first, second = systems
     if not first or first.keys() != second.keys():
         raise ValueError(
             f"the systems were measured on different queries ({len(first)} and {len(second)}):"
             " evaluate both runs against the same qrels"
         )
-    return np.array([[s[query] for query in sorted(s)] for s in systems], dtype=np.float64)
+    return np.array([[s[query] for query in sorted(s)] for s in (first, second)], dtype=np.float64)

@@ -6,6 +6,7 @@ Graded pairs (STS-b) are measured by rank correlation, triplets (Wikipedia secti
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,12 +17,13 @@ from scipy import stats
 from modeling_condenser.hub.contract import Similarity
 
 from .measures import Evaluation, make_evaluation
-from .significance import Comparison, bootstrap_interval, randomisation_test
+from .significance import Comparison, Interval, bootstrap_interval, randomisation_test
 
 _COLUMNS = {
     "graded_pairs": ["sentence1", "sentence2", "score"],
     "triplets": ["anchor", "positive", "negative"],
 }
+_MEASURES = ("Spearman", "Pearson")
 _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3": "negative"}
 _STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source".split()
 
@@ -92,7 +94,7 @@ def pair_similarities(
 class GradedEvaluation(Evaluation):
     """Correlations of similarities, (N,), with the scores that people gave, (N,).
 
-    They are no means over pairs, so they have tests of their own, and those are of Spearman's only.
+    They are no means over pairs, so they have tests of their own.
     """
 
     similarities: np.ndarray
@@ -102,34 +104,32 @@ class GradedEvaluation(Evaluation):
     def n_items(self) -> int:
         return len(self.scores)
 
-    def interval(self, measure: str, *, seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval, drawing pairs."""
-        if measure != "Spearman":
-            return None
-        return bootstrap_interval(_spearman, self.similarities, self.scores, seed=seed)
+        correlate = partial(_correlate, measure)
+        return bootstrap_interval(correlate, self.similarities, self.scores, seed=seed)
 
-    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison | None:
+    def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
         """Compare with another system on the same pairs.
 
-        The p-value is that of a paired randomisation test: the ranks that the two systems give to
-        random pairs are swapped, and the difference of the correlations is computed again. Ranks
-        are swapped instead of similarities because a dot product and a cosine have no common scale.
-        Pairs are neither better nor worse, so these counts stay 0.
+        The p-value is that of a paired randomisation test: what the two systems give to random
+        pairs is swapped, and the difference of the correlations is computed again. Ranks are
+        swapped (standardised values for Pearson's), because a dot product and a cosine have no
+        common scale. Pairs are neither better nor worse, so these counts stay 0.
         """
-        if measure != "Spearman":
-            return None
         values = (self.similarities, other.similarities, self.scores)
-        own, others, ranks = (stats.rankdata(x) for x in values)
+        scale = stats.rankdata if measure == "Spearman" else stats.zscore
+        own, others, graded = map(scale, values)
 
         def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
             first, second = (np.where(swapped == side, own, others) for side in (0, 1))
-            return _correlation(first, ranks) - _correlation(second, ranks)
+            return _correlate("Pearson", first, graded) - _correlate("Pearson", second, graded)
 
-        def difference(a: np.ndarray, b: np.ndarray, graded: np.ndarray, axis: int) -> np.ndarray:
-            return _spearman(a, graded, axis) - _spearman(b, graded, axis)
+        def difference(a: np.ndarray, b: np.ndarray, scores: np.ndarray, axis: int) -> np.ndarray:
+            return _correlate(measure, a, scores, axis) - _correlate(measure, b, scores, axis)
 
         means = (self.means[measure], other.means[measure])
-        p_value = randomisation_test(swapped_difference, n=len(ranks), seed=seed)
+        p_value = randomisation_test(swapped_difference, n=self.n_items, seed=seed)
         interval = bootstrap_interval(difference, *values, seed=seed)
         return Comparison(*means, means[0] - means[1], p_value, interval, p_adjusted=p_value)
 
@@ -146,10 +146,7 @@ def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Grade
                 f"all {name} are equal, so they have no correlation: check the file, and whether"
                 " the encoder gives every text the same vector"
             )
-    means = {
-        "Spearman": float(stats.spearmanr(similarities, scores).statistic),
-        "Pearson": float(stats.pearsonr(similarities, scores).statistic),
-    }
+    means = {measure: float(_correlate(measure, similarities, scores)) for measure in _MEASURES}
     return GradedEvaluation(means, per_query={}, similarities=similarities, scores=scores)
 
 
@@ -158,9 +155,9 @@ def evaluate_triplets(
 ) -> Evaluation:
     """Measure how often the anchor is more similar to the positive than to the negative.
 
-    A triplet whose two similarities are equal counts as wrong, so that an encoder that gives one
-    vector to every text scores 0 and not 1. All vectors are (N, D). The values of the measure
-    "triplet accuracy" are keyed by the triplet's number, from "0".
+    Equal similarities count as wrong, so that an encoder that gives one vector to every text scores
+    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy"; the keys of its values
+    are the triplets' numbers, from "0".
     """
     to_positive = pair_similarities(anchors, positives, similarity=similarity)
     to_negative = pair_similarities(anchors, negatives, similarity=similarity)
@@ -169,14 +166,9 @@ def evaluate_triplets(
     return make_evaluation({"triplet accuracy": values})
 
 
-def _spearman(values: np.ndarray, scores: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Spearman's correlation; NaN where all values or all scores are equal."""
-    ranks, graded = (stats.rankdata(x, axis=axis) for x in (values, scores))
-    with np.errstate(invalid="ignore"):
-        return _correlation(ranks, graded, axis)
-
-
-def _correlation(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Pearson's correlation."""
+def _correlate(measure: str, a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Pearson's correlation of arrays (.., N), or of their ranks for Spearman's."""
+    if measure == "Spearman":
+        a, b = stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis)
     a, b = a - a.mean(axis, keepdims=True), b - b.mean(axis, keepdims=True)
     return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))

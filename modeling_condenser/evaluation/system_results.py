@@ -1,4 +1,4 @@
-"""Search a collection with one system, and measure its run.
+"""Search a collection with one system, measure its run, and put the results on its card.
 
     <folder>/run-<depth>.trec     the run
     <folder>/run-<depth>.json     what was searched (model, passages, queries, index), and the time
@@ -15,16 +15,25 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.collection.collection import Collection, fingerprint_passages
+from modeling_condenser.collection.collection import (
+    Collection,
+    checksum_qrels,
+    fingerprint_passages,
+)
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_texts
-from modeling_condenser.retrieval.dense import DenseSearcher, SearchSettings
+from modeling_condenser.hub.fetching import HubName
+from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
+from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
 from .measures import (
@@ -34,6 +43,7 @@ from .measures import (
     check_measures,
     evaluate_run,
 )
+from .significance import correct
 
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
 """Fields of `SearchSettings` that an approximate search's result depends on."""
@@ -99,30 +109,35 @@ def evaluate_system(
     system = replace(system, stated_name=name or system.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
+    queries = json.dumps(list(collection.queries.items())).encode()
+    identity = {
+        "system": system.fingerprint,
+        "passages": fingerprint_passages(collection.passages),
+        "queries": hashlib.sha256(queries).hexdigest(),
+        "depth": depth,
+    }
     words = ["run", str(depth)]
-    if system.is_dense and not search.is_exact:
-        words += filter(None, (search.index, search.search_parameters))
+    if system.kind == "encoder":
+        identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
+        if not search.is_exact:
+            words += filter(None, (search.index, search.search_parameters))
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
-    identity = _identity(system, collection, depth, search)
-    if run_file.is_file() and record_file.is_file():
-        record = json.loads(record_file.read_text())
-        if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
-            raise ValueError(
-                f"{out} contains another run, with a different {', '.join(changed)}: choose"
-                " another output_dir, or remove this one"
-            )
-        run = read_run(run_file)
-    else:
+    if not (run_file.is_file() and record_file.is_file()):
         searcher = open_searcher(
             system, collection.passages, work_folder or out, settings=search, progress=progress
         )
-        run, record = _search(searcher, collection, depth)
-        record["identity"] = identity
+        run, record = _search(searcher, collection.queries, depth)
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(record_file, record)
-    evaluation = measure_run(collection, run, measures=measures)
+        write_json(record_file, {**record, "identity": identity})
+    record = json.loads(record_file.read_text())
+    if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
+        raise ValueError(
+            f"{out} contains another run, with a different {', '.join(changed)}: choose another"
+            " output_dir, or remove this one"
+        )
+    evaluation = measure_run(collection, read_run(run_file), measures=measures)
     facts = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
@@ -134,31 +149,19 @@ def evaluate_system(
     )
 
 
-def _identity(
-    system: System, collection: Collection, depth: int, search: SearchSettings
-) -> dict[str, Any]:
-    """Everything that the run depends on."""
-    queries = json.dumps(list(collection.queries.items())).encode()
-    return {
-        "system": system.fingerprint,
-        "passages": fingerprint_passages(collection.passages),
-        "queries": hashlib.sha256(queries).hexdigest(),
-        "depth": depth,
-        **({name: getattr(search, name) for name in INDEX_SETTINGS} if system.is_dense else {}),
-    }
-
-
-def _search(searcher: Searcher, collection: Collection, depth: int) -> tuple[Run, dict[str, Any]]:
+def _search(
+    searcher: Searcher, queries: Mapping[str, str], depth: int
+) -> tuple[Run, dict[str, Any]]:
     """The run, and its record: time, and of a dense system recall and encoding."""
     started = time.perf_counter()
-    run = searcher.search(collection.queries, depth=depth)
+    run = searcher.search(queries, depth=depth)
     seconds = time.perf_counter() - started
     record: dict[str, Any] = {
         "search_seconds": round(seconds, 3),
-        "queries_per_second": round(len(collection.queries) / seconds, 1),
+        "queries_per_second": round(len(queries) / seconds, 1),
     }
     if isinstance(searcher, DenseSearcher):
-        record |= searcher.measure_recall(collection.queries, run, depth=depth)
+        record |= searcher.measure_recall(queries, run, depth=depth)
         record["encoding"] = searcher.embeddings.record
     return run, record
 
@@ -184,3 +187,65 @@ def measure_run(
         answers=collection.answers,
         find_texts=partial(find_texts, collection.passages),
     )
+
+
+def report_on_card(
+    model: str | Path,
+    result: SystemResult,
+    baselines: Sequence[SystemResult],
+    *,
+    collection: Collection,
+    source: str | Path,
+    command: str,
+    seed: int = 0,
+) -> None:
+    """Put a retriever's results, beside each baseline's, into its repository and on its card.
+
+    Results on other collections, splits, depths or by another search are kept. The p-values are
+    corrected (Holm) over all measures and baselines.
+
+    Args:
+        model: the retriever's folder.
+        result: of `evaluate_system`.
+        baselines: other systems on the same queries.
+        collection: the collection that was searched.
+        source: of the collection, as in the recipe; published if it is a name on the Hub.
+        command: that reproduces the figures; it calls the model `OWNER/NAME`.
+        seed: of the resampling in tests and intervals.
+    """
+    from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
+
+    evaluation, identity = result.evaluation, result.record["identity"]
+    intervals = {m: evaluation.interval(m, seed=seed) for m in evaluation.means}
+    compared = correct(
+        {
+            (baseline.system, measure): evaluation.compare(measure, baseline.evaluation, seed=seed)
+            for baseline in baselines
+            for measure in evaluation.means
+        }
+    )
+    is_public = hub_name(str(source)) and not Path(source).exists()
+    source_name, revision = HubName.parse(str(source)) if is_public else (None, None)
+    changed = {name: identity[name] for name in INDEX_SETTINGS if identity[name]}
+    own = EvaluationResult(
+        collection=result.collection,
+        split=result.split,
+        depth=identity["depth"],
+        n_queries=evaluation.n_items,
+        values=dict(evaluation.means),
+        source=source_name,
+        revision=revision,
+        search=changed if identity["index"] != EXACT else {},
+        intervals={measure: bounds for measure, bounds in intervals.items() if bounds},
+        comparisons=[
+            BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
+            for (name, measure), c in compared.items()
+        ],
+        qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,
+        fingerprint_passages=identity["passages"],
+        command=command,
+        date=datetime.now(UTC).date().isoformat(),
+        versions=describe_machine()["versions"],
+    )
+    add_result(Path(model), own, run_file=result.run_file)
+    write_card(Path(model))

@@ -5,7 +5,6 @@ is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Anserini also stems wor
 published figures differ a little from those of a preset here.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +17,9 @@ from tqdm.auto import tqdm
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.encoding.embeddings import id_column
-from modeling_condenser.runs.run_folder import whole_folder
-from modeling_condenser.runs.whole_files import write_json
 
 from .runs import Run, rank_passages
+from .stored_index import build_once
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # Anserini's and DPR's default (Karpukhin et al. 2020). Anserini's documents report with it the
@@ -51,9 +49,9 @@ class Bm25:
 
     Args:
         passages: columns `_id`, `title`, `text`.
-        preset: a name of `PRESETS`; "default" if neither k1 nor b are given.
-        k1: term frequency saturation, at least 0; by default 0.9.
-        b: length normalisation, from 0 (none) to 1 (full); by default 0.4.
+        preset: a name of `PRESETS`, for k1 and b; by default "default".
+        k1: term frequency saturation, at least 0.
+        b: length normalisation, from 0 (none) to 1 (full).
         folder: for the index, which later calls open again; None to keep it in memory only.
         show_progress: show bars while indexing and searching.
 
@@ -74,7 +72,16 @@ class Bm25:
         self.k1, self.b = read_settings(preset, k1, b)
         self.show_progress = show_progress
         self._ids = id_column(passages)
-        self._index = self._open_index(passages, folder) if folder else self._make_index(passages)
+        if folder is None:
+            self._index = self._make_index(passages)
+            return
+
+        def build(partial: Path) -> None:
+            self._make_index(passages).save(partial / INDEX_FOLDER, show_progress=False)
+
+        identity = {"k1": self.k1, "b": self.b, "passages": fingerprint_passages(passages)}
+        build_once(Path(folder) / IDENTITY_FILE, identity, build)
+        self._index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query, query id -> text."""
@@ -105,42 +112,21 @@ class Bm25:
             show_progress=self.show_progress,
         )
         if not tokens.vocab:
-            raise ValueError(
-                f"None of the {len(passages)} passages has a word beside stopwords: expected text "
-                "in the columns title and text."
-            )
+            raise ValueError(f"none of the {len(passages)} passages has a word beside stopwords")
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each of its steps
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
         index.index(tokens, show_progress=self.show_progress)
         return index
 
-    def _open_index(self, passages: Dataset, folder: str | Path) -> bm25s.BM25:
-        identity = {"k1": self.k1, "b": self.b, "passages": fingerprint_passages(passages)}
-        folder, file = Path(folder), Path(folder) / IDENTITY_FILE
-        if not folder.exists() or not any(folder.iterdir()):
-            with whole_folder(folder) as partial:
-                self._make_index(passages).save(partial / INDEX_FOLDER, show_progress=False)
-                write_json(partial / IDENTITY_FILE, {**identity, "bm25s": bm25s.__version__})
-        stored = json.loads(file.read_text()) if file.is_file() else {}
-        if not identity.items() <= stored.items():
-            raise ValueError(
-                f"{folder} holds no BM25 index of {identity}, but {stored}: name another folder, "
-                "or remove this one to build the index again."
-            )
-        return bm25s.BM25.load(folder / INDEX_FOLDER, mmap=True)
-
 
 def read_settings(
     preset: str | None = None, k1: float | None = None, b: float | None = None
 ) -> tuple[float, float]:
-    """The k1 and b of a preset, or those given, with defaults."""
-    if preset is not None and (preset not in PRESETS or (k1, b) != (None, None)):
-        raise ValueError(
-            f"Got the BM25 preset {preset!r} with k1={k1} and b={b}: expected one of "
-            f"{', '.join(PRESETS)}, or the two numbers."
-        )
+    """The k1 and b of a preset, or those that replace them."""
+    if preset not in {None, *PRESETS}:
+        raise ValueError(f"{preset!r} is no BM25 preset: expected one of {', '.join(PRESETS)}")
     default_k1, default_b = PRESETS[preset or "default"]
     k1, b = default_k1 if k1 is None else k1, default_b if b is None else b
     if not (0 <= k1 < float("inf") and 0 <= b <= 1):
-        raise ValueError(f"k1={k1}, b={b}: expected k1 >= 0 and 0 <= b <= 1, e.g. 0.9 and 0.4.")
+        raise ValueError(f"k1={k1}, b={b}: expected k1 >= 0 and 0 <= b <= 1, e.g. 0.9 and 0.4")
     return k1, b

@@ -1,24 +1,30 @@
-"""Dense search of a collection's embeddings, exactly or by an index; this imports no torch."""
+"""Dense search: rank passages by inner product with queries, exactly or by an index.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Exact search is in float32, shard by shard. Its passages with equal scores are ordered by passage
+id, also across the last place of a run, unless more than 32 passages share its score. This imports
+no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import faiss
+import numpy as np
+from tqdm.auto import tqdm
 
-from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, find_best
 from modeling_condenser.encoding.fingerprints import Dtype
 
-from .approximate import recall_against_exact, search_approximate
-from .exact import search_exact
-from .runs import Run
+from .runs import Run, cut_run, make_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
 EXACT = "Flat"
 EMBEDDINGS_FOLDER = "embeddings"
+_SPARE = 32  # candidates beyond the depth, among which ties are broken
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class DenseSearcher:
-    """Ranks passages by inner product of vectors, exactly or by an index."""
+    """Encodes queries, and ranks passages by their embeddings."""
 
     retriever: "Retriever"
     embeddings: Embeddings
@@ -72,21 +78,80 @@ class DenseSearcher:
         """The best `depth` passages for each query."""
         progress = self.progress and len(queries) > 1
         vectors = self.retriever.encode_queries(list(queries.values()), progress=progress)
-        shared: Any = {"depth": depth, "progress": progress}
-        if self.index is None:
-            return search_exact(self.embeddings, vectors, list(queries), **shared)
-        shared["rescore"] = self.settings.rescore
-        return search_approximate(self.index, self.embeddings, vectors, list(queries), **shared)
+        how: Any = {"index": self.index, "rescore": self.settings.rescore, "progress": progress}
+        return search_embeddings(self.embeddings, vectors, list(queries), depth=depth, **how)
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
         """Recall of a run against exact search on the first queries; empty for exact search."""
         sample = dict(islice(queries.items(), self.settings.recall_queries))
         if self.index is None or not sample:
             return {}
-        vectors = self.retriever.encode_queries(list(sample.values()))
-        exact = search_exact(self.embeddings, vectors, list(sample), depth=depth)
-        found = {query_id: run.get(query_id, {}) for query_id in sample}
-        return {
-            "recall_against_exact": recall_against_exact(found, exact, depth=depth),
-            "recall_queries": len(sample),
-        }
+        exact = replace(self, index=None, progress=False).search(sample, depth=depth)
+        recall = recall_against_exact(run, exact, depth=depth)
+        return {"recall_against_exact": recall, "recall_queries": len(sample)}
+
+
+def search_embeddings(
+    embeddings: Embeddings,
+    queries: np.ndarray,
+    query_ids: Sequence[str],
+    *,
+    depth: int = 100,
+    index: faiss.Index | None = None,
+    rescore: int = 0,
+    progress: bool = False,
+) -> Run:
+    """Rank a collection's passages for Q queries, (Q, D) float32.
+
+    With an index, fewer than `depth` may be found, and scores are those of the index, which are
+    estimates for compressed vectors. With `rescore`, so many candidates (at least `depth`) are
+    scored with the exact vectors.
+    """
+    _check_queries(queries, query_ids, dimension=embeddings.dimension, depth=depth)
+    if index is None:
+        blocks = embeddings.blocks(progress="search" if progress else "")
+        scores, rows = find_best(queries, blocks, depth=depth + _SPARE)
+    else:
+        k = min(max(rescore, depth), embeddings.n_passages)
+        scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none
+        if rescore:
+            bar = tqdm(queries, "rescore", unit="query", disable=not progress)
+            for query, own, found in zip(bar, scores, rows, strict=True):
+                is_row = found >= 0
+                own[is_row] = embeddings.vectors(found[is_row]) @ query
+    return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
+
+
+def search_exact_arrays(
+    passage_embeddings: np.ndarray,
+    passage_ids: Sequence[str],
+    *,
+    query_embeddings: np.ndarray,
+    query_ids: Sequence[str],
+    depth: int = 100,
+) -> Run:
+    """Rank passages in memory, (N, D) float32, by inner product with queries, (Q, D) float32."""
+    check_vectors(passage_embeddings, len(set(passage_ids)))
+    dimension = passage_embeddings.shape[1]
+    _check_queries(query_embeddings, query_ids, dimension=dimension, depth=depth)
+    scores, rows = find_best(query_embeddings, [(0, passage_embeddings)], depth=depth + _SPARE)
+    return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
+
+
+def _check_queries(
+    queries: np.ndarray, query_ids: Sequence[str], *, dimension: int, depth: int
+) -> None:
+    """Raise a ValueError unless queries are finite (Q, dimension) float32 with Q unique ids."""
+    check_vectors(queries, len(set(query_ids)))
+    if queries.shape[1] != dimension or depth < 1:
+        raise ValueError(
+            f"queries have {queries.shape[1]} numbers, passages {dimension}, and depth is {depth},"
+            " expected at least 1: encode both with one model, and set depth, e.g. to 100"
+        )
+
+
+def recall_against_exact(run: Run, exact_run: Run, *, depth: int) -> float:
+    """The share of exact search's best `depth` passages that another run found, 0 to 1."""
+    found, exact = cut_run(run, depth), cut_run(exact_run, depth)
+    shares = [len(best.keys() & found.get(q, {}).keys()) / len(best) for q, best in exact.items()]
+    return float(np.mean(shares))

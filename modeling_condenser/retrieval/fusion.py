@@ -29,7 +29,7 @@ class Fusion:
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
             raise ValueError(
-                f"weight is {self.weight}, expected 0 to 1, the share of the dense run."
+                f"weight is {self.weight}, expected 0 to 1, the share of the dense run"
             )
 
     def __str__(self) -> str:
@@ -71,8 +71,7 @@ def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = 
 
 def _standardise(scores: dict[str, float]) -> _Points:
     values = list(scores.values())
-    # Rounding gives equal scores a tiny deviation, so they are compared with each other.
-    if not values or min(values) == max(values):
+    if len(set(values)) < 2:  # rounding would give equal scores a tiny deviation
         return {}, 0.0
     mean = fmean(values)
     deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))

@@ -37,12 +37,7 @@ def make_run(
 ) -> Run:
     """Make a run of the `depth` best passages of Q queries.
 
-    Args:
-        query_ids: Q ids.
-        scores: (Q, k) floats.
-        rows: of the passages, (Q, k) int64; -1 for none.
-        ids: returns the passage ids of rows.
-        depth: the most passages per query.
+    `scores` and `rows` of the passages are (Q, k), with row -1 for none; `ids` maps rows to ids.
     """
     unique = np.unique(rows[rows >= 0])
     id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # one string for all queries
@@ -76,28 +71,24 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     return path
 
 
-def read_run(path: str | Path, *, words_behind_tag: bool = False) -> Run:
-    """Read a TREC run file, plain or `.gz`; the rank column is ignored, as in trec_eval.
-
-    trec_eval also accepts words after the tag; by default they are an error, because a space in an
-    id shifts the columns, too.
-    """
+def read_run(path: str | Path) -> Run:
+    """Read a TREC run file, plain or `.gz`; as in trec_eval, the rank column is ignored."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no run file {path}: correct the path.")
     run: Run = {}
     for number, line in read_lines(path):
-        columns = line.split()
-        if len(columns) < 6 or (len(columns) > 6 and not words_behind_tag):
+        try:
+            query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
+            _, value = float(rank), float(score)
+        except ValueError:
             raise ValueError(
-                f"{path}:{number}: {len(columns)} columns, expected 6 "
-                "(query Q0 passage rank score tag)."
-            )
-        query_id, _, passage_id, _, score = columns[:5]
+                f"{path}:{number}: {line!r:.80}, expected query Q0 passage rank score tag."
+            ) from None
         scores = run.setdefault(query_id, {})
-        if passage_id in scores or not math.isfinite(float(score)):
+        if passage_id in scores or not math.isfinite(value):
             raise ValueError(
                 f"{path}:{number}: passage {passage_id!r} is there twice, or scores {score}."
             )
-        scores[passage_id] = float(score)
+        scores[passage_id] = value
     return run

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from datasets import Dataset
 
@@ -32,16 +32,19 @@ if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
 BM25 = "bm25"
+Kind = Literal["bm25", "run", "encoder"]
 
-_BM25_SETTINGS: dict[str, Any] = {"preset": str, "k1": float, "b": float, "name": str}
-_ENCODER_SETTINGS: dict[str, Any] = {
-    "pooling": get_args(Pooling),
-    "similarity": get_args(Similarity),
-    **dict.fromkeys(("query_max_length", "passage_max_length"), int),
-    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt"), str),
-    "token_budget": int,
-    "dtype": get_args(Dtype),
-    "name": str,
+# A setting's type, or the values that it may have.
+_SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
+    "bm25": {"preset": str, "k1": float, "b": float, "name": str},
+    "run": {"name": str},
+    "encoder": {
+        "pooling": get_args(Pooling),
+        "similarity": get_args(Similarity),
+        **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
+        **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt", "name"), str),
+        "dtype": get_args(Dtype),
+    },
 }
 
 
@@ -54,6 +57,12 @@ class System:
     stated_name: str | None = None
 
     @property
+    def kind(self) -> Kind:
+        if self.model == BM25:
+            return "bm25"
+        return "run" if Path(self.model).is_file() else "encoder"
+
+    @property
     def name(self) -> str:
         """Its name in files and tables; by default that of its model, with its settings."""
         values = [str(value) for name, value in self.settings.items() if name != "token_budget"]
@@ -64,43 +73,29 @@ class System:
         """What names it in a published command line: local folders without their path."""
         model = _base_name(self.model) if Path(self.model).exists() else self.model
         name = {"name": self.stated_name} if self.stated_name else {}
-        return ",".join(
-            [model, *(f"{k}={value}" for k, value in {**self.settings, **name}.items())]
-        )
-
-    @property
-    def is_lexical(self) -> bool:
-        return self.model == BM25
-
-    @property
-    def is_stored(self) -> bool:
-        return not self.is_lexical and Path(self.model).is_file()
-
-    @property
-    def is_dense(self) -> bool:
-        return not self.is_lexical and not self.is_stored
+        return ",".join([model, *(f"{k}={v}" for k, v in {**self.settings, **name}.items())])
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies what its answers depend on."""
-        if self.is_lexical:
-            k1, b = read_settings(*(self.settings.get(name) for name in ("preset", "k1", "b")))
-            return f"{BM25} k1={k1} b={b}"
-        if self.is_stored:
+        if self.kind == "encoder":
+            return self.open(device="cpu").fingerprint
+        if self.kind == "run":
             return checksum_file(Path(self.model))
-        return self.open(device="cpu").fingerprint
+        k1, b = read_settings(**self.settings)
+        return f"{BM25} k1={k1} b={b}"
 
     def in_dtype(self, dtype: Dtype) -> "System":
         """The same system with this dtype, if it is an encoder without a stated dtype."""
-        if not self.is_dense or dtype == "float32" or "dtype" in self.settings:
+        if self.kind != "encoder" or dtype == "float32" or "dtype" in self.settings:
             return self
         return replace(self, settings={**self.settings, "dtype": dtype})
 
     def open(self, *, device: str | None = None) -> "Retriever":
-        """Load the encoder of a dense system."""
+        """Load the encoder."""
         from modeling_condenser.encoding.retriever import Retriever
 
-        if not self.is_dense:
+        if self.kind != "encoder":
             raise ValueError(f"{self.model} has no vectors: name an encoder.")
         return Retriever(self.model, device=device, **self.settings)
 
@@ -117,36 +112,30 @@ def parse_system(text: str | Path) -> System:
     model, *words = str(text).split(",")
     if not model.strip():
         raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
-    settings = dict(_read_setting(word, model) for word in words)
+    settings = dict(_read_setting(word, System(model)) for word in words)
     name = settings.pop("name", None)
     return System(model, settings, name)
 
 
-def _read_setting(word: str, model: str) -> tuple[str, Any]:
-    known = {"name": str} if Path(model).is_file() else _ENCODER_SETTINGS
-    known = _BM25_SETTINGS if model == BM25 else known
+def _read_setting(word: str, system: System) -> tuple[str, Any]:
+    known = _SETTINGS[system.kind]
     setting, equals, value = word.partition("=")
     if setting not in known or not equals:
         nearest = get_close_matches(setting, known, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(
-            f"{model} has no setting {word!r}: expected {', '.join(f'{k}=…' for k in known)}.{hint}"
+            f"{system.model} has no setting {word!r}: expected {'=…, '.join(known)}=….{hint}"
         )
     kind = known[setting]
-    if isinstance(kind, tuple):
-        if value not in kind:
-            raise ValueError(f"{setting} is {value!r}, expected one of {', '.join(kind)}.")
-        return setting, value
     try:
-        return setting, kind(value)
-    except ValueError as error:
-        raise ValueError(f"{setting} is {value!r}, expected {kind.__name__}.") from error
+        return setting, kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
+    except ValueError:
+        expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
+        raise ValueError(f"{setting} is {value!r}, expected {expected}.") from None
 
 
 def _base_name(model: str) -> str:
     """The last part of a folder or Hub name; for a run folder's `model`, the run's name."""
-    if model == BM25:
-        return model
     path = Path(model).resolve()
     if path.is_file():
         return path.stem
@@ -181,9 +170,9 @@ def open_searcher(
     Embeddings (unless they have a folder of their own) and index are written to `folder`, where
     later calls open them again. Dense systems search exactly by default.
     """
-    if system.is_lexical:
+    if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
-    if system.is_stored:
+    if system.kind == "run":
         return StoredRun(read_run(system.model))
     from modeling_condenser.encoding.encode import encode_collection, local_device
 

@@ -25,9 +25,13 @@ from modeling_condenser.analysis.sample import Measuring, Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.evaluation.card_results import report_on_card
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, Evaluation, check_measures
-from modeling_condenser.evaluation.system_results import SystemResult, evaluate_system, measure_run
+from modeling_condenser.evaluation.system_results import (
+    SystemResult,
+    evaluate_system,
+    measure_run,
+    report_on_card,
+)
 from modeling_condenser.finetuning.finetune import FinetuningRecipe, finetune
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.contract import EncodingContract

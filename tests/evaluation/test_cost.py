@@ -29,9 +29,7 @@ def large_folder(wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_caller(
-    large_folder: Path,
-) -> None:
+def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_caller(large_folder):
     held = torch.ones(100_000_000)  # 400 MB, which must not count
     retriever = Retriever(large_folder, **CPU)
     cost = measure_cost(large_folder, settings=CPU, batch_size=1)
@@ -50,7 +48,7 @@ def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_c
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_memory_is_what_torch_allocated(large_folder: Path) -> None:
+def test_on_a_gpu_memory_is_what_torch_allocated(large_folder):
     settings = {"pooling": "cls", "device": "cuda"}
     cost = measure_cost(large_folder, settings=settings, batch_size=1, length=8)
     weights = 4 * cost["n_parameters"]

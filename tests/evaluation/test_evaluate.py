@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,8 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.retrieval.approximate import recall_against_exact
 from modeling_condenser.retrieval.bm25 import Bm25
+from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
 from tests.hub.making import plain_vectors
 
@@ -32,9 +33,7 @@ def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_encoder(bert_run, folder, contract=contract)
 
 
-def test_systems_of_every_kind_stand_in_one_report(
-    retriever: Path, bert_folder: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):
     theirs = write_run({"q40": {"p40": 2.0, "p41": 1.0}}, tmp_path / "theirs.trec", tag="x")
     plain = f"{bert_folder},pooling=mean,name=plain"
     settings = {"measures": ["MRR@10", "R@20"], "output_dir": tmp_path / "out", "depth": 30}
@@ -77,12 +76,8 @@ def test_systems_of_every_kind_stand_in_one_report(
 
 @pytest.mark.slow
 def test_the_reports_command_gives_the_report_again(
-    retriever: Path,
-    collection: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    retriever, collection, tmp_path, monkeypatch, capsys
+):
     settings = {"measures": ["nDCG@10", "R(rel=1)@5"], "depth": 20, "seed": 4}
     report = evaluate(
         retriever, collection, baseline="bm25,k1=0.5", output_dir=tmp_path / "out", **settings
@@ -105,8 +100,8 @@ def test_the_reports_command_gives_the_report_again(
 
 
 def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
-    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    collection, tmp_path, monkeypatch
+):
     copied = shutil.copytree(collection, tmp_path / "small")
     settings = {"out": tmp_path / "out", "progress": False}
     first = evaluate_system("bm25", copied, measures=["P@1"], **settings)
@@ -119,15 +114,12 @@ def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
     changed = evaluate_system("bm25", copied, measures=["P@5"], **settings)
     assert changed.evaluation.unanswerable == ("q40",)
     assert list(changed.evaluation.means) == ["P@5"]
-    with pytest.raises(ValueError, match="another run, with a different queries: choose"):
-        evaluate_system("bm25", copied, split="train", **settings)
-    with pytest.raises(ValueError, match="another run, with a different system: choose"):
-        evaluate_system("bm25,k1=2,name=bm25", copied, **settings)
+    for system, split, what in (("bm25", "train", "queries"), ("bm25,k1=2", "test", "system")):
+        with pytest.raises(ValueError, match=f"another run, with a different {what}: choose"):
+            evaluate_system(system, copied, split=split, **settings)
 
 
-def test_an_approximate_index_reports_its_recall(
-    retriever: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
     search = {"index": "IVF4,Flat", "search_parameters": "nprobe=1", "depth": 10}
     report = evaluate(retriever, collection, output_dir=tmp_path / "out", progress=False, **search)
     exact = evaluate_system(retriever, collection, tmp_path / "exact", depth=10, progress=False)
@@ -137,7 +129,7 @@ def test_an_approximate_index_reports_its_recall(
     assert f"recall against exact {recall}" in report.file.read_text()
 
 
-def test_two_systems_of_one_name_are_refused(collection: Path, tmp_path: Path) -> None:
+def test_two_systems_of_one_name_are_refused(collection, tmp_path):
     with pytest.raises(ValueError, match="have the same name 'a'"):
         evaluate(["bm25,k1=1,name=a", "bm25,k1=2,name=a"], collection, output_dir=tmp_path)
 
@@ -146,34 +138,29 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def test_graded_pairs_give_the_correlation_of_cosines_with_scores(
-    bert_folder: Path, texts: list[str], tmp_path: Path
-) -> None:
-    sides, scores = (texts[:12], texts[20:32]), [(i * 7) % 12 / 2 for i in range(12)]
-    file = tmp_path / "pairs.jsonl"
-    pd.DataFrame({"sentence1": sides[0], "sentence2": sides[1], "score": scores}).to_json(
-        file, orient="records", lines=True
+def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
+    bert_folder, texts, tmp_path
+):
+    settings: dict[str, Any] = {"output_dir": tmp_path / "out", "progress": False}
+    scores = [(i * 7) % 12 / 2 for i in range(12)]
+    sides = {"sentence1": texts[:12], "sentence2": texts[20:32]}
+    table = pd.DataFrame({**sides, "score": scores})
+    table.to_json(tmp_path / "pairs.jsonl", orient="records", lines=True)
+    mean, best = (f"{bert_folder},pooling={p},similarity=cosine,name={p}" for p in ("mean", "max"))
+    report = evaluate(
+        mean, tmp_path / "pairs.jsonl", baseline=best, task="graded_pairs", **settings
     )
-    poolings = ("mean", "max")
-    mean, largest = (f"{bert_folder},pooling={p},similarity=cosine,name={p}" for p in poolings)
-    settings = {"task": "graded_pairs", "output_dir": tmp_path / "out", "progress": False}
-    report = evaluate(mean, file, baseline=largest, **settings)
     for system, means in report.means.items():
-        vectors = [plain_vectors(bert_folder, side, pooling=system).numpy() for side in sides]
+        vectors = (plain_vectors(bert_folder, s, pooling=system).numpy() for s in sides.values())
         expected = stats.spearmanr(cosine(*vectors), scores).statistic
         assert means["Spearman"] == pytest.approx(expected, abs=1e-9)
     assert ("mean", "Spearman") in report.comparisons
     assert report.file == tmp_path / "out" / "pairs" / "report.md"
 
-
-def test_triplets_give_the_share_that_is_in_order(
-    bert_folder: Path, texts: list[str], tmp_path: Path
-) -> None:
     sides = {"anchor": texts[:15], "positive": texts[15:30], "negative": texts[30:45]}
     pd.DataFrame(sides).to_csv(tmp_path / "t.csv", index=False)
     system = f"{bert_folder},pooling=cls,similarity=euclidean,name=plain"
-    settings = {"task": "triplets", "output_dir": tmp_path / "out", "progress": False}
-    report = evaluate(system, tmp_path / "t.csv", **settings)
+    report = evaluate(system, tmp_path / "t.csv", task="triplets", **settings)
     anchor, positive, negative = (plain_vectors(bert_folder, s).numpy() for s in sides.values())
     right = np.linalg.norm(anchor - positive, axis=1) < np.linalg.norm(anchor - negative, axis=1)
     assert 0 < right.mean() < 1

@@ -21,6 +21,10 @@ ALL_MEASURES = [
     *("MRR(rel=2)@10", "MRR(rel=2)", "MAP(rel=2)", "MAP(rel=2)@100", "R(rel=2)@1000"),
     *("R-Prec(rel=2)", "P(rel=2)@10", "Success(rel=3)@5"),
 ]
+TREC_EVAL = {
+    **{"MRR": "recip_rank", "MAP": "map", "R-Prec": "Rprec", "nDCG": "ndcg"},
+    **{"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "P@5": "P_5", "MAP@10": "map_cut_10"},
+}
 
 
 def naive(name: str, grades: dict[str, int], ranking: list[str]) -> float:
@@ -49,24 +53,17 @@ def naive(name: str, grades: dict[str, int], ranking: list[str]) -> float:
     }[family]
 
 
-def random_judgements_and_run(
-    *, ties: bool
-) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_every_measure_is_what_its_definition_says(has_ties):
     rng = np.random.default_rng(0)
     passages = [f"p{i}" for i in range(300)]
     qrels, run = {}, {}
     for query in (f"q{i}" for i in range(30)):
         judged, found = (rng.choice(passages, n, False).tolist() for n in (25, 200))
         grades = [3, *rng.integers(-1, 4, size=24).tolist()]
-        scores = rng.integers(0, 40, size=200) if ties else rng.permutation(200)
+        scores = rng.integers(0, 40, size=200) if has_ties else rng.permutation(200)
         qrels[query] = dict(zip(judged, grades, strict=True))
         run[query] = dict(zip(found, (scores / 7).tolist(), strict=True))
-    return qrels, run
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_every_measure_is_what_its_definition_says(ties: bool) -> None:
-    qrels, run = random_judgements_and_run(ties=ties)
     evaluation = evaluate_run(qrels, run, measures=ALL_MEASURES)
     for name in ALL_MEASURES:
         expected = {
@@ -76,22 +73,14 @@ def test_every_measure_is_what_its_definition_says(ties: bool) -> None:
         assert evaluation.per_query[name] == pytest.approx(expected, abs=1e-12), name
         assert evaluation.means[name] == pytest.approx(np.mean(list(expected.values()))), name
         assert 0 < evaluation.means[name] < 1, name
+    if not has_ties:
+        theirs = pytrec_eval.RelevanceEvaluator(qrels, set(TREC_EVAL.values())).evaluate(run)
+        for name, trec_name in TREC_EVAL.items():
+            values = {query: theirs[query][trec_name] for query in qrels}
+            assert evaluation.per_query[name] == pytest.approx(values, abs=1e-12), name
 
 
-def test_without_ties_the_values_are_trec_evals() -> None:
-    qrels, run = random_judgements_and_run(ties=False)
-    names = {
-        **{"MRR": "recip_rank", "MAP": "map", "R-Prec": "Rprec", "nDCG": "ndcg"},
-        **{"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "P@5": "P_5", "MAP@10": "map_cut_10"},
-    }
-    expected = pytrec_eval.RelevanceEvaluator(qrels, set(names.values())).evaluate(run)
-    found = evaluate_run(qrels, run, measures=list(names))
-    for name, trec_name in names.items():
-        values = {query: expected[query][trec_name] for query in qrels}
-        assert found.per_query[name] == pytest.approx(values, abs=1e-12), name
-
-
-def test_which_queries_count() -> None:
+def test_which_queries_count():
     qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}, "low": {"a": 1, "b": 0}}
     qrels |= {"none": {"a": 0, "b": -1}, "empty": {}}
     run = {"q1": {"a": 1.0}, "q2": {}, "low": {"a": 1.0}, "none": {"a": 1.0}, "extra": {"a": 1.0}}
@@ -104,7 +93,7 @@ def test_which_queries_count() -> None:
     assert evaluation.unanswerable == ("none", "empty")
 
 
-def test_ties_are_of_float64_scores() -> None:
+def test_ties_are_of_float64_scores():
     run = {"q": {"c": 1.0, "b": 1.0, "a": 1.0 + 1e-12, "d": 1.0}}  # one value in float32
     means = evaluate_run({"q": {"c": 1}}, run, measures=["MRR@10", "nDCG@10", "P@1"]).means
     assert means == {"MRR@10": pytest.approx(1 / 3), "nDCG@10": 0.5, "P@1": 0.0}
@@ -127,65 +116,53 @@ COLLECTION = Collection(
     queries={},
     qrels={"when": {"p4": 1}, "where": {"p1": 0}, "what": {"p1": 2}},
     answers={
-        "where": ("Kyoto", "Kioto"),
-        "what": ("art",),
-        "when": ("1894",),
-        "nothing": ("x",),
-        "absent": ("y",),
-        "unknown": (),
+        **{"where": ("Kyoto", "Kioto"), "what": ("art",), "when": ("1894",)},
+        **{"nothing": ("x",), "absent": ("y",), "unknown": ()},
     },
 )
 
 
-def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch):
     monkeypatch.setattr(measures, "_QUERIES_AT_ONCE", 2)
     unjudged = replace(COLLECTION, qrels={})
     assert list(measure_run(unjudged, RUN).means) == ["Hit@20", "Hit@100"]
     found = measure_run(unjudged, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"])
-    assert found.per_query["Hit@2"] == {
-        **dict.fromkeys(("where", "what", "nothing", "absent"), 0.0),
-        "when": 1.0,
-    }
+    others = dict.fromkeys(("where", "what", "nothing", "absent"), 0.0)
+    assert found.per_query["Hit@2"] == {**others, "when": 1.0}
     assert found.per_query["Hit@3"]["where"] == 1.0
     assert found.means == {"Hit@1": 0.0, "Hit@2": 0.2, "Hit@3": 0.4, "Hit@100": 0.4}
     assert found.unanswerable == ("unknown",)
 
 
-def test_answers_and_judgements_are_measured_on_the_same_queries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_answers_and_judgements_are_measured_on_the_same_queries(caplog):
     with caplog.at_level(logging.WARNING):
         found = measure_run(COLLECTION, RUN, measures=["Hit@2", "MRR@10"])
     assert "MRR@10 look deeper than the 4 passages of the run" in caplog.text
-    assert list(found.means) == ["Hit@2", "MRR@10"]
-    assert found.per_query == {
-        "Hit@2": {"when": 1.0, "what": 0.0},
-        "MRR@10": {"when": 1.0, "what": 0.5},
-    }
-    assert found.unanswerable == ("where",)
+    hits, reciprocal = {"when": 1.0, "what": 0.0}, {"when": 1.0, "what": 0.5}
+    assert found.per_query == {"Hit@2": hits, "MRR@10": reciprocal}
+    assert list(found.means) == ["Hit@2", "MRR@10"] and found.unanswerable == ("where",)
 
 
 ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
 
 
 @pytest.mark.parametrize(
-    ("qrels", "run", "measure", "message"),
+    ("qrels", "measure", "message"),
     [
-        (GRADED, ONE, "NDCG@20", "'NDCG@20' is not a measure: expected one of MRR, nDCG, R,"),
-        (GRADED, ONE, "R", "'R' is not a measure: .* with a cut-off"),
-        (GRADED, ONE, "P@0", "'P@0' is not a measure"),  # aborts trec_eval's code
-        (GRADED, ONE, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
-        ({"q": {"a": 0}}, ONE, "MRR@10", "none of the 1 judged queries has anything relevant"),
-        ({"x": {"a": 1}}, ONE, "MRR@10", "none of the 1 queries of the run is judged"),
-        (GRADED, {"q": {"a": math.nan}}, "MRR@10", "query 'q' has a NaN score"),
+        (GRADED, "NDCG@20", "'NDCG@20' is not a measure: expected one of MRR, nDCG, R,"),
+        (GRADED, "R", "'R' is not a measure: .* with a cut-off"),
+        (GRADED, "P@0", "'P@0' is not a measure"),  # aborts trec_eval's code
+        (GRADED, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
+        ({"q": {"a": 0}}, "MRR@10", "none of the 1 judged queries has anything relevant"),
+        ({"x": {"a": 1}}, "MRR@10", "none of the 1 queries of the run is judged"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(qrels, run, measure: str, message: str) -> None:
+def test_what_cannot_be_measured_is_refused(qrels, measure, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_run(qrels, run, measures=["MRR@10", measure])
+        evaluate_run(qrels, ONE, measures=["MRR@10", measure])
 
 
-def test_an_added_measure_may_have_digits_in_its_name(monkeypatch) -> None:
+def test_an_added_measure_may_have_digits_in_its_name(monkeypatch):
     added = ir_measures.define_byquery(lambda qrels, run: 0.25, name="F1")
     monkeypatch.setitem(measures._FAMILIES, "F1", added)
     assert evaluate_run(GRADED, ONE, measures=["F1@3"]).means == {"F1@3": 0.25}

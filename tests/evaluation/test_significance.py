@@ -1,6 +1,5 @@
 """Tests against full enumeration, theory and textbook formulas; corrections by hand."""
 
-import math
 from itertools import product
 
 import numpy as np
@@ -32,7 +31,7 @@ def enumerated_p(differences: list[float]) -> float:
     "differences", [[0.5, 0.25, -0.125, 1.0, 0.75], [1.0, 1.0, 1.0], [0.5, -0.5], [0.25]]
 )
 @pytest.mark.parametrize("n_equal", [0, 60])  # queries, which do not count for exactness
-def test_few_queries_get_the_exact_p_value(differences: list[float], n_equal: int) -> None:
+def test_few_queries_get_the_exact_p_value(differences, n_equal):
     baseline = np.linspace(0.1, 0.3, len(differences) + n_equal)
     system = baseline.copy()
     system[: len(differences)] += differences
@@ -41,7 +40,7 @@ def test_few_queries_get_the_exact_p_value(differences: list[float], n_equal: in
     assert comparison.difference == pytest.approx(sum(differences) / len(baseline))
 
 
-def test_many_queries_come_near_the_normal_theory() -> None:
+def test_many_queries_come_near_the_normal_theory():
     rng = np.random.default_rng(0)
     baseline = rng.random(400)
     differences = rng.normal(0.02, 0.2, size=400)
@@ -57,7 +56,7 @@ def test_many_queries_come_near_the_normal_theory() -> None:
     assert compare(values([0.75] * 40), values([0.5] * 40)).p_value == 1 / 10_001
 
 
-def test_the_seed_decides_and_the_order_of_queries_does_not() -> None:
+def test_the_seed_decides_and_the_order_of_queries_does_not():
     rng = np.random.default_rng(1)
     system, baseline = values(rng.random(50)), values(rng.random(50))
     turned = dict(reversed(system.items()))
@@ -67,20 +66,20 @@ def test_the_seed_decides_and_the_order_of_queries_does_not() -> None:
         assert test(system, baseline, seed=8) != first
 
 
-def test_counts_and_edge_cases_of_comparisons() -> None:
+def test_counts_and_edge_cases_of_comparisons():
     mixed = compare(values([1.0, 1.0, 0.5, 0.1 + 0.2]), values([0.0, 0.5, 1.0, 0.3]))
     assert (mixed.better, mixed.equal, mixed.worse) == (2, 1, 1)  # equal but for the last bits
     assert (mixed.mean_system, mixed.mean_baseline) == (0.7, 0.45)
     single = compare(values([1.0]), values([0.5]))
     assert (single.difference, single.p_value) == (0.5, 1.0)
-    assert single.interval == mean_interval(values([1.0])) == (-math.inf, math.inf)
+    assert single.interval is mean_interval(values([1.0])) is None
     equal = compare(values([0.2, 0.4, 0.9]), values([0.2, 0.4, 0.9]))
     assert (equal.p_value, equal.interval, equal.difference) == (1.0, (0.0, 0.0), 0.0)
-    constant = compare(values([0.75, 0.5, 1.0, 0.25]), values([0.5, 0.25, 0.75, 0.0]))
-    assert (constant.p_value, constant.interval) == (2 / 2**4, (0.25, 0.25))
+    with pytest.raises(ValueError, match="different queries .2 and 3"):
+        compare(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
 
 
-def test_the_grouped_t_test_pairs_the_means_of_ten_random_groups() -> None:
+def test_the_grouped_t_test_pairs_the_means_of_ten_random_groups():
     baseline = np.random.default_rng(5).random(40)
     system = baseline + 0.02 * np.arange(40)
     order = np.random.default_rng(3).permutation(40).reshape(10, 4)
@@ -92,33 +91,12 @@ def test_the_grouped_t_test_pairs_the_means_of_ten_random_groups() -> None:
     assert compare_in_groups(values([0.1] * 9), values([0.2] * 9)) is None
 
 
-def test_systems_on_different_queries_are_refused() -> None:
-    with pytest.raises(ValueError, match="different queries .2 and 3"):
-        compare(values([0.1, 0.2]), values([0.1, 0.2, 0.3]))
-
-
-def test_holm_raises_the_smallest_p_value_by_the_number_of_tests() -> None:
+def test_holm_raises_the_smallest_p_value_by_the_number_of_tests():
     # 0.005 x 4, 0.01 x 3, 0.03 x 2 and 0.04 x 1, which is less than 0.06 before it.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.01, 0.9]) == pytest.approx([1.0, 0.03, 1.0])
-    assert holm([]) == []
-
-
-def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        p_values = (rng.random(7) ** 3).tolist()
-        rejected = set()
-        for step, i in enumerate(np.argsort(p_values).tolist()):  # as Holm (1979) has it
-            if p_values[i] > 0.05 / (7 - step):
-                break
-            rejected.add(i)
-        assert {i for i, p in enumerate(holm(p_values)) if p <= 0.05} == rejected
-
-
-def test_comparisons_are_corrected_together_and_judged_by_the_corrected_value() -> None:
     better = compare(values([0.5] * 6), values([0.0] * 6))  # p = 2 / 2**6
     found = correct({"a": better, "b": better})
     assert better.is_significant and better.p_adjusted == 2 / 64
-    assert {c.p_adjusted for c in found.values()} == {4 / 64}
+    assert {key: c.p_adjusted for key, c in found.items()} == {"a": 4 / 64, "b": 4 / 64}
     assert not found["a"].is_significant and found["a"].p_value == 2 / 64

@@ -47,9 +47,7 @@ def write(folder: Path, plain: str) -> str:
     return str(folder)
 
 
-def test_figures_are_compared_with_those_worked_out_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_compared_with_those_worked_out_by_hand(tmp_path, monkeypatch, capsys):
     # Cut off at rank 1, b is found: a gain of 2 of the ideal 2 + 1 / log2(3).
     monkeypatch.setattr(sys, "argv", ["oracle", write(tmp_path / "right", PLAIN)])
     main()

@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -11,8 +10,10 @@ from datasets import Dataset
 from modeling_condenser.retrieval.bm25 import PRESETS, Bm25
 from modeling_condenser.retrieval.runs import rank_passages
 
+Passages = dict[str, tuple[str, str]]
 
-def make_passages(passages: dict[str, tuple[str, str]]) -> Dataset:
+
+def make_passages(passages: Passages) -> Dataset:
     rows = [{"_id": i, "title": title, "text": text} for i, (title, text) in passages.items()]
     return Dataset.from_list(rows)
 
@@ -21,16 +22,12 @@ PASSAGES = make_passages(
     {
         "p1": ("cats", "grey cats chase grey mice"),
         "p2": ("", "dogs chase cats"),
-        "p3": ("mice", "small mice sleep"),
-        "p4": ("", "trains leave stations every hour during daytime"),
-        "p5": ("Ärger", "naïve 東京 cats"),
+        "p3": ("Ärger", "naïve 東京 cats"),
     }
 )
 
 
-def lucene_bm25(
-    passages: dict[str, tuple[str, str]], query: str, *, k1: float, b: float
-) -> dict[str, float]:
+def lucene_bm25(passages: Passages, query: str, *, k1: float, b: float) -> dict[str, float]:
     """Score passages by Lucene's BM25 (Kamphuis et al. 2020, "Lucene (accurate)")."""
     words = {i: f"{title} {text}".split() for i, (title, text) in passages.items()}
     mean_length = sum(map(len, words.values())) / len(words)
@@ -57,7 +54,7 @@ def lucene_bm25(
         ("thesis", 3.44, 0.87),
     ],
 )
-def test_a_preset_is_its_k1_and_b(preset: str | None, k1: float, b: float) -> None:
+def test_a_preset_is_its_k1_and_b(preset, k1, b):
     rng = random.Random(preset)
     vocabulary = [f"word{i}" for i in range(40)]
 
@@ -74,9 +71,7 @@ def test_a_preset_is_its_k1_and_b(preset: str | None, k1: float, b: float) -> No
         assert list(run[query_id].items()) == rank_passages(run[query_id])
 
 
-def test_a_stored_index_is_opened_again_and_gives_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_index_is_opened_again_and_gives_the_same_run(tmp_path, monkeypatch):
     queries = {"q1": "grey cats", "q2": "東京", "q3": "unknown"}
     folder = tmp_path / "indexes" / "bm25"
     expected = Bm25(PASSAGES, preset="thesis").search(queries)
@@ -84,31 +79,33 @@ def test_a_stored_index_is_opened_again_and_gives_the_same_run(
     assert [file.name for file in folder.parent.iterdir()] == ["bm25"]
     monkeypatch.setattr(Bm25, "_make_index", None)  # from here on none is made
     assert Bm25(PASSAGES, preset="thesis", folder=folder).search(queries) == expected
-    with pytest.raises(ValueError, match="holds no BM25 index of .*0.9.*, but .*3.44.*: name"):
-        Bm25(PASSAGES, folder=folder)
-    with pytest.raises(ValueError, match="holds no BM25 index of .* name another folder"):
-        Bm25(PASSAGES.select(range(4)), preset="thesis", folder=folder)
+    for passages, settings, changed in (
+        (PASSAGES, {}, "k1, b"),
+        (PASSAGES.select(range(2)), {"preset": "thesis"}, "passages"),
+    ):
+        with pytest.raises(ValueError, match=f"with another {changed}: name another folder"):
+            Bm25(passages, folder=folder, **settings)
 
 
-def test_stopwords_and_case_do_not_count() -> None:
+def test_stopwords_and_case_do_not_count():
     bm25 = Bm25(PASSAGES)
     run = bm25.search({"plain": "dogs cats", "dressed": "The DOGS and the Cats", "only": "the and"})
     assert run["dressed"] == run["plain"]
     assert run["only"] == {} == bm25.search({"q": "quantum zebra"})["q"]
 
 
-def test_ties_at_the_cut_off_go_to_the_lower_id() -> None:
+def test_ties_at_the_cut_off_go_to_the_lower_id():
     passages = dict.fromkeys("dbac", ("", "same words here")) | {"e": ("", "other")}
     run = Bm25(make_passages(passages)).search({"q": "words"}, depth=2)
     assert list(run["q"]) == ["a", "b"]
 
 
-def test_wrong_arguments_are_refused() -> None:
-    for settings, message in (
-        ({"b": 1.4}, "b=1.4: expected k1 >= 0 and 0 <= b <= 1"),
-        ({"preset": "msmarco"}, "preset 'msmarco' .*expected one of default"),
+def test_wrong_arguments_are_refused():
+    empty = make_passages({"a": ("", ""), "b": ("the", "of a")})
+    for passages, settings, message in (
+        (PASSAGES, {"b": 1.4}, "b=1.4: expected k1 >= 0 and 0 <= b <= 1"),
+        (PASSAGES, {"preset": "msmarco"}, "'msmarco' is no BM25 preset: expected one of default"),
+        (empty, {}, "passages has a word"),
     ):
         with pytest.raises(ValueError, match=message):
-            Bm25(PASSAGES, **settings)
-    with pytest.raises(ValueError, match="passages has a word"):
-        Bm25(make_passages({"a": ("", ""), "b": ("the", "of a")}))
+            Bm25(passages, **settings)

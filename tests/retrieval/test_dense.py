@@ -1,12 +1,10 @@
 """Exact search against NumPy brute force in float64."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from modeling_condenser.encoding.embeddings import write_embeddings
-from modeling_condenser.retrieval.exact import search_exact, search_exact_arrays
+from modeling_condenser.retrieval.dense import search_embeddings, search_exact_arrays
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
 
@@ -24,37 +22,26 @@ def check(
 
 @pytest.mark.parametrize("depth", [100, 1000])
 @pytest.mark.parametrize("n_queries", [3, 30])  # faiss uses another method from 20 on
-def test_search_equals_brute_force_whatever_the_shards(
-    n_queries: int, depth: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("are_tied", [False, True])
+def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tied, tmp_path):
     rng = np.random.default_rng(0)
     passages = rng.standard_normal((400, 12)).astype(np.float32)
     ids = [f"é{i}" if i % 3 else f"東 {i}" for i in rng.permutation(400)]
     queries = rng.standard_normal((n_queries, 12)).astype(np.float32)
+    if are_tied:  # small whole numbers, whose products are exact in float32
+        passages, ids, queries = np.sign(passages[:60]), ids[:60], np.sign(queries)
+        depth //= 20
     query_ids = [f"q{i}" for i in range(n_queries)]
     named = {"query_embeddings": queries, "query_ids": query_ids}
     run = search_exact_arrays(passages, ids, depth=depth, **named)
     check(run, passages, ids, queries, depth=depth)
     for size in (7, 64, 1000):
         embeddings = write_embeddings(tmp_path / str(size), passages, ids, shard_size=size)
-        run = search_exact(embeddings, queries, query_ids, depth=depth)
+        run = search_embeddings(embeddings, queries, query_ids, depth=depth)
         check(run, passages, ids, queries, depth=depth)
 
 
-def test_equal_scores_are_ordered_by_id(tmp_path: Path) -> None:
-    """Small whole numbers, whose products are exact in float32."""
-    rng = np.random.default_rng(2)
-    passages = rng.integers(-1, 2, (60, 8)).astype(np.float32)
-    ids = [f"p{i:04d}" for i in rng.permutation(60)]
-    queries = rng.integers(-1, 2, (25, 8)).astype(np.float32)
-    embeddings = write_embeddings(tmp_path, passages, ids, shard_size=11)
-    for depth in (5, 60):
-        run = search_exact(embeddings, queries, [f"q{i}" for i in range(25)], depth=depth)
-        check(run, passages, ids, queries, depth=depth)
-    assert max(len(set(scores.values())) for scores in run.values()) < 20
-
-
-def test_more_ties_than_places_still_fill_the_depth() -> None:
+def test_more_ties_than_places_still_fill_the_depth():
     passages, ids = np.ones((300, 8), dtype=np.float32), [f"p{i:04d}" for i in range(300)]
     query = {"query_embeddings": passages[:1], "query_ids": ["q"]}
     run = search_exact_arrays(passages, ids, depth=3, **query)
@@ -66,14 +53,12 @@ def test_more_ties_than_places_still_fill_the_depth() -> None:
     ("passages", "queries", "ids", "depth", "message"),
     [
         (np.ones((4, 3)), np.ones((2, 3)), ["q", "q"], 1, "1 ids for vectors of shape"),
-        (np.ones((4, 3)), np.ones((1, 2)), ["q"], 1, "Queries have 2 numbers and passages 3"),
+        (np.ones((4, 3)), np.ones((1, 2)), ["q"], 1, "queries have 2 numbers, passages 3"),
         (np.ones((4, 3)), np.ones((1, 3)), ["q"], 0, "depth is 0"),
         (np.diag([1, 1, np.inf]), np.ones((1, 3)), ["q"], 1, "1 of 3 vectors .* in row 2"),
     ],
 )
-def test_wrong_vectors_are_refused(
-    passages: np.ndarray, queries: np.ndarray, ids: list[str], depth: int, message: str
-) -> None:
+def test_wrong_vectors_are_refused(passages, queries, ids, depth, message):
     passages, queries = passages.astype(np.float32), queries.astype(np.float32)
     names = [f"p{i}" for i in range(len(passages))]
     with pytest.raises(ValueError, match=message):
