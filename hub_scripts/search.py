@@ -20,7 +20,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from modeling_condenser.collection.load import load_passages
+from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system
@@ -36,7 +36,8 @@ class SearchFields:
     """The fields of `condenser search`.
 
     Attributes:
-        model: folder of a study, or a system: an encoder (MODEL,pooling=mean) or bm25.
+        model: folder of a study, or a system: an encoder (MODEL,pooling=mean), bm25, or
+            hybrid:MODEL.
         collection: folder or Hub name; not for a study.
         query: by default the lines of standard input.
         k: passages to show.
@@ -67,7 +68,7 @@ def run(line: CommandLine) -> None:
     if system.kind == "bm25" and (fields.embeddings or not how.is_exact):
         raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
     # Embeddings or index are stored beside the model.
-    model = Path(system.model).resolve()
+    model = Path(system.encoder.model).resolve()
     name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]
     folder = model.parent if model.is_dir() else Path("runs")
     passages = load_passages(fields.collection)
@@ -77,6 +78,7 @@ def run(line: CommandLine) -> None:
         folder / re.sub(r"[^\w.-]+", "_", "-".join(map(str, name))),
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=how,
+        dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,
     )
     for query in [fields.query] if fields.query is not None else _ask():
         found = find(searcher, passages, query, depth=fields.k)

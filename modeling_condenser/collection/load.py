@@ -51,6 +51,17 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     return build_collection(passages, questions, judgements, name=name)
 
 
+def load_dev(source: str | Path, *, judged: str) -> Collection | None:
+    """Load the split `dev`, for choices; None if there is none, or if it is the judged one."""
+    if judged in ("dev", "validation"):
+        return None
+    try:
+        return load_collection(source, split="dev")
+    except (ValueError, FileNotFoundError) as error:
+        logger.info("No dev queries: %s", error)
+        return None
+
+
 def load_passages(source: str | Path) -> Dataset:
     """Load the passages of a collection alone: columns `_id`, `title`, `text`."""
     layout, folder = _find(source)

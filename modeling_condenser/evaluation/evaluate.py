@@ -9,14 +9,15 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import System, parse_system
+from modeling_condenser.retrieval.systems import HYBRID, System, parse_system
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
@@ -31,8 +32,8 @@ class EvaluationRecipe:
     """The fields of an evaluation recipe.
 
     Attributes:
-        systems: folders or Hub names of encoders, TREC run files, or bm25; settings follow commas,
-            as in google-bert/bert-base-uncased,pooling=mean.
+        systems: folders or Hub names of encoders, TREC run files, bm25, or hybrid:ENCODER; settings
+            follow commas, as in google-bert/bert-base-uncased,pooling=mean.
         collection: folder (BEIR, MS MARCO or DPR) or Hub name; for graded pairs and triplets, their
             file.
         output_dir: folder for the results.
@@ -89,8 +90,6 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    from modeling_condenser.hub.card import PLACEHOLDER  # draws curves, so its imports are slow
-
     listed = [systems] if isinstance(systems, str | Path) else systems
     stated = {
         "systems": [str(system) for system in listed],
@@ -108,6 +107,8 @@ def evaluate(
         loaded = load_collection(recipe.collection, split=recipe.split)
         root = out / _as_path(loaded.name)
         folder = root / _as_path(recipe.split)
+        has_hybrid = any(system.kind == "hybrid" for system in parsed)
+        dev = load_dev(recipe.collection, judged=recipe.split) if has_hybrid else None
         results = [
             evaluate_system(
                 system,
@@ -117,7 +118,8 @@ def evaluate(
                 depth=recipe.depth,
                 measures=recipe.measures,
                 search=search,
-                work_folder=root / "embeddings" / _as_path(system.name),
+                work_folder=root / "embeddings" / _as_path(system.encoder.name),
+                dev=dev,
                 progress=progress,
             )
             for system in parsed
@@ -134,19 +136,8 @@ def evaluate(
         command=_command(recipe, search, parsed),
         seed=recipe.seed,
     )
-    n_baselines = 1 if recipe.baseline else 0
-    for system, result in zip(parsed[n_baselines:], results[n_baselines:], strict=True):
-        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
-        if loaded and is_export and not system.settings:  # by its own contract
-            report_on_card(
-                system.model,
-                result,
-                results[:n_baselines],
-                collection=loaded,
-                source=recipe.collection,
-                command=_command(recipe, search, [*parsed[:n_baselines], System(PLACEHOLDER)]),
-                seed=recipe.seed,
-            )
+    if loaded:
+        _report_on_cards(recipe, search, list(zip(parsed, results, strict=True)), loaded)
     return report
 
 
@@ -161,6 +152,36 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
     return list(systems.values())
+
+
+def _report_on_cards(
+    recipe: EvaluationRecipe,
+    search: SearchSettings,
+    measured: Sequence[tuple[System, SystemResult]],
+    collection: Collection,
+) -> None:
+    """Put results on the cards of local exports that searched by their own contract.
+
+    A card compares its model with the baseline, and with hybrid search by BM25 and the model.
+    """
+    from modeling_condenser.hub.card import PLACEHOLDER  # draws curves, so its imports are slow
+
+    baselines = measured[:1] if recipe.baseline else []
+    for system, result in measured[len(baselines) :]:
+        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
+        if not is_export or system.settings:
+            continue
+        hybrids = [(s, r) for s, r in measured if s.kind == "hybrid" and s.encoder == system]
+        named = [System(PLACEHOLDER), *(replace(s, model=HYBRID + PLACEHOLDER) for s, _ in hybrids)]
+        report_on_card(
+            system.model,
+            result,
+            [other for _, other in (*baselines, *hybrids)],
+            collection=collection,
+            source=recipe.collection,
+            command=_command(recipe, search, [*(s for s, _ in baselines), *named]),
+            seed=recipe.seed,
+        )
 
 
 def _evaluate_texts(recipe: EvaluationRecipe, system: System, *, progress: bool) -> SystemResult:

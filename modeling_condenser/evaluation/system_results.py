@@ -31,6 +31,7 @@ from modeling_condenser.hub.fetching import HubName
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
+from modeling_condenser.retrieval.hybrid import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
 from modeling_condenser.runs.run_folder import describe_machine
@@ -85,6 +86,7 @@ def evaluate_system(
     search: SearchSettings | None = None,
     work_folder: Path | None = None,
     name: str | None = None,
+    dev: Collection | None = None,
     progress: bool = True,
 ) -> SystemResult:
     """Search a collection with a system, and measure its run.
@@ -100,6 +102,7 @@ def evaluate_system(
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index; `out` by default.
         name: of the system in files and tables; by default made from the folder's name.
+        dev: the collection's dev split, to choose the fusion of a hybrid system.
 
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
@@ -117,7 +120,7 @@ def evaluate_system(
         "depth": depth,
     }
     words = ["run", str(depth)]
-    if system.kind == "encoder":
+    if system.kind in ("encoder", "hybrid"):
         identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
         if not search.is_exact:
             words += filter(None, (search.index, search.search_parameters))
@@ -125,7 +128,12 @@ def evaluate_system(
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     if not (run_file.is_file() and record_file.is_file()):
         searcher = open_searcher(
-            system, collection.passages, work_folder or out, settings=search, progress=progress
+            system,
+            collection.passages,
+            work_folder or out,
+            settings=search,
+            dev=dev,
+            progress=progress,
         )
         run, record = _search(searcher, collection.queries, depth)
         out.mkdir(parents=True, exist_ok=True)
@@ -160,6 +168,8 @@ def _search(
         "search_seconds": round(seconds, 3),
         "queries_per_second": round(len(queries) / seconds, 1),
     }
+    if isinstance(searcher, HybridSearcher):
+        record["fusion"] = str(searcher.fusion)
     if isinstance(searcher, DenseSearcher):
         record |= searcher.measure_recall(queries, run, depth=depth)
         record["encoding"] = searcher.embeddings.record

@@ -25,7 +25,7 @@ from modeling_condenser.collection.collection import (
     fingerprint_judgements,
     fingerprint_passages,
 )
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
 from modeling_condenser.runs.recipe import fill
@@ -63,8 +63,9 @@ def mine(
         >>> finetune({..., "collection": "my-collection", "negatives": str(file)})
 
     Args:
-        system: what finds the candidates: "bm25", folder or Hub name of an encoder, or a TREC run
-            file; settings follow after commas, such as "my-encoder,pooling=mean".
+        system: what finds the candidates: "bm25", folder or Hub name of an encoder,
+            "hybrid:ENCODER", or a TREC run file; settings follow after commas, such as
+            "my-encoder,pooling=mean".
         collection: folder or Hub name of a collection with judgements or answers.
         output_dir: folder for the result.
         progress: whether to show progress bars.
@@ -106,8 +107,14 @@ def mine(
     claim_run_folder(folder, claimed)
 
     work_folder = Path(recipe.work_folder or folder / SEARCH_FOLDER)
+    is_hybrid = parsed.kind == "hybrid"
     searcher = open_searcher(
-        parsed, loaded.passages, work_folder, settings=search, progress=progress
+        parsed,
+        loaded.passages,
+        work_folder,
+        settings=search,
+        dev=load_dev(recipe.collection, judged=recipe.split) if is_hybrid else None,
+        progress=progress,
     )
     if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(loaded.queries):
         raise ValueError(

@@ -11,8 +11,8 @@ class MiningRecipe:
     """Fields of a mining recipe, in addition to the settings of a dense search.
 
     Attributes:
-        system: what finds the candidates: bm25, an encoder, or a TREC run file; settings follow
-            after commas.
+        system: what finds the candidates: bm25, an encoder, hybrid:ENCODER, or a TREC run file;
+            settings follow after commas.
         collection: folder or Hub name.
         output_dir: the output folder.
         split: whose queries to mine negatives for.

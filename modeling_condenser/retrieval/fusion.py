@@ -1,4 +1,4 @@
-"""Hybrid search: fuse the runs of several systems, such as BM25 and a dense retriever, into one.
+"""Fuse the runs of several systems, such as BM25 and a dense retriever, into one.
 
 Sums are correctly rounded (`math.fsum`), so a fused score does not depend on the order in which a
 run lists its passages.
@@ -43,6 +43,13 @@ class Fusion:
         if self.method == "rrf":
             return reciprocal_rank_fusion(runs, depth=depth)
         return weighted_sum(runs, [1 - self.weight, self.weight], depth=depth)
+
+
+FUSIONS = {
+    "rrf": Fusion("rrf"),
+    **{f"{tenths / 10}": Fusion("weighted", tenths / 10) for tenths in range(1, 10)},
+}
+"""Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
 
 
 def reciprocal_rank_fusion(runs: Sequence[Run], k: float = RRF_K, *, depth: int = DEPTH) -> Run:

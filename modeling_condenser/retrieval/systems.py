@@ -4,6 +4,8 @@
     google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
     starter,pooling=cls                          the encoder that comes with this package
     bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
+    hybrid:my-encoder                            BM25 and an encoder, fused as dev queries tell
+    hybrid:my-encoder,fusion=rrf                 by reciprocal ranks; 0.3: with the encoder's weight
     runs/other-system.trec                       a TREC run file
 
 Importing this module does not import torch; opening an encoder does.
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from datasets import Dataset
 
+from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.hub.contract import Pooling, Similarity
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
@@ -26,25 +29,31 @@ from modeling_condenser.runs.whole_files import checksum_file
 from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
+from .fusion import FUSIONS
+from .hybrid import HybridSearcher, choose_fusion
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
 BM25 = "bm25"
-Kind = Literal["bm25", "run", "encoder"]
+HYBRID = "hybrid:"
+Kind = Literal["bm25", "run", "encoder", "hybrid"]
+
+_ENCODER_SETTINGS = {
+    "pooling": get_args(Pooling),
+    "similarity": get_args(Similarity),
+    **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
+    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt", "name"), str),
+    "dtype": get_args(Dtype),
+}
 
 # A setting's type, or the values that it may have.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
     "bm25": {"preset": str, "k1": float, "b": float, "name": str},
     "run": {"name": str},
-    "encoder": {
-        "pooling": get_args(Pooling),
-        "similarity": get_args(Similarity),
-        **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
-        **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt", "name"), str),
-        "dtype": get_args(Dtype),
-    },
+    "encoder": _ENCODER_SETTINGS,
+    "hybrid": {**_ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
 }
 
 
@@ -52,7 +61,7 @@ _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
 class System:
     """Anything that ranks passages."""
 
-    model: str  # "bm25", a TREC run file, or folder or Hub name of an encoder
+    model: str  # "bm25", a TREC run file, folder or Hub name of an encoder, or "hybrid:ENCODER"
     settings: Mapping[str, Any] = field(default_factory=dict)  # arguments of `Bm25` or `Retriever`
     stated_name: str | None = None
 
@@ -60,20 +69,36 @@ class System:
     def kind(self) -> Kind:
         if self.model == BM25:
             return "bm25"
+        if self.model.startswith(HYBRID):
+            return "hybrid"
         return "run" if Path(self.model).is_file() else "encoder"
 
     @property
     def name(self) -> str:
         """Its name in files and tables; by default that of its model, with its settings."""
         values = [str(value) for name, value in self.settings.items() if name != "token_budget"]
-        return self.stated_name or "-".join([_base_name(self.model), *values])
+        kind = [self.kind] if self.kind == "hybrid" else []
+        return self.stated_name or "-".join([*kind, _base_name(self._place), *values])
+
+    @property
+    def encoder(self) -> "System":
+        """The encoder of a hybrid system; other systems as they are."""
+        settings = {name: value for name, value in self.settings.items() if name != "fusion"}
+        return System(self._place, settings) if self.kind == "hybrid" else self
 
     @property
     def word(self) -> str:
         """What names it in a published command line: local folders without their path."""
-        model = _base_name(self.model) if Path(self.model).exists() else self.model
+        model = self.model
+        if Path(self._place).exists():
+            model = model.removesuffix(self._place) + _base_name(self._place)
         name = {"name": self.stated_name} if self.stated_name else {}
         return ",".join([model, *(f"{k}={v}" for k, v in {**self.settings, **name}.items())])
+
+    @property
+    def _place(self) -> str:
+        """The folder, file or Hub name."""
+        return self.model.removeprefix(HYBRID)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -82,12 +107,16 @@ class System:
             return self.open(device="cpu").fingerprint
         if self.kind == "run":
             return checksum_file(Path(self.model))
+        if self.kind == "hybrid":
+            how = self.settings.get("fusion", "chosen on dev queries")
+            return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
         k1, b = read_settings(**self.settings)
         return f"{BM25} k1={k1} b={b}"
 
     def in_dtype(self, dtype: Dtype) -> "System":
         """The same system with this dtype, if it is an encoder without a stated dtype."""
-        if self.kind != "encoder" or dtype == "float32" or "dtype" in self.settings:
+        is_encoder = self.kind in ("encoder", "hybrid")
+        if not is_encoder or dtype == "float32" or "dtype" in self.settings:
             return self
         return replace(self, settings={**self.settings, "dtype": dtype})
 
@@ -152,7 +181,7 @@ class StoredRun:
         return cut_run({query: self.run[query] for query in queries if query in self.run}, depth)
 
 
-Searcher = Bm25 | StoredRun | DenseSearcher
+Searcher = Bm25 | StoredRun | DenseSearcher | HybridSearcher
 """Ranks the passages of one collection: `search(queries, depth=...)` returns a run."""
 
 
@@ -163,13 +192,25 @@ def open_searcher(
     *,
     embeddings: Path | None = None,
     settings: SearchSettings | None = None,
+    dev: Collection | None = None,
     progress: bool = True,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
     Embeddings (unless they have a folder of their own) and index are written to `folder`, where
-    later calls open them again. Dense systems search exactly by default.
+    later calls open them again. Dense systems search exactly by default. The fusion of a hybrid
+    system is chosen on the queries of `dev`, unless it is set; see `choose_fusion`.
     """
+    if system.kind == "hybrid":
+        lexical, dense = (
+            open_searcher(
+                part, passages, folder, embeddings=embeddings, settings=settings, progress=progress
+            )
+            for part in (System(BM25), system.encoder)
+        )
+        assert isinstance(lexical, Bm25) and isinstance(dense, DenseSearcher)
+        stated = FUSIONS.get(system.settings.get("fusion", ""))
+        return HybridSearcher(lexical, dense, stated or choose_fusion(lexical, dense, dev))
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
     if system.kind == "run":

@@ -1,0 +1,79 @@
+"""Hybrid systems: their names, their choice of a fusion, and that they search as their parts do."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.evaluation.evaluate import evaluate
+from modeling_condenser.retrieval.fusion import FUSIONS
+from modeling_condenser.retrieval.hybrid import HybridSearcher, choose_fusion
+from modeling_condenser.retrieval.runs import read_run
+from modeling_condenser.retrieval.systems import open_searcher, parse_system
+
+
+class Found:
+    """A searcher whose runs are given."""
+
+    def __init__(self, run):
+        self.run = run
+
+    def search(self, queries, *, depth):
+        return {query: dict(list(self.run[query].items())[:depth]) for query in queries}
+
+
+def test_a_hybrid_system_names_its_encoder_and_its_fusion():
+    system = parse_system("hybrid:owner/bert,pooling=mean,fusion=0.3")
+    assert (system.kind, system.name) == ("hybrid", "hybrid-bert-mean-0.3")
+    assert system.word == "hybrid:owner/bert,pooling=mean,fusion=0.3"
+    assert system.encoder == parse_system("owner/bert,pooling=mean")
+    assert system.in_dtype("bfloat16").encoder.settings["dtype"] == "bfloat16"
+    with pytest.raises(ValueError, match=r"fusion is '1\.0', expected one of rrf, 0\.1, 0\.2"):
+        parse_system("hybrid:owner/bert,fusion=1.0")
+    with pytest.raises(ValueError, match="has no setting 'fusion=rrf'"):
+        parse_system("owner/bert,fusion=rrf")
+
+
+@pytest.mark.parametrize(
+    ("bm25", "dense", "best"),
+    [
+        # Ranks of the relevant r: 2 and 2, behind different passages.
+        ({"a": 9.0, "r": 8.0, "c": 0.0}, {"b": 9.0, "r": 8.0, "d": 0.0}, "rrf"),
+        # r is far ahead for the encoder and last for BM25: a large weight finds it.
+        ({"a": 9.0, "b": 5.0, "c": 1.0, "r": 0.9}, {"r": 9.0, "a": 2.0, "b": 1.0, "c": 0.0}, "0.6"),
+    ],
+)
+def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
+    dev = Collection(None, {"q": "text"}, {"q": {"r": 1}})  # type: ignore[arg-type]
+    parts = Found({"q": bm25}), Found({"q": dense})
+    chosen = choose_fusion(*parts, dev)
+    first = [next(iter(f.fuse({"q": bm25}, {"q": dense})["q"])) for f in FUSIONS.values()]
+    assert chosen == FUSIONS[best] == list(FUSIONS.values())[first.index("r")]
+    for nothing in (None, Collection(None, {}, {})):  # type: ignore[arg-type]
+        assert choose_fusion(*parts, nothing) == FUSIONS["0.5"]
+
+
+def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_path):
+    collection = Path(shutil.copytree(collection, tmp_path / "small"))
+    shutil.copy(collection / "qrels/train.tsv", collection / "qrels/dev.tsv")
+    word, out = f"{bert_folder},pooling=mean", tmp_path / "out"
+    systems = ["bm25", word, f"hybrid:{word}", f"hybrid:{word},fusion=rrf"]
+    report = evaluate(systems, collection, output_dir=out, progress=False)
+    lexical_run, dense_run, fused, by_ranks = (read_run(r.run_file) for r in report.results)
+    assert by_ranks == FUSIONS["rrf"].fuse(lexical_run, dense_run)
+    loaded, dev = load_collection(collection), load_dev(collection, judged="test")
+    lexical, dense = (
+        open_searcher(parse_system(system), loaded.passages, tmp_path, progress=False)
+        for system in systems[:2]
+    )
+    chosen = choose_fusion(lexical, dense, dev)
+    assert dev is not None and fused == chosen.fuse(lexical_run, dense_run)
+    assert report.results[2].record["fusion"] == str(chosen) in report.file.read_text()
+    few = HybridSearcher(lexical, dense, chosen).search(loaded.queries, depth=3)
+    assert few == {query: dict(list(run.items())[:3]) for query, run in fused.items()}
+    # Encoded once, and the queries that are judged are not those that a choice is made on.
+    folders = {file.parent.name for file in out.rglob("manifest.json")}
+    assert len(folders) == 1
+    assert load_dev(collection, judged="dev") is None
