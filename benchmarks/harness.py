@@ -15,8 +15,8 @@ import torch
 from transformers import BertForMaskedLM
 
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
+from modeling_condenser.pretraining.starting_encoder import make_starting_encoder
 from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.study.starting_encoder import make_starting_encoder
 
 
 def make_parser(description: str | None, **sizes: int) -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import sys
+from typing import Any, TextIO
 
 COMMANDS = {
     "demo": "condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes",
@@ -50,6 +51,9 @@ def main(words: list[str] | None = None) -> int:
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
     # Blocks are built in processes of their own, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if words is None and not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
+        sys.stderr = _Lines(sys.stderr)
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
         _import_without_model()
     from .command_line import CommandLine  # after the package
@@ -63,6 +67,19 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
+
+
+class _Lines:
+    """A log file or pipe, where each state of a progress bar gets a line of its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.replace("\r", "\n"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _import_without_model() -> None:

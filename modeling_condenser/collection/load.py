@@ -21,6 +21,9 @@ from .text_files import find_file, list_names
 
 logger = logging.getLogger(__name__)
 
+HEALTH = "health"
+"""Name of the collection that comes with the package."""
+
 _LAYOUTS = (beir, dpr, msmarco)
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 _BEIR_PATTERNS = (beir.CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
@@ -30,8 +33,9 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     """Load one split of a collection.
 
     Args:
-        source: a folder in the layout of BEIR, MTEB, MS MARCO or DPR, or a data set on the Hub in
-            the layout of BEIR or MTEB: `owner/name`, or `owner/name@revision`.
+        source: a folder in the layout of BEIR, MTEB, MS MARCO or DPR; a data set on the Hub in the
+            layout of BEIR or MTEB: `owner/name`, or `owner/name@revision`; or "health" for the
+            collection that comes with the package.
         split: whose queries and judgements to load: "test" for most collections, but "dev.small"
             or "dl19" for MS MARCO and "nq-test" for DPR.
 
@@ -68,13 +72,18 @@ def load_passages(source: str | Path) -> Dataset:
     return store_passages(*layout.read_passages(folder, "test"))
 
 
+def resolve_collection_name(name: str | Path) -> str:
+    """The folder of the bundled collection for "health"; any other name unchanged."""
+    return str(Path(__file__).parent.parent / HEALTH if name == HEALTH else name)
+
+
 def _is_on_hub(source: str | Path) -> bool:
     return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
 
 
 def _find(source: str | Path) -> tuple[ModuleType, Path]:
     """The layout and the folder of a collection, which is downloaded if it is on the Hub."""
-    folder = Path(source)
+    folder = Path(resolve_collection_name(source))
     if _is_on_hub(source):
         folder = fetch(str(source), repo_type="dataset", only=_BEIR_PATTERNS)
         if beir.is_layout(folder) and not find_file(folder, beir.CORPUS_FILE):

@@ -10,6 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import set_seed
 
+from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, whole_folder
 
@@ -61,6 +62,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     with arguments.main_process_first():
         claim_run_folder(output_folder, settings)
     trainer = RetrieverTrainer(recipe, encoder, data, arguments)
+    show_loss_in_bar(trainer)
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
     if trainer.is_world_process_zero():

@@ -19,6 +19,7 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.hub.provenance import Stage, read_pretraining, write_provenance
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
+from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,
@@ -92,6 +93,7 @@ def pretrain(
     )
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings)
+    show_loss_in_bar(trainer)
     for make_callback in callbacks:
         trainer.add_callback(make_callback(trainer))
     started = time.perf_counter()

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ir_measures
 from ir_measures import RR
 
-from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.collection import Collection, Qrels
 
 from .bm25 import Bm25
 from .dense import DenseSearcher
@@ -16,21 +16,28 @@ from .runs import Run
 
 logger = logging.getLogger(__name__)
 
-# Without queries to choose on. It gains on BM25 even where the encoder is weak; ranks alone do not.
-_DEFAULT = FUSIONS["0.5"]
-
 
 @dataclass(frozen=True)
 class HybridSearcher:
-    """Searches with BM25 and an encoder; each finds at least 100 passages for the fused run."""
+    """Searches with BM25 and an encoder; each finds at least 100 passages for the fused run.
+
+    Equal weights gain on BM25 even where the encoder is weak; reciprocal ranks do not.
+    """
 
     bm25: Bm25
     dense: DenseSearcher
-    fusion: Fusion = _DEFAULT
+    fusion: Fusion = FUSIONS["0.5"]
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages for each query."""
         return self.fusion.fuse(*self.search_parts(queries, depth=depth), depth=depth)
+
+    def tuned(self, dev: Collection | None) -> "HybridSearcher":
+        """The same with the best fusion for judged dev queries, if there are any."""
+        if dev is None or not dev.qrels:
+            logger.info("No judged dev queries to choose the fusion on: %s", self.fusion)
+            return self
+        return replace(self, fusion=choose_fusion(*self.search_parts(dev.queries), dev.qrels))
 
     def search_parts(self, queries: Mapping[str, str], *, depth: int = DEPTH) -> tuple[Run, Run]:
         """The runs of BM25 and of the encoder."""
@@ -38,20 +45,13 @@ class HybridSearcher:
         return self.bm25.search(queries, depth=deep), self.dense.search(queries, depth=deep)
 
 
-def choose_fusion(bm25: Bm25, dense: DenseSearcher, dev: Collection | None) -> Fusion:
-    """Choose the fusion with the highest MRR@10 on dev queries, the first of equal ones.
-
-    Without judged dev queries it is the sum of standardised scores with equal weights.
-    """
-    if dev is None or not dev.qrels:
-        logger.info("There are no dev queries to choose the fusion on; it is %s.", _DEFAULT)
-        return _DEFAULT
-    runs = HybridSearcher(bm25, dense).search_parts(dev.queries)
-    measures = {fusion: _mrr(fusion.fuse(*runs), dev) for fusion in FUSIONS.values()}
-    best = max(measures, key=lambda fusion: measures[fusion])
-    logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(dev.qrels), best, measures[best])
+def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
+    """Choose the fusion with the highest MRR@10 on judged queries, the first of equal ones."""
+    figures = {fusion: _mrr(fusion.fuse(bm25_run, dense_run), qrels) for fusion in FUSIONS.values()}
+    best = max(figures, key=lambda fusion: figures[fusion])
+    logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])
     return best
 
 
-def _mrr(run: Run, dev: Collection) -> float:
-    return float(ir_measures.calc_aggregate([RR @ 10], dev.qrels, run)[RR @ 10])
+def _mrr(run: Run, qrels: Qrels) -> float:
+    return float(ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10])

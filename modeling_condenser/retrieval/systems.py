@@ -30,7 +30,7 @@ from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
 from .fusion import FUSIONS
-from .hybrid import HybridSearcher, choose_fusion
+from .hybrid import HybridSearcher
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def open_searcher(
 
     Embeddings (unless they have a folder of their own) and index are written to `folder`, where
     later calls open them again. Dense systems search exactly by default. The fusion of a hybrid
-    system is chosen on the queries of `dev`, unless it is set; see `choose_fusion`.
+    system is chosen on the queries of `dev`, unless it is stated; see `choose_fusion`.
     """
     if system.kind == "hybrid":
         lexical, dense = (
@@ -209,8 +209,9 @@ def open_searcher(
             for part in (System(BM25), system.encoder)
         )
         assert isinstance(lexical, Bm25) and isinstance(dense, DenseSearcher)
-        stated = FUSIONS.get(system.settings.get("fusion", ""))
-        return HybridSearcher(lexical, dense, stated or choose_fusion(lexical, dense, dev))
+        if fusion := FUSIONS.get(system.settings.get("fusion", "")):
+            return HybridSearcher(lexical, dense, fusion)
+        return HybridSearcher(lexical, dense).tuned(dev)
     if system.kind == "bm25":
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
     if system.kind == "run":

@@ -13,7 +13,6 @@ from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
 from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.hub.training_log import spread
-from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
 
@@ -29,7 +28,7 @@ class StudyResults:
     groups: Mapping[str, Mapping[str, Evaluation]]  # "512 labels" -> arm -> measures
     control: str
     facts: Mapping[str, Any]  # recipe, machine, counts and time
-    fusion: Fusion | None = None
+    fusions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each arm's runs
     swap_costs: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
 
@@ -83,6 +82,7 @@ class StudyResults:
             "tests": [
                 dict(zip(names, key, strict=True)) | c._asdict() for key, c in self.tests.items()
             ],
+            "fusions": self.fusions,
             "swap_costs": self.swap_costs,
             "failures": self.failures,
             "facts": self.facts,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -24,7 +24,8 @@ from modeling_condenser.analysis.models import single_model
 from modeling_condenser.analysis.sample import Measuring, Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import HEALTH, load_collection, resolve_collection_name
+from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, Evaluation, check_measures
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
@@ -37,6 +38,7 @@ from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.curves import draw_curves, draw_entropies
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.model_folder import STARTER
 from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,
@@ -45,7 +47,8 @@ from modeling_condenser.pretraining.arguments import (
 )
 from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
-from modeling_condenser.retrieval.fusion import Fusion
+from modeling_condenser.retrieval.fusion import FUSIONS, Fusion
+from modeling_condenser.retrieval.hybrid import choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import fill
@@ -59,12 +62,12 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .results import FUSED, StudyResults, mean_evaluation, swap_costs
-from .starting_encoder import make_starting_encoder
 
 logger = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
+ON_DEV = "dev"
 DEPTH = 100  # passages for a query
 _UNLABELLED = "no labels"
 # Settings that decide how many tokens an arm sees, and which.
@@ -76,8 +79,17 @@ _BUDGET = frozenset(
 # Those that a contrastive arm may set for itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
 
-# Of one arm: "no labels" and "512 labels" -> results, one for each seed.
-_Arm = Mapping[str, Sequence[SystemResult]]
+
+class _Measured(NamedTuple):
+    """A retriever's results, and those of its run fused with BM25's."""
+
+    result: SystemResult
+    fused: Evaluation | None = None
+    fusion: Fusion | None = None
+
+
+# Of one arm: "no labels" and "512 labels" -> one for each seed.
+_Arm = Mapping[str, Sequence[_Measured]]
 
 
 @dataclass(frozen=True)
@@ -90,16 +102,15 @@ class StudyRecipe:
         pretraining: pre-training settings of all arms, the number of steps among them.
         finetuning: fine-tuning settings of all arms.
         output_dir: folder of the study.
-        collection: "builtin", or a BEIR folder; its passages are the pre-training corpus too.
-        encoder: to start from, such as "starter". By default one is made from `encoder_config`
-            and `start`.
-        encoder_config: fields of `BertConfig` of the encoder that is made.
-        start: pre-training settings of that encoder, by plain MLM.
+        collection: "health", "builtin" (docstrings), or a BEIR folder; its passages are the
+            pre-training corpus too.
+        encoder: to start from.
         finetuning_seeds: each arm is fine-tuned once with each seed, which decides labels and
             order; results are means over them.
         split: whose queries are judged.
         measures: the verdict is about the first; by default MRR@10, nDCG@10 and R@100.
-        fusion: fields of `Fusion`, to measure each arm fused with BM25 as well.
+        fusion: to measure each arm fused with BM25 as well: "dev" to choose it on dev queries, or
+            "rrf", or the arm's weight in tenths.
         readiness: fields of `Measuring`, such as {texts: 1000}.
         search: fields of `SearchSettings`, such as {dtype: bfloat16}, for encoding and search.
 
@@ -112,22 +123,21 @@ class StudyRecipe:
     pretraining: dict[str, Any]
     finetuning: dict[str, Any]
     output_dir: str
-    collection: str = BUILTIN
-    encoder: str | None = None
-    encoder_config: dict[str, Any] = field(default_factory=dict)
-    start: dict[str, Any] = field(default_factory=dict)
+    collection: str = HEALTH
+    encoder: str = STARTER
     finetuning_seeds: list[int] = field(default_factory=lambda: [0])
     split: str = "test"
     measures: list[str] | None = None
-    fusion: dict[str, Any] | None = None
+    fusion: str | None = None
     readiness: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.control not in self.arms:
             raise ValueError(f"control is {self.control!r}, expected one of {list(self.arms)}.")
-        if self.encoder is None and not self.encoder_config:
-            raise ValueError("encoder is not set: name one, or set encoder_config to make one.")
+        if self.fusion not in (None, ON_DEV, *FUSIONS):
+            names = ", ".join([ON_DEV, *FUSIONS])
+            raise ValueError(f"fusion is {self.fusion!r}, expected one of {names}.")
         for arm, changes in self.arms.items():
             free = _CONTRASTIVE_BUDGET if changes.get("objective") in CONTRASTIVE else frozenset()
             if unequal := sorted((_BUDGET - free) & changes.keys()):
@@ -137,7 +147,7 @@ class StudyRecipe:
                 )
         arms = [{**self.pretraining, **changes} for changes in self.arms.values()]
         given = {"encoder": "", "output_dir": self.output_dir}
-        for settings in [self.start, *arms]:
+        for settings in arms:
             own = {**given, "corpus": "", **settings}
             read_readiness(own.pop(READINESS, None))
             fill(own, PretrainingRecipe, CondenserTrainingArguments)
@@ -145,7 +155,6 @@ class StudyRecipe:
         fill(own, FinetuningRecipe, SentenceTransformerTrainingArguments)
         fill(self.readiness, Measuring)
         fill(self.search, SearchSettings)
-        fill(self.fusion or {"method": "rrf"}, Fusion)
         check_measures(self.measures or DEFAULT_MEASURES)
 
 
@@ -174,11 +183,10 @@ class _Study:
     def __init__(self, recipe: StudyRecipe) -> None:
         self.recipe, self.out = recipe, Path(recipe.output_dir)
         self.labels = f"{recipe.finetuning.get('train_size') or 'all'} labels"
-        self.folder = Path(recipe.collection)
+        self.folder = Path(resolve_collection_name(recipe.collection))
         if recipe.collection == BUILTIN:
             self.folder = build_builtin_collection(self.out / "collection")
         self.collection = load_collection(self.folder, split=recipe.split)
-        self.fusion = None if recipe.fusion is None else fill(recipe.fusion, Fusion)[0]
         (self.search,) = fill(recipe.search, SearchSettings)
         self.evaluate = partial(
             evaluate_system,
@@ -191,16 +199,15 @@ class _Study:
 
     def run(self, settings: Mapping[str, Any]) -> StudyResults:
         out, started = self.out, time.perf_counter()
-        bm25 = self.evaluate(BM25, out=out / BM25)
-        start = self.prepare_start()
-        arms, failures = self.run_arms(start)
+        self.bm25 = self.evaluate(BM25, out=out / BM25)
+        arms, failures = self.run_arms()
         logs = {arm: read_log(out / arm / "pretrain") for arm in arms}
         records = {arm: json.loads((out / arm / "pretrain" / RUN_FILE).read_text()) for arm in arms}
         tokens_seen = {arm: record["tokens_seen"] for arm, record in records.items()}
         results = StudyResults(
-            bm25=bm25.evaluation,
+            bm25=self.bm25.evaluation,
             groups={
-                group: self.summarise({arm: own[group] for arm, own in arms.items()}, bm25)
+                group: self.summarise({arm: own[group] for arm, own in arms.items()})
                 for group in (_UNLABELLED, self.labels)
             },
             control=self.recipe.control,
@@ -209,40 +216,38 @@ class _Study:
                 "session_seconds": round(time.perf_counter() - started, 1),
                 "tokens_seen": tokens_seen,
                 "n_passages": len(self.collection.passages),
-                "n_queries": bm25.evaluation.n_items,
+                "n_queries": self.bm25.evaluation.n_items,
+                "split": self.recipe.split,
+                "finetuning_seeds": self.recipe.finetuning_seeds,
                 "recipe": dict(settings),
             },
-            fusion=self.fusion,
+            fusions={
+                f"{arm}, {group}": [str(m.fusion) for m in measured]
+                for group in (_UNLABELLED, self.labels)
+                for arm, own in arms.items()
+                if (measured := own[group]) and measured[0].fusion
+            },
             swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
-        results.write(out, self.measure_readiness(start, arms))
+        results.write(out, self.measure_readiness(arms))
         (out / "curves.png").write_bytes(draw_curves(logs))
         for arm, own in arms.items():
-            self.publish(arm, own[self.labels][0], bm25)
+            self.publish(arm, own[self.labels][0].result)
         self.write_search_file(results.best_arm)
         return results
 
-    def prepare_start(self) -> str:
-        if self.recipe.encoder is not None:
-            return self.recipe.encoder
-        logger.info("Training a vocabulary and a starting encoder by plain MLM")
-        texts, config = self.collection.passages["text"], self.recipe.encoder_config
-        blank = make_starting_encoder(texts, self.out / "start/blank", encoder_config=config)
-        settings = {"objective": "mlm", "encoder": str(blank), **self.recipe.start}
-        return str(self.pretrain(settings, self.out / "start" / "pretrain"))
-
     def pretrain(self, settings: dict[str, Any], folder: Path) -> Path:
-        corpus = str(self.folder / CORPUS_FILE)
+        corpus = str(need_file(self.folder, CORPUS_FILE))
         return pretrain_and_measure({"corpus": corpus, **settings, "output_dir": str(folder)})
 
-    def run_arms(self, start: str) -> tuple[dict[str, _Arm], dict[str, str]]:
+    def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
         """Run all arms: the finished ones, and the errors of the others but the control."""
         arms, failures = {}, {}
         for arm in self.recipe.arms:
             try:
-                arms[arm] = self.run_arm(arm, start)
+                arms[arm] = self.run_arm(arm)
             except Exception as error:
                 if arm == self.recipe.control:
                     raise
@@ -250,16 +255,16 @@ class _Study:
                 failures[arm] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return arms, failures
 
-    def run_arm(self, arm: str, start: str) -> _Arm:
+    def run_arm(self, arm: str) -> _Arm:
         """Pre-train, export, fine-tune with each seed, and measure."""
         recipe, folder = self.recipe, self.out / arm
         logger.info("Pre-training arm %s", arm)
-        settings = {"encoder": start, **recipe.pretraining, **recipe.arms[arm]}
+        settings = {"encoder": recipe.encoder, **recipe.pretraining, **recipe.arms[arm]}
         checkpoint = self.pretrain(settings, folder / "pretrain")
         encoder = folder / "encoder"
         if not encoder.is_dir():
             export_encoder(checkpoint, encoder, contract=self.contract)
-        unlabelled = self.evaluate(encoder, out=folder / "evaluation", name=arm)
+        unlabelled = self.measure(encoder, folder / "evaluation", arm)
         finetuned = []
         for seed in recipe.finetuning_seeds:
             logger.info("Fine-tuning arm %s, seed %d", arm, seed)
@@ -272,8 +277,36 @@ class _Study:
                 **recipe.finetuning,
                 "output_dir": str(run),
             }
-            finetuned.append(self.evaluate(finetune(settings), out=run / "evaluation", name=arm))
+            finetuned.append(self.measure(finetune(settings), run / "evaluation", arm))
         return {_UNLABELLED: [unlabelled], self.labels: finetuned}
+
+    def measure(self, model: Path, folder: Path, arm: str) -> _Measured:
+        result = self.evaluate(model, out=folder, name=arm)
+        if self.recipe.fusion is None:
+            return _Measured(result)
+        fusion = FUSIONS.get(self.recipe.fusion) or self.choose_fusion(model, folder)
+        lexical, own = (read_run(str(r.run_file)) for r in (self.bm25, result))
+        fused = fusion.fuse(lexical, own, depth=DEPTH)
+        measured = measure_run(self.collection, fused, measures=self.recipe.measures)
+        return _Measured(result, measured, fusion)
+
+    def choose_fusion(self, model: Path, folder: Path) -> Fusion:
+        dev = load_collection(self.folder, split="dev")
+        lexical, own = (
+            evaluate_system(
+                system,
+                dev,
+                place / "dev",
+                split="dev",
+                depth=DEPTH,
+                search=self.search,
+                work_folder=place,
+            )
+            for system, place in ((BM25, self.out / BM25), (model, folder))
+        )
+        return choose_fusion(
+            read_run(str(lexical.run_file)), read_run(str(own.run_file)), dev.qrels
+        )
 
     @property
     def contract(self) -> EncodingContract | None:
@@ -286,21 +319,17 @@ class _Study:
     def first(self, arm: str) -> Path:
         return self.out / arm / f"finetuned-{self.recipe.finetuning_seeds[0]}"
 
-    def summarise(
-        self, arms: Mapping[str, Sequence[SystemResult]], bm25: SystemResult
-    ) -> dict[str, Evaluation]:
+    def summarise(self, arms: Mapping[str, Sequence[_Measured]]) -> dict[str, Evaluation]:
         """Means over seeds, of each arm and of each arm fused with BM25."""
-        means = {arm: mean_evaluation([r.evaluation for r in runs]) for arm, runs in arms.items()}
-        if self.fusion is not None:
-            lexical, measures = read_run(str(bm25.run_file)), self.recipe.measures
-            for arm, results in arms.items():
-                runs = [read_run(str(result.run_file)) for result in results]
-                fused = [self.fusion.fuse(lexical, run, depth=DEPTH) for run in runs]
-                measured = [measure_run(self.collection, r, measures=measures) for r in fused]
-                means[FUSED + arm] = mean_evaluation(measured)
+        means = {
+            arm: mean_evaluation([m.result.evaluation for m in runs]) for arm, runs in arms.items()
+        }
+        for arm, measured in arms.items():
+            if fused := [m.fused for m in measured if m.fused is not None]:
+                means[FUSED + arm] = mean_evaluation(fused)
         return means
 
-    def measure_readiness(self, start: str, arms: Iterable[str]) -> str:
+    def measure_readiness(self, arms: Iterable[str]) -> str:
         """Measure start and arms, pre-trained and fine-tuned: a report and Figure 2.
 
         Gao & Callan (2021), section 5: an encoder that is ready keeps its attention when it is
@@ -310,7 +339,7 @@ class _Study:
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": str(self.folder), "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
-        models = [single_model(start, "start")]
+        models = [single_model(self.recipe.encoder, "start")]
         for arm in arms:
             runs = {"pre-trained": self.out / arm / "pretrain", "fine-tuned": self.first(arm)}
             models += [single_model(runs[s] / MODEL_FOLDER, f"{arm}, {s}") for s in runs]
@@ -330,13 +359,13 @@ class _Study:
             f"mean over layers: {', '.join(changes)}."
         )
 
-    def publish(self, arm: str, result: SystemResult, bm25: SystemResult) -> None:
+    def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""
         command = f"condenser evaluate {PLACEHOLDER} {result.collection} --baseline bm25"
         report_on_card(
             self.first(arm) / MODEL_FOLDER,
             result,
-            [bm25],
+            [self.bm25],
             collection=self.collection,
             source=self.folder,
             command=f"{command} --split {result.split} --dtype {self.search.dtype}",

@@ -188,5 +188,5 @@ def test_the_demo_scales_steps_and_labels():
     assert scaled["pretraining"] == {**recipe["pretraining"], "max_steps": 7}
     assert scaled["finetuning"] == {**recipe["finetuning"], "train_size": 9}
     # The share of its steps, which are larger and fewer.
-    cocondenser = {**recipe["arms"]["cocondenser"], "max_steps": 1}
-    assert scaled["arms"] == {**recipe["arms"], "cocondenser": cocondenser}
+    recommended = {**recipe["arms"]["recommended"], "max_steps": 2}
+    assert scaled["arms"] == {**recipe["arms"], "recommended": recommended}

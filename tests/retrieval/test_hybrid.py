@@ -5,23 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.retrieval.fusion import FUSIONS
 from modeling_condenser.retrieval.hybrid import HybridSearcher, choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
-
-
-class Found:
-    """A searcher whose runs are given."""
-
-    def __init__(self, run):
-        self.run = run
-
-    def search(self, queries, *, depth):
-        return {query: dict(list(self.run[query].items())[:depth]) for query in queries}
 
 
 def test_a_hybrid_system_names_its_encoder_and_its_fusion():
@@ -46,13 +35,10 @@ def test_a_hybrid_system_names_its_encoder_and_its_fusion():
     ],
 )
 def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
-    dev = Collection(None, {"q": "text"}, {"q": {"r": 1}})  # type: ignore[arg-type]
-    parts = Found({"q": bm25}), Found({"q": dense})
-    chosen = choose_fusion(*parts, dev)
-    first = [next(iter(f.fuse({"q": bm25}, {"q": dense})["q"])) for f in FUSIONS.values()]
+    runs = {"q": bm25}, {"q": dense}
+    first = [next(iter(fusion.fuse(*runs)["q"])) for fusion in FUSIONS.values()]
+    chosen = choose_fusion(*runs, {"q": {"r": 1}})
     assert chosen == FUSIONS[best] == list(FUSIONS.values())[first.index("r")]
-    for nothing in (None, Collection(None, {}, {})):  # type: ignore[arg-type]
-        assert choose_fusion(*parts, nothing) == FUSIONS["0.5"]
 
 
 def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_path):
@@ -68,7 +54,9 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
         open_searcher(parse_system(system), loaded.passages, tmp_path, progress=False)
         for system in systems[:2]
     )
-    chosen = choose_fusion(lexical, dense, dev)
+    hybrid = HybridSearcher(lexical, dense)
+    assert hybrid.tuned(None).fusion == hybrid.fusion == FUSIONS["0.5"]
+    chosen = hybrid.tuned(dev).fusion
     assert dev is not None and fused == chosen.fuse(lexical_run, dense_run)
     assert report.results[2].record["fusion"] == str(chosen) in report.file.read_text()
     few = HybridSearcher(lexical, dense, chosen).search(loaded.queries, depth=3)

@@ -4,7 +4,6 @@ import json
 import re
 
 from modeling_condenser.evaluation.measures import make_evaluation
-from modeling_condenser.retrieval.fusion import Fusion
 from modeling_condenser.study.results import StudyResults, mean_evaluation, swap_costs
 
 
@@ -12,9 +11,11 @@ def evaluation(values):
     return make_evaluation({"MRR@10": {f"q{i}": value for i, value in enumerate(values)}})
 
 
-def make_results(fusion=None, **values):
+def make_results(fusions=None, **values):
     arms = {name: evaluation(numbers) for name, numbers in values.items()}
-    return StudyResults(arms.pop("bm25"), {"512 labels": arms}, "mlm", {"n_queries": 8}, fusion)
+    return StudyResults(
+        arms.pop("bm25"), {"512 labels": arms}, "mlm", {"n_queries": 8}, fusions or {}
+    )
 
 
 def test_table_and_verdict_show_whether_arms_differ():
@@ -49,7 +50,7 @@ def test_table_and_verdict_show_whether_arms_differ():
 
 def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_rest():
     results = make_results(
-        Fusion("rrf"),
+        {"condenser, 512 labels": ["rrf", "0.3", "rrf"]},
         bm25=[0.5] * 10,
         mlm=[0.25] * 10,
         condenser=[0.25] * 10,
@@ -65,6 +66,7 @@ def test_fused_arms_are_compared_with_the_fused_control_and_corrected_with_the_r
         "| bm25 + condenser, 512 labels | 0.625 (+0.125, p = 0.012) |",
     ]
     assert "from mlm, for fused arms from bm25 + mlm. bm25 + ARM: the runs of both" in report
+    assert "- bm25 + condenser, 512 labels, is fused by rrf; 0.3.\n" in report
     assert "bm25 + condenser differs significantly from bm25 + mlm" in report
     assert results.best_arm == "mlm"  # the one to search with
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,6 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformerTrainer
-from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection
@@ -18,26 +18,25 @@ from modeling_condenser.encoding import encode as encoding_stage
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.retrieval.fusion import reciprocal_rank_fusion
+from modeling_condenser.retrieval.hybrid import choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
-from modeling_condenser.study.starting_encoder import make_starting_encoder
 from modeling_condenser.study.study import run_study
 
 MEASURES = ["MRR@10", "R@100"]
 QUICK = {"use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 8}
 SHORT = {"max_length": 32, "max_steps": 6, "learning_rate": 1e-3, "logging_steps": 2, **QUICK}
-ENCODER_CONFIG = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-}
 
 
-def make_settings(collection, out):
+@pytest.fixture(scope="module")
+def collection(collection, tmp_path_factory):
+    """One with dev queries."""
+    folder = Path(shutil.copytree(collection, tmp_path_factory.mktemp("collections") / "small"))
+    shutil.copy(folder / "qrels/train.tsv", folder / "qrels/dev.tsv")
+    return folder
+
+
+def make_settings(collection, encoder, out):
     head = {"new_head": True, "n_head_layers": 1, "skip_from": 1}
     lengths = {"query_max_length": 16, "passage_max_length": 24}
     finetuning = {"train_size": 16, "similarity": "cosine", "learning_rate": 1e-3, **QUICK}
@@ -46,20 +45,19 @@ def make_settings(collection, out):
         "output_dir": str(out),
         "control": "mlm",
         "arms": {"mlm": {"objective": "mlm"}, "condenser": {"objective": "condenser", **head}},
-        "encoder_config": ENCODER_CONFIG,
-        "start": {**SHORT, "max_steps": 3, "seed": 1},
+        "encoder": str(encoder),
         "pretraining": {**SHORT, "seed": 2},
         "finetuning": {**finetuning, **lengths, "num_train_epochs": 2},
         "finetuning_seeds": [0, 1],
         "measures": MEASURES,
         "search": {"dtype": "bfloat16"},
-        "fusion": {"method": "rrf"},
+        "fusion": "dev",
         "readiness": {"texts": 9},
     }
 
 
 @pytest.fixture(scope="module")
-def finished(collection, tmp_path_factory):
+def finished(collection, bert_folder, tmp_path_factory):
     """A study's results, and a checksum of each pre-training batch."""
     out = tmp_path_factory.mktemp("studies") / "study"
     batches = defaultdict(list)
@@ -73,7 +71,7 @@ def finished(collection, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CondenserTrainer, "training_step", recorded_step)
-        results = run_study(make_settings(collection, out))
+        results = run_study(make_settings(collection, bert_folder, out))
     return SimpleNamespace(results=results, folder=out, batches=batches)
 
 
@@ -117,10 +115,10 @@ def test_readiness_of_start_and_arms_is_measured(finished):
 
 
 @pytest.mark.slow
-def test_arms_start_alike_and_see_the_same_batches(finished):
+def test_arms_start_alike_and_see_the_same_batches(finished, bert_folder):
     runs = [finished.folder / arm / "pretrain" for arm in ("mlm", "condenser")]
     encoders = [yaml.safe_load((run / "recipe.yaml").read_text())["encoder"] for run in runs]
-    assert encoders == [str(finished.folder / "start" / "pretrain" / "model")] * 2
+    assert encoders == [str(bert_folder)] * 2
     batches = finished.batches
     assert len(batches["mlm/pretrain"]) == len(set(batches["mlm/pretrain"])) == 6
     assert batches["mlm/pretrain"] == batches["condenser/pretrain"]
@@ -129,13 +127,19 @@ def test_arms_start_alike_and_see_the_same_batches(finished):
 @pytest.mark.slow
 def test_means_are_over_the_runs_of_all_seeds_alone_and_fused(finished, collection):
     folder, qrels = finished.folder, load_collection(collection).qrels
-    bm25 = read_run(folder / "bm25" / "run-100.trec")
+    bm25, dev_bm25 = (
+        read_run(folder / "bm25" / place) for place in ("run-100.trec", "dev/run-100.trec")
+    )
+    dev_qrels = load_collection(collection, split="dev").qrels
     for group, places in (
         ("no labels", ["evaluation"]),
         ("16 labels", ["finetuned-0/evaluation", "finetuned-1/evaluation"]),
     ):
         runs = [read_run(folder / "condenser" / place / "run-100.trec") for place in places]
-        fused = [reciprocal_rank_fusion([bm25, run]) for run in runs]
+        dev = [read_run(folder / "condenser" / place / "dev/run-100.trec") for place in places]
+        fusions = [choose_fusion(dev_bm25, run, dev_qrels) for run in dev]
+        fused = [f.fuse(bm25, run) for f, run in zip(fusions, runs, strict=True)]
+        assert finished.results.fusions[f"condenser, {group}"] == [str(f) for f in fusions]
         for name, of_seeds in (("condenser", runs), ("bm25 + condenser", fused)):
             means = [evaluate_run(qrels, run, measures=MEASURES).means for run in of_seeds]
             assert finished.results.groups[group][name].means == pytest.approx(
@@ -160,10 +164,10 @@ def test_cards_and_the_search_file_are_written(finished, collection):
 
 @pytest.mark.slow
 def test_a_study_continues_with_what_is_missing(
-    finished, collection, tmp_path, monkeypatch, capsys
+    finished, collection, bert_folder, tmp_path, monkeypatch, capsys
 ):
     """After a kill, an arm that failed, a finished run, and with more arms in the recipe."""
-    settings = make_settings(collection, tmp_path / "study")
+    settings = make_settings(collection, bert_folder, tmp_path / "study")
     trained: list[str] = []
     pretrain, train = study.pretrain_and_measure, CondenserTrainer.train
 
@@ -183,17 +187,17 @@ def test_a_study_continues_with_what_is_missing(
     monkeypatch.setattr(CondenserTrainer, "train", recorded)
     with pytest.raises(KeyboardInterrupt):
         run_with(KeyboardInterrupt())
-    assert trained == ["start", "mlm"]
+    assert trained == ["mlm"]
     run_with(RuntimeError("no memory\nleft"))
-    assert trained == ["start", "mlm"]
+    assert trained == ["mlm"]
     named = "- The arm condenser failed and is left out: RuntimeError: no memory left"
     assert named in (tmp_path / "study" / "results.md").read_text().splitlines()
     results = run_with(None)
-    assert trained == ["start", "mlm", "condenser"]
+    assert trained == ["mlm", "condenser"]
     assert results.failures == {} and results.report() == finished.results.report()
     settings["arms"]["added"] = {"objective": "mlm", "mlm_probability": 0.3}
     results = run_with(None)
-    assert trained[3:] == ["added"] and "added" in results.groups["16 labels"]
+    assert trained[2:] == ["added"] and "added" in results.groups["16 labels"]
 
     def refuse(*args, **kwargs):
         raise AssertionError("done again")
@@ -214,36 +218,14 @@ def test_a_study_continues_with_what_is_missing(
         ({"arms": {"mlm": {}, "x": {"max_steps": 20}}}, "changes max_steps, but arms"),
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
-        ({"fusion": {"method": "sum"}}, "method is 'sum'.*'rrf', 'weighted'"),
+        ({"fusion": "sum"}, "fusion is 'sum', expected one of dev, rrf, 0.1"),
         ({"measures": ["MRR@10", "R"]}, "'R' is not a measure: .* with a cut-off"),
         ({"readiness": {"texts": 1}}, "texts is 1, expected at least 2"),
-        ({"encoder_config": {}}, "encoder is not set: name one"),
     ],
 )
 def test_a_wrong_setting_of_any_stage_is_found_before_anything_is_written(
-    collection, tmp_path, changes, message
+    collection, bert_folder, tmp_path, changes, message
 ):
     with pytest.raises(ValueError, match=message):
-        run_study({**make_settings(collection, tmp_path / "study"), **changes})
+        run_study({**make_settings(collection, bert_folder, tmp_path / "study"), **changes})
     assert not (tmp_path / "study").exists()
-
-
-def test_a_starting_encoder_is_a_bert_and_the_same_bytes_for_the_same_texts(texts, tmp_path):
-    # The library orders the vocabulary by a hash map, so several trials are needed.
-    folder, *others = (
-        make_starting_encoder(iter(texts), tmp_path / str(k), encoder_config=ENCODER_CONFIG)
-        for k in range(3)
-    )
-    for other in others:
-        for name in ("tokenizer.json", "model.safetensors"):
-            assert (other / name).read_bytes() == (folder / name).read_bytes()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    first = tokenizer.convert_ids_to_tokens(range(5))
-    assert first == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert len(tokenizer) == 400 and tokenizer.model_max_length == 64
-    ids = tokenizer("The Résumé visits Oslo.")["input_ids"]
-    assert (ids[0], ids[-1]) == (2, 3)
-    assert tokenizer.decode(ids[1:-1]) == "the resume visits oslo."
-    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert model.config.encoder_config.num_hidden_layers == 2

@@ -9,7 +9,8 @@ from transformers import BertConfig, BertTokenizer, set_seed
 
 from modeling_condenser.configuration_condenser import CondenserConfig
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
-from modeling_condenser.pretraining.pretrain import save_model
+
+from .pretrain import save_model
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
