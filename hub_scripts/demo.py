@@ -22,7 +22,7 @@ from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
-from modeling_condenser.study.results import StudyResults
+from modeling_condenser.study.results import FUSED, StudyResults
 from modeling_condenser.study.study import BUILTIN, StudyRecipe, run_study
 
 from .command_line import CommandLine
@@ -83,11 +83,11 @@ def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def gains(results: StudyResults) -> list[str]:
-    """A sentence on each arm but the control: what it gains, in the first measure."""
+    """Sentences on what each arm gains over the control, and the best over BM25."""
     measure = next(iter(results.bm25.means))
     lines = []
     for arm in next(iter(results.groups.values())):
-        if arm == results.control or arm == BM25 or arm.startswith(f"{BM25} + "):
+        if arm == results.control or arm.startswith(FUSED):
             continue
         parts = []
         for group, arms in results.groups.items():
@@ -96,7 +96,14 @@ def gains(results: StudyResults) -> list[str]:
             p = p_in_words(test.p_adjusted)
             parts.append(f"{own:.3f} in place of {control:.3f} with {group} ({p})")
         lines.append(f"{arm} against {results.control}: {measure} {', and '.join(parts)}.")
-    return lines
+    group, arms = list(results.groups.items())[-1]
+    best = max(arms, key=lambda arm: arms[arm].means[measure])
+    own, lexical = arms[best].means[measure], results.bm25.means[measure]
+    p = p_in_words(results.tests[group, best, measure, BM25].p_adjusted)
+    return [
+        *lines,
+        f"{best} with {group} against {BM25}: {own:.3f} in place of {lexical:.3f} ({p}).",
+    ]
 
 
 def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
@@ -106,8 +113,10 @@ def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
     runs = {BM25: read_run(bm25_file), "dense": read_run(dense_file)}
     shown = 0
     for query, text in collection.queries.items():
-        first = {name: next(iter(run.get(query, {})), None) for name, run in runs.items()}
-        if None in first.values() or len(set(first.values())) == 1 or shown == _N_EXAMPLES:
+        first = {
+            name: passage for name, run in runs.items() for passage in list(run.get(query, {}))[:1]
+        }
+        if len(set(first.values())) < len(runs) or shown == _N_EXAMPLES:
             continue
         shown += 1
         print(f"\n  {text}")
