@@ -88,14 +88,9 @@ class Sample:
         if small is None:
             matches = list(map(_halves, texts))
         else:  # the passage of the highest grade, then of the lowest id
-            judged = small.qrels.values()
-            best = [min(grades, key=lambda p: (-grades[p], p)) for grades in judged]
-            rows = find_rows(small.passages, best)
-            queries = small.queries.values()
-            matches = [
-                {"query": query, **small.passages[rows[passage_id]]}
-                for query, passage_id in zip(queries, best, strict=True)
-            ]
+            best = {q: min(own, key=lambda p: (-own[p], p)) for q, own in small.qrels.items()}
+            passages = {passage["_id"]: passage for passage in small.passages}
+            matches = [{"query": small.queries[q], **passages[p]} for q, p in best.items()]
         return cls(measuring, texts, Dataset.from_list(matches), small)
 
     def facts(self) -> dict[str, Any]:
