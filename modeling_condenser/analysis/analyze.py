@@ -1,34 +1,41 @@
 """The command `condenser analyze`: figures, tables and pictures of models that are measured."""
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import yaml
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
+from transformers import TrainingArguments, set_seed
 
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.hub import training_log
+from modeling_condenser.hub import provenance, training_log
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.curves import draw_entropies, draw_readiness
 from modeling_condenser.hub.markdown import escape
-from modeling_condenser.hub.provenance import (
-    publishable,
-    read_pretraining,
-    read_provenance,
-    write_provenance,
-)
+from modeling_condenser.hub.model_folder import find_model_folder
 from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
+from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
+from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, describe_machine, whole_folder
+from modeling_condenser.runs.run_folder import (
+    MODEL_FOLDER,
+    RECIPE_FILE,
+    RUN_FILE,
+    describe_machine,
+    whole_folder,
+)
 from modeling_condenser.runs.whole_files import write_json
 
-from .models import Measurable, find_models, read_corpus, read_run_settings
-from .readiness import measure_readiness
-from .sample import Measuring, Sample
+from .readiness import Subject, measure_readiness
+from .sample import Measuring, Sample, pretraining_recipe, read_corpus
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +65,15 @@ class AnalysisRecipe:
     card: bool = False
 
 
+@dataclass(frozen=True)
+class Measurable:
+    """A model that can be opened to be measured."""
+
+    label: str  # in tables and pictures
+    open: Callable[..., Subject]  # with `max_length`
+    progress: Mapping[str, int] = field(default_factory=dict)  # in a run, named as in its log
+
+
 def analyze(settings: Mapping[str, Any]) -> str:
     """Measure models and write figures, report and pictures.
 
@@ -75,20 +91,21 @@ def analyze(settings: Mapping[str, Any]) -> str:
     out = Path(recipe.out)
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
         raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
-    models = find_models(recipe.models)
-    runs: dict[Path, list[Entry]] = {model.run: [] for model in models if model.run}
+    runs = [name for name in recipe.models if read_run_settings(Path(name))]
     if recipe.card and not runs:
         raise ValueError("card is true, but no model is a pre-training run: name a run's folder.")
+    models = {}
+    for name in recipe.models:
+        prefix = f"{name}, " if len(recipe.models) > 1 else ""
+        is_run = name in runs
+        models[name] = models_of_run(Path(name), prefix) if is_run else [single_model(name, name)]
     sample = Sample.choose(measuring, _find_documents(recipe, measuring))
-    entries = measure_models(models, sample)
-    for model, entry in zip(models, entries, strict=True):
-        if model.run is not None:
-            runs[model.run].append(entry)
-    courses = {run.name: own for run, own in runs.items() if len(own) > 1}
-    written = write_analysis(out, entries, sample, courses=courses)
+    measured = {name: measure_models(own, sample) for name, own in models.items()}
+    courses = {Path(run).name: measured[run] for run in runs if len(measured[run]) > 1}
+    report = write_analysis(out, list(chain(*measured.values())), sample, courses=courses)
     for run in runs if recipe.card else ():
-        _put_on_card(run, runs[run])
-    return written
+        _put_on_card(Path(run), measured[run])
+    return report
 
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
@@ -105,6 +122,51 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
         "There is no text to measure on, because no model is in a pre-training run: name a "
         "collection (--collection FOLDER) or text (--corpus FILE)."
     )
+
+
+def single_model(name: str | Path, label: str) -> Measurable:
+    """A model by folder or Hub name, which must exist."""
+    return Measurable(label, partial(Subject.open, find_model_folder(name)))
+
+
+def read_run_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a pre-training run; empty for another folder."""
+    file = folder / RECIPE_FILE
+    settings = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    return settings if "corpus" in settings else {}
+
+
+def models_of_run(run: Path, prefix: str) -> list[Measurable]:
+    """Start, complete checkpoints and final model of a run, in the order of their steps."""
+    found: dict[int, tuple[str, Callable[..., Subject], int]] = {}  # step -> ..., tokens seen
+    for folder in filter(is_complete, run.glob("checkpoint-*")):
+        state = json.loads((folder / "trainer_state.json").read_text())
+        step, tokens = state["global_step"], state["num_input_tokens_seen"]
+        found[step] = (f"step {step:,}", partial(Subject.open, folder), tokens)
+    if (run / MODEL_FOLDER).is_dir():
+        record = json.loads((run / RUN_FILE).read_text())
+        step, tokens = record["steps"], record["tokens_seen"]
+        found[step] = (f"end, step {step:,}", partial(Subject.open, run / MODEL_FOLDER), tokens)
+    if not found:
+        raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
+    settings = read_run_settings(run)
+    try:
+        find_model_folder(settings["encoder"])
+        found[0] = ("start", partial(_open_start, settings), 0)
+    except FileNotFoundError as error:
+        logger.warning("The start of %s is not measured: %s", run, error)
+    return [
+        Measurable(prefix + label, opened, {"step": step, "num_input_tokens_seen": tokens})
+        for step, (label, opened, tokens) in sorted(found.items())
+    ]
+
+
+def _open_start(settings: Mapping[str, Any], *, max_length: int) -> Subject:
+    """Make the model that training began with again, from the recipe's encoder and seed."""
+    recipe = pretraining_recipe(settings)
+    set_seed(settings.get("seed", TrainingArguments.seed))  # as `pretrain` does
+    model = open_model(recipe).eval()
+    return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)
 
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
@@ -136,18 +198,18 @@ def write_analysis(
     pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=shown[0][EVEN_ENTROPY])}
     if courses:
         pictures[training_log.READINESS_FILE] = draw_readiness(courses)
-    settings = publishable(asdict(sample.measuring))
+    settings = provenance.publishable(asdict(sample.measuring))
     facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
-    written = report(entries, sample, list(pictures))
+    report = make_report(entries, sample, list(pictures))
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
-        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{written}\n")
+        (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report}\n")
         write_json(partial / READINESS_FILE, {**facts, "models": entries})
-    return written
+    return report
 
 
-def report(entries: Sequence[Entry], sample: Sample, pictures: Sequence[str] = ()) -> str:
+def make_report(entries: Sequence[Entry], sample: Sample, pictures: Sequence[str] = ()) -> str:
     """Tables and pictures as Markdown."""
     template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
     layers = range(1, max(len(layer_entropies(entry)) for entry in entries) + 1)
@@ -169,7 +231,7 @@ def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:
     if not folder.is_dir():
         logger.warning("%s is not finished, so it has no card yet.", run)
         return
-    *earlier, last = read_provenance(folder) or read_pretraining(run)
+    *earlier, last = provenance.read_provenance(folder) or provenance.read_pretraining(run)
     readiness = training_log.readiness_entries(entries)
-    write_provenance(folder, [*earlier, replace(last, readiness=readiness)])
+    provenance.write_provenance(folder, [*earlier, replace(last, readiness=readiness)])
     write_card(folder)

@@ -14,9 +14,8 @@ from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill
 
-from .models import Subject, read_corpus
-from .readiness import measure_readiness
-from .sample import MeasuringWhileTraining, Sample
+from .readiness import Subject, measure_readiness
+from .sample import MeasuringWhileTraining, Sample, read_corpus
 
 
 class ReadinessCallback(TrainerCallback):

@@ -1,4 +1,7 @@
-"""Readiness of one model: CLS attention entropy, what the head reads, geometry, retrieval."""
+"""Open a model, and measure its readiness.
+
+The measures are CLS attention entropy, what the head reads, geometry and retrieval.
+"""
 
 import copy
 import multiprocessing
@@ -6,38 +9,129 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.export import write_repository
+from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_config
 from modeling_condenser.hub.training_log import PREFIX
-from modeling_condenser.modeling_condenser import CondenserForPreTraining
+from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
+from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.recipe import read_recipe
 
-from .models import TOKENS_PER_BATCH, Subject
 from .sample import Measuring, Sample, load_small
 
+TOKENS_PER_BATCH = 2048
 # Environment variables of a process that is one of several.
 _RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("ACCELERATE_", "TORCHELASTIC_", "FSDP_"),
 )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An opened model."""
+
+    encoder: Any  # the plain encoder
+    tokenizer: Any
+    max_length: int  # longest text in tokens
+    condenser: CondenserForPreTraining | None = None  # the whole model, if it has a head
+    retriever: Retriever | None = None  # of an export or an encoder; otherwise CLS is the vector
+
+    @classmethod
+    def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
+        """Take a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
+        encoder = model.condenser.encoder
+        longest = min(max_length, n_positions(encoder) or max_length)
+        # By name, because remote code has classes of its own.
+        return cls(encoder, tokenizer, longest, model if hasattr(model, "run_head") else None)
+
+    @classmethod
+    def open(cls, name: str | Path, *, max_length: int) -> "Subject":
+        """Open a pre-training checkpoint, an export, a retriever or any encoder.
+
+        The vector of an encoder whose files do not state a pooling is CLS.
+
+        Raises:
+            FileNotFoundError: there is no such model.
+        """
+        folder = find_model_folder(name)
+        config = read_config(folder)
+        if config.get("model_type") == "condenser":
+            has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
+            opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            model = opened.from_pretrained(folder).eval().to(device)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            return cls.of_model(model, tokenizer, max_length=max_length)
+        states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
+        retriever = Retriever(folder, pooling=None if states_pooling else "cls")
+        transformer: Any = retriever.model[0]
+        longest = min(max_length, n_positions(transformer.model) or max_length)
+        own = retriever.contract
+        retriever.contract = replace(
+            own,
+            query_max_length=min(own.query_max_length, longest),
+            passage_max_length=min(own.passage_max_length, longest),
+        )
+        return cls(transformer.model, retriever.model.tokenizer, longest, retriever=retriever)
+
+    @property
+    def contract(self) -> EncodingContract:
+        """How a Condenser in memory encodes."""
+        return EncodingContract(self.max_length, self.max_length)
+
+    def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+        """Batches of texts of similar length on the model's device, each with its texts' rows."""
+        tokens = tokenize_texts(self.tokenizer, texts, max_length=self.max_length)
+        batches = make_batches(tokens, tokenizer=self.tokenizer, token_budget=TOKENS_PER_BATCH)
+        for rows, batch in batches:
+            yield rows, {name: part.to(self.encoder.device) for name, part in batch.items()}
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of queries, (N, D) float32."""
+        if self.retriever is not None:
+            return self.retriever.encode_queries(texts)
+        return self._encode(texts)
+
+    def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
+        """Vectors of texts, or of passages with columns `title` and `text`, (N, D) float32."""
+        if self.retriever is not None:
+            return self.retriever.encode_passages(passages)
+        if isinstance(passages, Dataset):
+            rows = zip(passages["title"], passages["text"], strict=True)
+            passages = [self.contract.passage(title, text) for title, text in rows]
+        return self._encode(passages)
+
+    @torch.no_grad()
+    def _encode(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = np.empty((len(texts), self.encoder.config.hidden_size), np.float32)
+        for rows, batch in self.batches(texts):
+            late = self.encoder(**batch).last_hidden_state[:, 0]  # (B, H)
+            vectors[rows] = late.float().cpu().numpy()
+        return vectors
 
 
 def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What models are measured on: a fixed sample of texts, matching texts and a small collection."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ from datasets import Dataset, IterableDataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
+from modeling_condenser.pretraining.data import load_documents
+from modeling_condenser.runs.recipe import fill
 
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
 _STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
@@ -84,14 +88,9 @@ class Sample:
         if small is None:
             matches = list(map(_halves, texts))
         else:  # the passage of the highest grade, then of the lowest id
-            judged = small.qrels.values()
-            best = [min(grades, key=lambda p: (-grades[p], p)) for grades in judged]
-            rows = find_rows(small.passages, best)
-            queries = small.queries.values()
-            matches = [
-                {"query": query, **small.passages[rows[passage_id]]}
-                for query, passage_id in zip(queries, best, strict=True)
-            ]
+            best = {q: min(own, key=lambda p: (-own[p], p)) for q, own in small.qrels.items()}
+            passages = {passage["_id"]: passage for passage in small.passages}
+            matches = [{"query": small.queries[q], **passages[p]} for q, p in best.items()]
         return cls(measuring, texts, Dataset.from_list(matches), small)
 
     def facts(self) -> dict[str, Any]:
@@ -102,6 +101,19 @@ class Sample:
         counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
         collection = {"name": self.small.name, **counts}
         return facts | {"pairs_are": "query and judged passage", "collection": collection}
+
+
+def read_corpus(settings: Mapping[str, Any]) -> Dataset | IterableDataset:
+    """The text of pre-training settings."""
+    recipe = pretraining_recipe(settings)
+    return load_documents(recipe.sources, streaming=recipe.streaming)
+
+
+def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
+    """The part of pre-training settings that is not of the Trainer."""
+    names = {own.name for own in fields(PretrainingRecipe)}
+    (recipe,) = fill({n: v for n, v in settings.items() if n in names}, PretrainingRecipe)
+    return recipe
 
 
 def load_small(measuring: Measuring) -> Collection:

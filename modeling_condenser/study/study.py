@@ -18,9 +18,8 @@ import numpy as np
 import yaml
 from sentence_transformers import SentenceTransformerTrainingArguments
 
-from modeling_condenser.analysis.analyze import measure_models, write_analysis
+from modeling_condenser.analysis.analyze import measure_models, single_model, write_analysis
 from modeling_condenser.analysis.callback import pretrain_and_measure, read_readiness
-from modeling_condenser.analysis.models import single_model
 from modeling_condenser.analysis.sample import Measuring, Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection

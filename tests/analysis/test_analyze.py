@@ -9,8 +9,8 @@ from datasets import Dataset
 from transformers import AutoModel
 
 from hub_scripts.main import main
-from modeling_condenser.analysis.analyze import report
-from modeling_condenser.analysis.models import Subject
+from modeling_condenser.analysis.analyze import make_report
+from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.analysis.sample import Measuring, Sample
 
 
@@ -79,7 +79,7 @@ def test_tables_show_each_model_with_its_difference_from_the_first():
         entry("plain", {}, 0.5),
     ]
     sample = Sample(Measuring(), ["a b", "c d"], Dataset.from_dict({"query": ["a", "c"]}))
-    rows = [line for line in report(entries, sample).splitlines() if "|" in line]
+    rows = [line for line in make_report(entries, sample).splitlines() if "|" in line]
     assert rows == [
         *("| model | swap cost |", "| --- | ---: |"),
         *("| start | 0.0000 |", "| e\\|d | 0.2500 (+0.2500) |", "| plain |  |"),
@@ -92,7 +92,6 @@ def test_tables_show_each_model_with_its_difference_from_the_first():
     ("words", "message"),
     [
         ("no/such/model out --corpus CORPUS", "There is no encoder 'no/such/model'"),
-        ("ENCODER ENCODER out --corpus CORPUS", "name each model once"),
         ("ENCODER out", "There is no text to measure on"),
         ("ENCODER out --corpus CORPUS --card true", "no model is a pre-training run"),
     ],

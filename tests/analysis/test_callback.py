@@ -17,8 +17,7 @@ from modeling_condenser.analysis.callback import (
     pretrain_and_measure,
     read_readiness,
 )
-from modeling_condenser.analysis.models import Subject
-from modeling_condenser.analysis.readiness import measure_readiness
+from modeling_condenser.analysis.readiness import Subject, measure_readiness
 from modeling_condenser.analysis.sample import Measuring, Sample
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.export import export_encoder

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining
-from modeling_condenser.analysis.models import Subject
 from modeling_condenser.analysis.readiness import (
+    Subject,
     alignment,
     cls_entropies,
     mask_texts,
