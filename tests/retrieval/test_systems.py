@@ -1,6 +1,5 @@
 """Systems by name: what a command's word says."""
 
-
 import pytest
 from datasets import Dataset
 
