@@ -122,10 +122,9 @@ def write_report(
     report.file.write_text(_render(report), encoding="utf-8")
     write_json(folder / "report.json", content)
     if queries:
-        columns = {"text": {q: " ".join(text.split()) for q, text in queries.items()}}
+        table = pd.DataFrame({"text": pd.Series(queries).str.split().str.join(" ")})
         for system, evaluation in evaluations.items():
-            columns |= {f"{system} {m}": values for m, values in evaluation.per_query.items()}
-        table = pd.DataFrame(columns)
+            table = table.join(pd.DataFrame(evaluation.per_query).add_prefix(f"{system} "))
         table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
     return report
 

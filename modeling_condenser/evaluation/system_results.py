@@ -33,7 +33,7 @@ from modeling_condenser.hub.results import BaselineComparison, EvaluationResult,
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.hybrid import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import Searcher, System, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
@@ -94,14 +94,14 @@ def evaluate_system(
     If `out` contains the run of the same search, it is read and measured again.
 
     Args:
-        system: "bm25", a run file, or an encoder's folder or Hub name; see `parse_system`.
-        collection: see `load_collection`; or a loaded one.
+        system: a system, or what `parse_system` reads.
+        collection: a loaded one, or what `load_collection` reads.
         out: folder for the run and the measures.
         depth: passages to retrieve for each query.
         measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index; `out` by default.
-        name: of the system in files and tables; by default made from the folder's name.
+        name: of the system in files and tables, if not its own.
         dev: the collection's dev split, to choose the fusion of a hybrid system.
 
     Raises:
@@ -135,10 +135,22 @@ def evaluate_system(
             dev=dev,
             progress=progress,
         )
-        run, record = _search(searcher, collection.queries, depth)
+        started = time.perf_counter()
+        run = searcher.search(collection.queries, depth=depth)
+        seconds = time.perf_counter() - started
+        record: dict[str, Any] = {
+            "identity": identity,
+            "search_seconds": round(seconds, 3),
+            "queries_per_second": round(len(collection.queries) / seconds, 1),
+        }
+        if isinstance(searcher, HybridSearcher):
+            record["fusion"] = str(searcher.fusion)
+        if isinstance(searcher, DenseSearcher):
+            record |= searcher.measure_recall(collection.queries, run, depth=depth)
+            record["encoding"] = searcher.embeddings.record
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(record_file, {**record, "identity": identity})
+        write_json(record_file, record)
     record = json.loads(record_file.read_text())
     if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
         raise ValueError(
@@ -149,31 +161,8 @@ def evaluate_system(
     facts = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
-        **facts,
-        evaluation=evaluation,
-        run_file=run_file,
-        record=record,
-        settings=dict(system.settings),
+        **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings
     )
-
-
-def _search(
-    searcher: Searcher, queries: Mapping[str, str], depth: int
-) -> tuple[Run, dict[str, Any]]:
-    """The run, and its record: time, and of a dense system recall and encoding."""
-    started = time.perf_counter()
-    run = searcher.search(queries, depth=depth)
-    seconds = time.perf_counter() - started
-    record: dict[str, Any] = {
-        "search_seconds": round(seconds, 3),
-        "queries_per_second": round(len(queries) / seconds, 1),
-    }
-    if isinstance(searcher, HybridSearcher):
-        record["fusion"] = str(searcher.fusion)
-    if isinstance(searcher, DenseSearcher):
-        record |= searcher.measure_recall(queries, run, depth=depth)
-        record["encoding"] = searcher.embeddings.record
-    return run, record
 
 
 def measure_run(
