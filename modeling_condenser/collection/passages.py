@@ -48,7 +48,7 @@ def store_rows(
 
 
 def iterate_rows(table: Dataset) -> Iterator[dict[str, Any]]:
-    """The rows of a data set, whose own iterator takes seventy times as long."""
+    """The rows of a data set, read in batches: many times as fast as one by one."""
     for batch in table.with_format("arrow").iter(batch_size=1000):
         yield from batch.to_pylist()
 
