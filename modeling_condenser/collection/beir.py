@@ -16,7 +16,7 @@ from datasets import load_dataset
 from huggingface_hub import metadata_load
 
 from .collection import Judgement, Question
-from .passages import PassageRows
+from .passages import PassageRows, iterate_rows
 from .text_files import find_file, need_file, plain_name, read_json, read_table
 
 DESCRIPTION = "corpus.jsonl or a README.md with the tables corpus and queries (BEIR, MTEB)"
@@ -75,7 +75,7 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Ite
     if splits or not tables:
         return splits
     loaded = load_dataset(str(folder), tables[0])
-    return {str(split): table.to_iterable_dataset() for split, table in loaded.items()}
+    return {str(split): iterate_rows(table) for split, table in loaded.items()}
 
 
 def _declared(folder: Path, tables: list[str]) -> list[str]:
@@ -109,7 +109,7 @@ def _open(
     for name in (split, _SAME_SPLITS.get(split), *(loaded if len(loaded) == 1 else ())):
         if name in loaded:
             files = [Path(file["filename"]) for file in loaded[name].cache_files]
-            return loaded[name].to_iterable_dataset(), files
+            return iterate_rows(loaded[name]), files
     raise ValueError(
         f"{folder} ({declared[0]}) has no split {split!r}; its splits are {', '.join(loaded)}."
     )

@@ -47,6 +47,12 @@ def store_rows(
         raise error.__cause__ or error from None
 
 
+def iterate_rows(table: Dataset) -> Iterator[dict[str, Any]]:
+    """The rows of a data set, read in batches: many times as fast as one by one."""
+    for batch in table.with_format("arrow").iter(batch_size=1000):
+        yield from batch.to_pylist()
+
+
 def file_states(files: Iterable[Path]) -> list[str]:
     """What identifies the content of files: paths, sizes and modification times."""
     stats = [(file.resolve(), file.stat()) for file in files]

@@ -2,20 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch import nn
-from transformers import AutoModel
 
 from modeling_condenser.encoding import opening
 from modeling_condenser.encoding.opening import OpenedEncoder
 from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
-from modeling_condenser.hub.quiet_loading import quiet_loading
 
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
@@ -46,26 +43,21 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
             "or train this model with sentence-transformers itself."
         )
     transformer = modules[0]
-    _freeze_pooler(folder, transformer.model)
+    _freeze_pooler(transformer.model)
     pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
     model = SentenceTransformer(modules=[transformer, pooler], device=str(opened.model.device))
     return dataclasses.replace(opened, model=model)
 
 
-def _freeze_pooler(folder: Path, encoder: Any) -> None:
+def _freeze_pooler(encoder: Any) -> None:
     """Exclude the pooler from training, which no loss uses.
 
-    A pooler that the checkpoint lacks becomes the identity, tanh(CLS), instead of random weights.
+    One that was never trained, as its bias of zeros tells, becomes tanh(CLS).
     """
     pooler = getattr(encoder, "pooler", None)
     if not isinstance(pooler, nn.Module):
         return
     pooler.requires_grad_(False)
-    path = encoder.config.name_or_path or folder
-    with quiet_loading():  # on the meta device, so that no weights are read again
-        _, info = AutoModel.from_pretrained(path, output_loading_info=True, device_map="meta")
-    if any(key.startswith("pooler.") for key in info["missing_keys"]):
-        for module in pooler.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.eye_(module.weight)
-                nn.init.zeros_(module.bias)
+    for module in pooler.modules():
+        if isinstance(module, nn.Linear) and module.bias is not None and not module.bias.any():
+            nn.init.eye_(module.weight)

@@ -27,16 +27,20 @@ _SOURCES: dict[Objective, tuple[str, ...]] = {
     "margin_mse": (MINED, "scored"),
     "kl": (MINED, "scored"),
 }
-_OF_DATA = ("format", "data_name", "data_revision", "columns", "first_rows")
 # The objectives or sources that a setting is for, if it is not for all.
 _USERS: dict[str, tuple[str, ...]] = {
     "collection": (JUDGED, MINED, "id_triples"),
     "negatives": (MINED,),
-    **dict.fromkeys(_OF_DATA, get_args(Format)),
+    "format": get_args(Format),
+    "data_name": get_args(Format),
+    "data_revision": get_args(Format),
+    "columns": get_args(Format),
+    "first_rows": get_args(Format),
     "n_negatives": (MINED, "negatives", "scored", "dpr"),
     "temperature": ("contrastive", "kl"),
     "mini_batch_size": ("contrastive",),
     "gather_across_devices": ("contrastive",),
+    "order": ("mse_cosine", "triplet", "margin_mse", "kl"),  # contrast chooses its batches
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
 }
@@ -154,11 +158,6 @@ class FinetuningRecipe:
             )
         if objective == "triplet" and self.n_negatives not in (None, 1):
             raise ValueError("A triplet has one negative: remove n_negatives.")
-        if objective == "contrastive" and self.order == "sequential":
-            raise ValueError(
-                "order: sequential is not supported for objective contrastive, whose batches must "
-                "not contain a text twice: remove it."
-            )
 
     @property
     def source(self) -> str:

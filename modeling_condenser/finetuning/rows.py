@@ -6,9 +6,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from datasets import load_dataset
 
-from modeling_condenser.collection.passages import file_states
+from modeling_condenser.collection.passages import file_states, iterate_rows
 from modeling_condenser.collection.text_files import plain_name, read_json, read_lines, read_table
 
 from .recipe import FinetuningRecipe
@@ -37,7 +38,7 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
             f"There is no local file {name!r}, and the Hub data set of that name could not be "
             f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
         ) from error
-    return table, [f"{name}: {table._fingerprint}"]
+    return iterate_rows(table), [f"{name}: {table._fingerprint}"]
 
 
 def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterable[Fields]:
@@ -54,5 +55,6 @@ def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterable[Fields]:
         case ".json" | ".jsonl":
             return read_json(file)
         case ".parquet":
-            return load_dataset("parquet", data_files=str(file), split="train", streaming=True)
+            batches = pq.ParquetFile(file).iter_batches()
+            return chain.from_iterable(batch.to_pylist() for batch in batches)
     raise ValueError(f"{file}: expected a file of type .jsonl, .json, .tsv, .csv or .parquet.")

@@ -59,7 +59,7 @@ def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, 
             open_encoder(str(folder), DOT)
 
 
-def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(bert_folder, tmp_path):
+def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder, tmp_path):
     def pooler(folder: Path) -> torch.nn.Module:
         return open_encoder(str(folder), {**DOT, "pooling": "cls"}).model[0].model.pooler
 
@@ -67,7 +67,7 @@ def test_a_pooler_that_is_not_there_becomes_the_identity_and_is_not_trained(bert
     assert added.dense.weight.equal(torch.eye(32)) and not added.dense.bias.any()
     assert not any(parameter.requires_grad for parameter in added.parameters())
     model = AutoModel.from_pretrained(bert_folder)
-    torch.nn.init.normal_(model.pooler.dense.weight)
+    torch.nn.init.normal_(model.pooler.dense.bias)
     model.save_pretrained(tmp_path / "pooled")
     for file in bert_folder.glob("tok*"):
         shutil.copy(file, tmp_path / "pooled")
