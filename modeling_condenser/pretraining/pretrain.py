@@ -50,8 +50,7 @@ def pretrain(
 ) -> Path:
     """Run a pre-training recipe, from its start or from its last complete checkpoint.
 
-    Settings and text are checked before anything is written to the run folder. A finished run is
-    not changed.
+    Settings and text are checked before anything is written. A finished run is not changed.
 
     Args:
         settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`; with callbacks
@@ -63,7 +62,7 @@ def pretrain(
         The folder of the trained model, within the run folder.
 
     Raises:
-        ValueError: a setting does not fit; the message says which and what to do.
+        ValueError: a setting does not fit.
         FileNotFoundError: a local file of the corpus does not exist.
     """
     if "output_dir" not in settings:

@@ -31,7 +31,7 @@ from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
-from .examples import as_documents, find_tokenizer, make_examples, prepare_model
+from .examples import as_documents, find_tokenizer, make_examples
 from .masking import IGNORE_INDEX
 from .probe import probe
 
@@ -48,20 +48,16 @@ class CondenserTrainer(WholeTrainer):
     Beside what the Trainer logs, each log entry holds
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
-      the steps since the last; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`probe`), not
-      under FSDP;
-    - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
-
-    `train()` resumes from the last complete checkpoint in `output_dir`.
+      the steps since the last entry; `bow_weight` of the last step;
+    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, not under FSDP;
+    - `seconds` and `tokens_per_second`, without padding, since the last entry.
 
     Args:
         model: to train.
         args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
         data_collator: not needed for text.
-        train_dataset: text, a data set with a column `text` or a list of `{"text": ...}`, which is
-            tokenized, cut into blocks and masked as the arguments say; or blocks such as
-            `KeyedBlocks`.
+        train_dataset: a data set with a column `text` or a list of `{"text": ...}`, which is
+            tokenized, cut into blocks and masked; or blocks such as `KeyedBlocks`.
         processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
         facts: about the data, for the model card.
         **kwargs: as for `Trainer`.
@@ -94,11 +90,7 @@ class CondenserTrainer(WholeTrainer):
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
                 train_dataset, collator, self.batches, data_facts = make_examples(
-                    documents,
-                    processing_class,
-                    args,
-                    packed=prepare_model(model, processing_class, args),
-                    head_mlm_probability=model.config.head_mlm_probability,
+                    documents, model, processing_class, args
                 )
                 data_collator = data_collator or collator
                 self.facts = {"objective": args.objective, **data_facts, **self.facts}
@@ -120,15 +112,18 @@ class CondenserTrainer(WholeTrainer):
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._probed: dict[str, float] = {}  # of this step's batch
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
-        self.add_callback(_SetEpoch(self))
+        # The library does so in some distributed setups only.
+        epochs = TrainerCallback()
+        epochs.on_epoch_begin = self._set_epoch  # type: ignore[method-assign]
+        self.add_callback(epochs)
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
         """Train, by default from the last complete checkpoint of `output_dir`, if any.
 
-        `resume_from_checkpoint` is a checkpoint folder; a repository of the Hub that was pushed
-        with `hub_strategy="checkpoint"`; or False to start anew.
+        `resume_from_checkpoint` is a folder; a repository of the Hub that was pushed with
+        `hub_strategy="checkpoint"`; or False to start anew.
         """
         self._since = None
         resume = self.find_resume(resume_from_checkpoint)
@@ -137,18 +132,22 @@ class CondenserTrainer(WholeTrainer):
         model.training_stages = self._describe_training()
         return output
 
+    def _set_epoch(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for data in (self.train_dataset, self.batches):
+            if set_epoch := getattr(data, "set_epoch", None):
+                set_epoch(int(state.epoch or 0))
+
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""
         if self.batches is None:
             return super().get_train_dataloader()
+        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+        options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
         loader = DataLoader(
             self.train_dataset,  # type: ignore[arg-type]
             batch_sampler=self.batches,
             collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
+            **options,
         )
         return self.accelerator.prepare(loader)
 
@@ -156,6 +155,8 @@ class CondenserTrainer(WholeTrainer):
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
         """The micro-batches of a step; counts their bags and second masks, and probes the first."""
+        if self.state.global_step >= self.state.max_steps:  # resumed after the last step
+            return [], None
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         first = samples[0] if samples else {}
         self._since = self._since or self._now()
@@ -187,10 +188,7 @@ class CondenserTrainer(WholeTrainer):
         return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The part of a batch that is probed, padded.
-
-        Of a packed batch as many blocks as, padded, take at most twice its tokens.
-        """
+        """The padded batch to probe: of a packed one as many blocks as twice its tokens hold."""
         if not is_packed(inputs):
             return inputs
         room = 2 * inputs["input_ids"].numel()
@@ -286,7 +284,6 @@ class CondenserTrainer(WholeTrainer):
                 dirs_exist_ok=True,
             )
         if self.is_world_process_zero():
-            write_provenance(folder, self._describe_training())
             write_card(folder, name=self.hub_model_id)
 
     def _describe_training(self) -> list[Stage]:
@@ -352,15 +349,3 @@ def train_seconds(log: list[dict[str, float]]) -> float:
     """
     logged = sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
     return logged or sum(float(entry.get("train_runtime", 0.0)) for entry in log[-1:])
-
-
-class _SetEpoch(TrainerCallback):
-    """Sets the epoch of the training data, which the library does in some distributed setups."""
-
-    def __init__(self, trainer: CondenserTrainer):
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for data in (self.trainer.train_dataset, self.trainer.batches):
-            if set_epoch := getattr(data, "set_epoch", None):
-                set_epoch(int(state.epoch or 0))
