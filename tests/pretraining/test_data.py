@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset, IterableDataset, load_from_disk
 
-from modeling_condenser import CondenserDataCollator
 from modeling_condenser.pretraining import data
-from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
@@ -109,15 +106,6 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
     assert calls == [((name, "en"), expected)]
     with pytest.raises(ValueError, match=r"no column 'text': its columns are body, title"):
         read(name)
-
-
-def test_a_recipe_names_one_source_or_several():
-    def sources(corpus: Any) -> list[Source]:
-        return PretrainingRecipe(encoder="e", corpus=corpus).sources
-
-    assert sources("a.txt") == [Source("a.txt")]
-    parts = ["a.txt", {"path": "b", "join_rows": 20}]
-    assert sources(parts) == [Source("a.txt"), Source("b", join_rows=20)]
 
 
 @pytest.fixture
@@ -341,17 +329,3 @@ def test_nine_queries_of_ten_are_removed_from_their_context():
     # Binomial: standard deviations of 13 and 19.
     assert n_removed == pytest.approx(1800, abs=60)
     assert abs(chosen - 500).max() < 90
-
-
-def test_a_batch_of_queries_and_contexts_masks_nothing(builder, texts):
-    documents = Dataset.from_dict({"text": texts[:20]})
-    rows = build_blocks(documents, replace(builder, kind="passages"))
-    collator = CondenserDataCollator(builder.tokenizer, max_length=64, mlm_probability=None)
-    draw = partial(draw_query, query_room=6, removal_probability=0.0)
-    batch = collator(TextPairs(rows, seed=0, draw=draw).__getitems__([5, 6, 7]))
-    assert batch["labels"].unique().tolist() == [-100]
-    assert batch["attention_mask"][::2].sum(1).max() <= 8
-    for row, is_token, i in zip(
-        batch["input_ids"][1::2], batch["attention_mask"][1::2], (5, 6, 7), strict=True
-    ):
-        assert row[is_token.bool()][1:-1].tolist() == rows[i]["input_ids"]

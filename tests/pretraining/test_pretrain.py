@@ -27,6 +27,7 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     settings, tmp_path, monkeypatch
 ):
     settings |= {"n_head_layers": 1, "skip_from": 1, "seed": 5}
+    settings["corpus"] = [settings["corpus"], {"path": settings["corpus"], "join_rows": 3}]
     run, model = tmp_path / "run", pretrain(settings)
     assert model == run / "model"
     opened = CondenserForPreTraining.from_pretrained(model)
@@ -36,7 +37,7 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     assert recipe["skip_from"] == 1 and "output_dir" not in recipe
     record = json.loads((run / "run.json").read_text())
     assert (record["seed"], record["steps"], record["objective"]) == (5, 3, "condenser")
-    assert record["n_documents"] == 51 and len(record["blocks_sha256"]) == 64
+    assert record["n_documents"] == 51 + 17 and len(record["blocks_sha256"]) == 64
     assert record["tokens_seen"] == read_log(run)[-1]["num_input_tokens_seen"] > 0
     assert record["versions"]["torch"] and record["train_seconds"] > 0
 
