@@ -42,9 +42,9 @@ class PretrainingSettings:
             the Condenser's losses on two spans of each document and a contrast of their vectors;
             "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
             vectors of noisy copies. With "cocondenser" and "ict", `per_device_train_batch_size`
-            counts documents (passages), of two texts each.
+            counts pairs.
         streaming: read the corpus during training instead of preparing it on disk; needs
-            `max_steps`. Each process reads and tokenizes all of it, and takes its own batches.
+            `max_steps`. Each process reads all of it, and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
@@ -57,8 +57,8 @@ class PretrainingSettings:
         packed: whether batches are without padding, which changes no loss; by default wherever the
             encoder supports it and no `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
-        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens, in
-            place of `per_device_train_batch_size`.
+        tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
+            of `per_device_train_batch_size`.
         similarity: "dot" as published, or "cosine".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
         cache_chunk_size: texts whose activations are held at once (gradient cache); all by default.
@@ -124,9 +124,6 @@ class PretrainingSettings:
 class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
     """`TrainingArguments` with the settings of pre-training (see `PretrainingSettings`).
 
-    Raises:
-        ValueError: the settings do not fit each other.
-
     Example:
         >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
         >>> arguments.objective, arguments.max_length
@@ -147,8 +144,8 @@ class PretrainingRecipe(PretrainingSettings):
     """A pre-training recipe: `PretrainingSettings`, the model to start from, and the text.
 
     Attributes:
-        encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue with its head and `skip_from`; "starter" for this package's own.
+        encoder: Hub name or folder of the encoder to start from ("starter" for this package's own),
+            or of a Condenser checkpoint to continue with its head and `skip_from`.
         corpus: what to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.
@@ -159,9 +156,6 @@ class PretrainingRecipe(PretrainingSettings):
             RetroMAE's does, instead of the early layer (`CondenserConfig`).
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
-
-    Raises:
-        ValueError: the settings do not fit each other.
     """
 
     encoder: str

@@ -5,11 +5,11 @@ other texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCo
 2108.05540; Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers
 in a vector.
 
-The loss needs every vector at once, but not every activation. So, after Gao, Zhang, Han & Callan
-(2021), "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup": encode all chunks
-of a batch without a graph; take the gradient of the loss at the vectors, the cache; then encode
-chunk by chunk with a graph, and continue the cached gradient g of each vector by the surrogate
-<vector, g>. Both passes must drop the same units, so each chunk has a dropout seed of its own.
+The gradient cache is that of Gao, Zhang, Han & Callan (2021), "Scaling Deep Contrastive Learning
+Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; take the
+gradient of the loss at the vectors, the cache; then encode chunk by chunk with a graph, and
+continue the cached gradient g of each vector by the surrogate <vector, g>. Both passes must drop
+the same units, so each chunk has a dropout seed of its own.
 """
 
 from collections.abc import Iterator, Mapping

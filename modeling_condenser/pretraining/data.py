@@ -51,9 +51,7 @@ class Source:
     Attributes:
         path: Hub data set name, or a local file, folder or glob pattern of .txt (a document a
             line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst).
-        name: configuration of a Hub data set, such as a language.
-        split: split of a Hub data set.
-        revision: branch, tag or commit of a Hub data set.
+        name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
@@ -323,9 +321,8 @@ def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, 
 class StreamedBlocks(torch.utils.data.IterableDataset):
     """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Epoch follows epoch without an end, because the Trainer resumes by counting batches from the
-    start. Give it to a data loader without workers: it has `num_proc` processes of its own, on
-    whose number the order does not depend.
+    Epoch follows epoch without an end, because the Trainer resumes by counting batches. The order
+    does not depend on `num_proc`, processes that tokenize: the data loader itself must have none.
     """
 
     documents: Iterable[dict[str, Any]]

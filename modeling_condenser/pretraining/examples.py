@@ -33,16 +33,11 @@ def as_documents(data: Any) -> Dataset | IterableDataset | None:
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint that a model was loaded from.
-
-    Raises:
-        ValueError: the model was not loaded from a checkpoint.
-    """
+    """The tokenizer of the checkpoint that a model was loaded from."""
     name = model.name_or_path or model.config.encoder_config.name_or_path
     if not name:
         raise ValueError(
-            "The model was not loaded from a checkpoint, so its tokenizer is not known: pass "
-            "processing_class=tokenizer."
+            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class."
         )
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 

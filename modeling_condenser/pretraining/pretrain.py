@@ -69,8 +69,8 @@ def pretrain(
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
     if settings.get(READINESS) is not None and not callbacks:
         raise ValueError(
-            f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
-            "analysis.callback.pretrain_and_measure with the same settings, or leave it out."
+            f"pretrain() does not measure {READINESS}: call analysis.callback.pretrain_and_measure "
+            "with the same settings, or leave it out."
         )
     own = {name: value for name, value in settings.items() if name != READINESS}
     recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
@@ -86,9 +86,8 @@ def pretrain(
     with arguments.main_process_first(desc="reading the text"):
         documents = load_documents(recipe.sources, streaming=recipe.streaming)
     make_trainer = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
-    trainer = make_trainer(
-        model, arguments, train_dataset=documents, processing_class=tokenizer, facts=facts
-    )
+    trainer = make_trainer(model, arguments, train_dataset=documents, processing_class=tokenizer)
+    trainer.facts |= facts or {}
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings)
     for make_callback in callbacks:
@@ -116,11 +115,7 @@ def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
-    """The model that a recipe trains: started from an encoder, or a checkpoint to continue.
-
-    Raises:
-        ValueError: the checkpoint has no head, or another head or split than the recipe states.
-    """
+    """The model that a recipe trains: started from an encoder, or a checkpoint to continue."""
     changes = recipe.encoder_changes
     if recipe.objective in ("mlm", "ict", "tsdae"):
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
@@ -136,8 +131,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
         if getattr(config, name) != value:
             raise ValueError(
                 f"The recipe says {name}: {value}, but the checkpoint {recipe.encoder} has "
-                f"{getattr(config, name)}. Leave it out to continue the checkpoint, or set "
-                "new_head: true to start a new head."
+                f"{getattr(config, name)}. Leave it out, or set new_head: true to start a new head."
             )
     return model
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from modeling_condenser.runs.checkpoints import is_training_state
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .arguments import CondenserTrainingArguments
+from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
 from .examples import as_documents, find_tokenizer, make_examples
 from .masking import IGNORE_INDEX
@@ -59,7 +59,6 @@ class CondenserTrainer(WholeTrainer):
         train_dataset: a data set with a column `text` or a list of `{"text": ...}`, which is
             tokenized, cut into blocks and masked; or blocks such as `KeyedBlocks`.
         processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
-        facts: about the data, for the model card.
         **kwargs: as for `Trainer`.
 
     Raises:
@@ -78,14 +77,13 @@ class CondenserTrainer(WholeTrainer):
         train_dataset: Any = None,
         *,
         processing_class: Any = None,
-        facts: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         _check_arguments(args)
-        self.facts = dict(facts or {})
+        self.facts: dict[str, Any] = {}  # for the model card
         self.batches: TokenBudgetBatches | None = None
         if isinstance(args, CondenserTrainingArguments):
-            _check_objective(args.objective, model, self.objectives)
+            _check_objective(args.objective, self, model)
             documents = as_documents(train_dataset)
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
@@ -93,7 +91,7 @@ class CondenserTrainer(WholeTrainer):
                     documents, model, processing_class, args
                 )
                 data_collator = data_collator or collator
-                self.facts = {"objective": args.objective, **data_facts, **self.facts}
+                self.facts = {"objective": args.objective, **data_facts}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -143,13 +141,8 @@ class CondenserTrainer(WholeTrainer):
             return super().get_train_dataloader()
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
         options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
-        loader = DataLoader(
-            self.train_dataset,  # type: ignore[arg-type]
-            batch_sampler=self.batches,
-            collate_fn=self.data_collator,
-            **options,
-        )
-        return self.accelerator.prepare(loader)
+        options |= {"batch_sampler": self.batches, "collate_fn": self.data_collator}
+        return self.accelerator.prepare(DataLoader(self.train_dataset, **options))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -317,8 +310,8 @@ class CondenserTrainer(WholeTrainer):
 def _check_arguments(args: TrainingArguments) -> None:
     if args.label_smoothing_factor:
         raise ValueError(
-            f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer smooths the "
-            "late predictions alone and drops the other losses: set it to 0."
+            f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
+            "all losses but the late one: set it to 0."
         )
     if args.n_gpu > 1:
         raise ValueError(
@@ -327,18 +320,14 @@ def _check_arguments(args: TrainingArguments) -> None:
         )
 
 
-def _check_objective(objective: str, model: Any, supported: tuple[str, ...]) -> None:
-    if objective not in supported:
+def _check_objective(objective: str, trainer: Any, model: Any) -> None:
+    needs_head = objective in ("condenser", "cocondenser")
+    if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
         raise ValueError(
-            f"objective is {objective!r}, but this trainer's are {', '.join(supported)}: use "
-            "ContrastiveTrainer for cocondenser and ict, CondenserTrainer for the others."
-        )
-    has_head, needs_head = hasattr(model, "run_head"), objective in ("condenser", "cocondenser")
-    if has_head != needs_head:
-        wanted = "CondenserForPreTraining" if needs_head else "CondenserForMaskedLM, without a head"
-        raise ValueError(
-            f"objective is {objective!r}, which trains a {wanted}, but the model is a "
-            f"{type(model).__name__}: change the objective or the model."
+            f"objective {objective!r} needs a "
+            f"{'ContrastiveTrainer' if objective in CONTRASTIVE else 'CondenserTrainer'} and a "
+            f"{'CondenserForPreTraining' if needs_head else 'CondenserForMaskedLM'}, but these are "
+            f"a {type(trainer).__name__} and a {type(model).__name__}."
         )
 
 

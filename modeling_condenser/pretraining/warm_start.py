@@ -49,13 +49,11 @@ def condenser_from_encoder(
         name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint;
             "starter" for the encoder that comes with this package.
         n_head_layers, skip_from, late_mlm, head_mlm_probability: see `CondenserConfig`.
-        config_changes: attributes of the encoder's configuration to set before it is loaded, such
-            as dropout probabilities.
+        config_changes: attributes of the encoder's configuration, such as dropout probabilities.
         **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
 
     Raises:
-        ValueError: the encoder is of no supported kind, its weights are incomplete, or
-            `n_head_layers` or `skip_from` is out of range.
+        ValueError: an unsupported encoder, incomplete weights, or a value out of range.
     """
     make_config = partial(
         CondenserConfig,
