@@ -109,15 +109,6 @@ def test_a_word_begins_wherever_bert_would_begin_one(title, texts):
     assert n_long > 50  # texts with words of several tokens
 
 
-def test_rows_are_numbered_from_zero_without_special_tokens_and_padding(wordpiece_tokenizer):
-    tokens = ["the", "##e", "[UNK]", "[CLS]", "[SEP]", "[PAD]"]
-    the, piece, unknown, cls, sep, pad = wordpiece_tokenizer.convert_tokens_to_ids(tokens)
-    ids = np.array([[cls, the, piece, the, sep, pad], [cls, piece, piece, unknown, the, the]])
-    is_text = np.array([[True] * 6, [True] * 5 + [False]])
-    words = WordStarts(wordpiece_tokenizer).number_words(ids, is_text)
-    assert words.tolist() == [[-1, 0, 0, 1, -1, -1], [-1, 0, 0, -1, 1, -1]]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -45,10 +45,9 @@ def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
     def make(name="run", **settings):
         set_seed(3)
         known = {key: value for key, value in SETTINGS.items() if key != "max_length"}
-        settings = {**known, "per_device_train_batch_size": 16, **settings}
         return CondenserTrainer(
-            model=condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT),
-            args=TrainingArguments(str(tmp_path / name), **settings),
+            model=condenser_from_encoder(str(bert_folder)),
+            args=TrainingArguments(str(tmp_path / name), **{**known, **settings}),
             train_dataset=blocks,
             data_collator=CondenserDataCollator(tokenizer, max_length=32),
             processing_class=tokenizer,
@@ -72,31 +71,24 @@ def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_cha
 ):
     each, both = make_trainer("a", max_steps=4), make_trainer("b", max_steps=4, logging_steps=2)
     entries = []
+    measurer = TrainerCallback()
+    measurer.on_step_end = lambda *args, **kwargs: both.leave_out(1000)
+    both.add_callback(measurer)
     for trainer in (each, both):
-        for module in trainer.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.1
         set_seed(7)
         entries.append(steps_of(trainer))
     single = [entry["head_loss"] for entry in entries[0]]
     double = [entry["head_loss"] for entry in entries[1]]
     assert double == pytest.approx([sum(single[:2]) / 2, sum(single[2:]) / 2], rel=1e-6)
+    assert all(entry["tokens_per_second"] > 0 for entry in entries[0])
     for entry in entries[1]:
         assert entry["loss"] == pytest.approx(entry["head_loss"] + entry["late_loss"], rel=1e-5)
-        assert entry["tokens_per_second"] > 0
+        assert -2000 < entry["seconds"] < -1900
         assert 0 <= entry["head_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
     # One was probed twice as often: neither weights nor random states depend on that.
     for a, b in zip(each.model.parameters(), both.model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_seconds_that_are_left_out_are_not_counted_as_training(make_trainer):
-    trainer = make_trainer(max_steps=2)
-    measurer = TrainerCallback()
-    measurer.on_step_end = lambda *args, **kwargs: trainer.leave_out(1000)
-    trainer.add_callback(measurer)
-    assert all(-1000 < entry["seconds"] < -900 for entry in steps_of(trainer))
 
 
 def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_trainer, monkeypatch):
@@ -199,9 +191,7 @@ def test_the_encoder_that_is_saved_gives_the_same_vectors(tmp_path, bert_folder)
 def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
     data = [{"text": "The river left."}]
     plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
-    with pytest.raises(
-        ValueError, match="needs .* a CondenserForPreTraining, but .* a CondenserForMaskedLM"
-    ):
+    with pytest.raises(ValueError, match="a CondenserForPreTraining, but .*MaskedLM"):
         CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
     with pytest.raises(ValueError, match="'ict' needs a ContrastiveTrainer .* a CondenserTrainer"):
         CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
