@@ -30,7 +30,7 @@ from .collator import special_frame, text_room
 from .counter_random import random_keys, uniforms
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
-_BUILDERS = {"txt": "text", "jsonl": "json"}  # ending of a file -> library's name, if another
+_BUILDERS = {kind: kind for kind in ("json", "csv", "parquet")} | {"txt": "text", "jsonl": "json"}
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 
@@ -116,7 +116,7 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
         return load_dataset(source.path, source.name, **options)
     matches = sorted(glob.glob(source.path, recursive=True))
     files = {
-        str(file): _BUILDERS.get(ending := match[1].lower(), ending)
+        str(file): _BUILDERS[match[1].lower()]
         for file in (sorted(path.rglob("*")) if path.is_dir() else map(Path, matches))
         if (match := _FILE.search(file.name)) and file.is_file() and file.stat().st_size > 0
     }
@@ -266,17 +266,15 @@ def build_blocks(
         new_fingerprint=Hasher.hash((documents._fingerprint, builder.fingerprint)),
         desc="Cutting documents",
     )
-    if len(blocks) > 0:
-        return blocks
-    if builder.kind == "blocks":
+    if len(blocks) == 0:
         problem = "has any text: the corpus is empty."
-    else:
-        problem = (
-            "can be cut in two, so there are no pairs to contrast. Give whole documents (join_rows "
-            "puts rows of a sentence together), or shorter spans (span_length; spans: windows "
-            "where sentences are not found)."
-        )
-    raise ValueError(f"None of the {len(documents)} documents {problem}")
+        if builder.kind != "blocks":
+            problem = (
+                "can be cut in two to make a pair. Give whole documents (join_rows), or shorter "
+                "spans (span_length; spans: windows where sentences are not found)."
+            )
+        raise ValueError(f"None of the {len(documents)} documents {problem}")
+    return blocks
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:

@@ -141,8 +141,8 @@ class CondenserTrainer(WholeTrainer):
             return super().get_train_dataloader()
         names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
         options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
-        options |= {"batch_sampler": self.batches, "collate_fn": self.data_collator}
-        return self.accelerator.prepare(DataLoader(self.train_dataset, **options))
+        options |= {"dataset": self.train_dataset, "collate_fn": self.data_collator}
+        return self.accelerator.prepare(DataLoader(batch_sampler=self.batches, **options))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

@@ -87,18 +87,16 @@ def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(ma
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "value", "message"),
     [
-        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2.*cache_chunk_size"),
-        ({"per_device_train_batch_size": 1}, "The batch is one pair.*to 2 or more"),
-        ({"per_device_train_batch_size": 999}, "There are 40 pairs.* is 999 of them"),
+        ("gradient_accumulation_steps", 2, "gradient_accumulation_steps is 2.*cache_chunk_size"),
+        ("per_device_train_batch_size", 1, "The batch is one pair.*to 2 or more"),
+        ("per_device_train_batch_size", 999, "There are 40 pairs.* is 999 of them"),
     ],
 )
-def test_arguments_that_do_not_fit_a_loss_over_the_batch_are_refused(
-    make_trainer, settings, message
-):
+def test_arguments_that_do_not_fit_the_loss_are_refused(make_trainer, name, value, message):
     with pytest.raises(ValueError, match=message):
-        make_trainer(**settings)
+        make_trainer(**{name: value})
 
 
 def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path, caplog):
