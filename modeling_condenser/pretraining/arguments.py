@@ -1,6 +1,7 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ from transformers import TrainingArguments
 from modeling_condenser.runs.recipe import fill
 
 from .data import Source
-from .pairs import SpanKind
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
@@ -24,17 +24,12 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("condenser", "mlm", "tsdae"): ("tokens_per_batch", "streaming"),
     ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
 }
-# What values are expected -> the settings, and the check.
-_RANGES: dict[str, tuple[tuple[str, ...], Callable[[float], bool]]] = {
-    "0 to 1": (
-        ("removal_probability", "deletion_probability", "short_block_probability"),
-        lambda value: 0.0 <= value <= 1.0,
-    ),
-    "0 or more": (("bow_weight", "bow_weight_end"), lambda value: value >= 0.0),
-    "above 0": (
-        ("contrastive_weight", "temperature", "cache_chunk_size"),
-        lambda value: value > 0,
-    ),
+# Settings -> the least and the greatest value.
+_RANGES = {
+    "removal_probability": (0, 1),
+    "deletion_probability": (0, 1),
+    "short_block_probability": (0, 1),
+    "cache_chunk_size": (1, math.inf),
 }
 
 
@@ -47,9 +42,9 @@ class PretrainingSettings:
             the Condenser's losses on two spans of each document and a contrast of their vectors;
             "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
             vectors of noisy copies. With "cocondenser" and "ict", `per_device_train_batch_size`
-            counts documents (passages), of two texts each.
+            counts pairs.
         streaming: read the corpus during training instead of preparing it on disk; needs
-            `max_steps`. Each process reads and tokenizes all of it, and takes its own batches.
+            `max_steps`. Each process reads all of it, and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
@@ -59,19 +54,17 @@ class PretrainingSettings:
             The paper's are 1.0 and 0.1.
         blocks_seed: seed of the choice of short blocks; `seed` does not change it.
         preprocessing_workers: processes that build blocks.
-        packed: whether batches are without padding; losses and gradients are the same. By
-            default, wherever the encoder supports it and no `attn_implementation` is set.
+        packed: whether batches are without padding, which changes no loss; by default wherever the
+            encoder supports it and no `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
-        tokens_per_batch: upper limit of tokens in one device's batch, with special tokens, in
-            place of `per_device_train_batch_size`.
+        tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
+            of `per_device_train_batch_size`.
         similarity: "dot" as published, or "cosine".
         temperature: divides similarities; 1 for dot and 0.05 for cosine by default.
-        cache_chunk_size: texts whose activations are held at once (gradient cache); by default
-            the whole batch's.
+        cache_chunk_size: texts whose activations are held at once (gradient cache); all by default.
         contrastive_weight: weight of the contrastive loss, added to the MLM losses.
         spans: "sentences" for spans of whole sentences, "windows" for windows of equal length.
-        span_length: longest span in tokens, with special tokens; `max_length` by default, and at
-            most that.
+        span_length: longest span in tokens, with special tokens; `max_length` by default.
         query_length: longest pseudo-query in tokens, with special tokens; at most `max_length`.
         removal_probability: share of contexts that their pseudo-query is removed from.
         deletion_probability: how likely each word is deleted in the copies that TSDAE encodes.
@@ -93,7 +86,7 @@ class PretrainingSettings:
     temperature: float | None = None
     cache_chunk_size: int | None = None
     contrastive_weight: float = 1.0
-    spans: SpanKind = "sentences"
+    spans: Literal["sentences", "windows"] = "sentences"
     span_length: int | None = None
     query_length: int = 64
     removal_probability: float = 0.9
@@ -109,17 +102,16 @@ class PretrainingSettings:
                         f"{name} is only for objective {', '.join(objectives)}, but it is "
                         f"{self.objective}: leave {name} out."
                     )
-        for expected, (names, fits) in _RANGES.items():
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and not fits(value):
-                    raise ValueError(f"{name} is {value}, expected {expected}.")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value}, expected {least} to {most}.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.streaming and self.tokens_per_batch is not None:
             raise ValueError(
-                "tokens_per_batch is not for a streamed corpus, whose blocks' lengths are not "
-                "known beforehand: set per_device_train_batch_size instead."
+                "tokens_per_batch is not for a streamed corpus, whose lengths are not known: set "
+                " per_device_train_batch_size instead."
             )
         if self.packed and self.attn_implementation is not None:
             raise ValueError(
@@ -131,9 +123,6 @@ class PretrainingSettings:
 @dataclass
 class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
     """`TrainingArguments` with the settings of pre-training (see `PretrainingSettings`).
-
-    Raises:
-        ValueError: the settings do not fit each other.
 
     Example:
         >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
@@ -155,21 +144,18 @@ class PretrainingRecipe(PretrainingSettings):
     """A pre-training recipe: `PretrainingSettings`, the model to start from, and the text.
 
     Attributes:
-        encoder: Hub name or folder of the encoder to start from, or of a Condenser checkpoint to
-            continue with its head and `skip_from`; "starter" for this package's own.
+        encoder: Hub name or folder of the encoder to start from ("starter" for this package's own),
+            or of a Condenser checkpoint to continue with its head and `skip_from`.
         corpus: what to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.
         n_head_layers: layers of the Condenser head; 2 by default.
         skip_from: backbone layer whose tokens the head reads; half of the layers by default.
         late_mlm: whether the late output is trained with MLM too; true by default.
-        head_mlm_probability: makes the head a decoder in the style of RetroMAE, which reads the
-            block masked a second time at this rate instead of the early layer (`CondenserConfig`).
+        head_mlm_probability: the head reads the block masked a second time at this rate, as
+            RetroMAE's does, instead of the early layer (`CondenserConfig`).
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
-
-    Raises:
-        ValueError: the settings do not fit each other.
     """
 
     encoder: str

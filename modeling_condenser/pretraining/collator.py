@@ -13,6 +13,7 @@ The filler is one more block at the end, of padding tokens at position 0, withou
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain, count, islice
 from typing import Any
 
@@ -36,6 +37,7 @@ from .masking import (
 PAD_MULTIPLE, PACK_MULTIPLE = 8, 64
 
 
+@dataclass
 class CondenserDataCollator:
     """Adds CLS and SEP, cuts blocks that are too long, masks whole words, and pads or packs.
 
@@ -54,38 +56,31 @@ class CondenserDataCollator:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        max_length: int = 512,
-        mlm_probability: float | None = 0.15,
-        head_mlm_probability: float | None = None,
-        bag_of_words: bool = False,
-        seed: int = 0,
-        packed: bool = False,
-    ):
+    tokenizer: PreTrainedTokenizerBase
+    _: KW_ONLY
+    max_length: int = 512
+    mlm_probability: float | None = 0.15
+    head_mlm_probability: float | None = None
+    bag_of_words: bool = False
+    seed: int = 0
+    packed: bool = False
+
+    def __post_init__(self) -> None:
+        tokenizer = self.tokenizer
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 f"{type(tokenizer).__name__} has no mask token: choose the tokenizer of a masked "
                 "language model, or add one with tokenizer.add_special_tokens({'mask_token': "
                 "'[MASK]'}) and resize the model."
             )
-        if mlm_probability is not None and not 0.0 < mlm_probability < 1.0:
-            raise ValueError(f"mlm_probability is {mlm_probability}, expected between 0 and 1.")
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        self.mlm_probability = mlm_probability
-        self.head_mlm_probability = head_mlm_probability
-        self.bag_of_words = bag_of_words
-        self.seed = seed
-        self.packed = packed
+        if self.mlm_probability is not None and not 0.0 < self.mlm_probability < 1.0:
+            raise ValueError(f"mlm_probability is {self.mlm_probability}, expected 0 to 1.")
         # Tokenizers look these up anew each time they are asked.
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
         self.n_special = len(self._prefix) + len(self._suffix)
-        self.room = text_room(max_length, self.n_special)
+        self.room = text_room(self.max_length, self.n_special)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
@@ -93,10 +88,9 @@ class CondenserDataCollator:
         """Make a batch.
 
         Args:
-            examples: each with `input_ids`, token ids with or without the special tokens around
-                them but without padding, and where possible `mask_key`, an integer that decides its
-                masks. Without one, keys are drawn from a generator seeded with `seed` and the
-                worker's seed: masks then depend on the order of the calls and on the workers.
+            examples: each with `input_ids`, token ids without padding, with or without special
+                tokens around them, and where possible `mask_key`, an integer that decides its
+                masks. Without one, masks depend on `seed`, the order of the calls and the workers.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -145,25 +139,25 @@ class CondenserDataCollator:
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
         else:
-            keys = self._fresh_keys(len(examples))
+            keys = self._draw_keys(len(examples))
         blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
         excess = np.maximum(np.array([len(block) for block in blocks]) - self.room, 0)
         where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
         starts = (where * (excess + 1)).astype(np.int64)
         return [block[i : i + self.room] for block, i in zip(blocks, starts, strict=True)], keys
 
-    def _without_frame(self, block: np.ndarray) -> np.ndarray:
-        start, end = len(self._prefix), len(block) - len(self._suffix)
-        has_prefix = np.array_equal(block[:start], self._prefix)
-        is_framed = has_prefix and np.array_equal(block[end:], self._suffix)
-        return block[start:end] if is_framed else block
-
-    def _fresh_keys(self, n: int) -> np.ndarray:
+    def _draw_keys(self, n: int) -> np.ndarray:
         if self._generator is None:
             worker = torch.utils.data.get_worker_info()
             # A worker lives for an epoch, and the loader seeds it anew for each.
             self._generator = np.random.default_rng([self.seed, worker.seed if worker else 0])
         return self._generator.integers(0, 2**63 - 1, size=n)
+
+    def _without_frame(self, block: np.ndarray) -> np.ndarray:
+        start, end = len(self._prefix), len(block) - len(self._suffix)
+        frame = (block[:start], block[end:])
+        is_framed = all(map(np.array_equal, frame, (self._prefix, self._suffix)))
+        return block[start:end] if is_framed else block
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
@@ -289,21 +283,19 @@ class TokenBudgetBatches(BatchSampler):
     `lengths` are the tokens of each block, (N,), with special ones.
     """
 
+    # What accelerate asks of a batch sampler: no fixed size, no batch left out.
+    batch_size, drop_last = None, False  # type: ignore[assignment]
+    epoch = 0
+
     def __init__(
         self, lengths: np.ndarray, tokens_per_batch: int, *, seed: int, n_processes: int = 1
     ):
-        self.lengths = lengths
         if tokens_per_batch < lengths.max():
             raise ValueError(
                 f"tokens_per_batch is {tokens_per_batch}, but a block has {lengths.max()} tokens: "
                 "set it to max_length or more; a device is used well from thousands on."
             )
-        self.tokens_per_batch = tokens_per_batch
-        self.seed = seed
-        self.epoch = 0
-        # What accelerate asks of a batch sampler: no fixed size, no batch left out.
-        self.batch_size = None  # type: ignore[assignment]
-        self.drop_last = False
+        self.lengths, self.tokens_per_batch, self.seed = lengths, tokens_per_batch, seed
         n_batches = sum(1 for _ in self._fill(epoch=0, turn=0))
         self._n_batches = -(-n_batches // n_processes) * n_processes
 

@@ -5,11 +5,11 @@ other texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCo
 2108.05540; Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers
 in a vector.
 
-The loss needs every vector at once, but not every activation. So, after Gao, Zhang, Han & Callan
-(2021), "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup": encode all chunks
-of a batch without a graph; take the gradient of the loss at the vectors, the cache; then encode
-chunk by chunk with a graph, and continue the cached gradient g of each vector by the surrogate
-<vector, g>. Both passes must drop the same units, so each chunk has a dropout seed of its own.
+The gradient cache is that of Gao, Zhang, Han & Callan (2021), "Scaling Deep Contrastive Learning
+Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; take the
+gradient of the loss at the vectors, the cache; then encode chunk by chunk with a graph, and
+continue the cached gradient g of each vector by the surrogate <vector, g>. Both passes must drop
+the same units, so each chunk has a dropout seed of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType
 from torch.nn import functional as F
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
@@ -37,10 +36,9 @@ def contrast(
     Args:
         vectors: of all processes.
         cosine: whether similarities are cosines; otherwise dot products, as published.
-        temperature: what similarities are divided by.
-        one_way: False (coCondenser): every text looks for its partner among all other texts. True
-            (Inverse Cloze Task): the first of each pair, a query, looks for its context among the
-            second ones.
+        temperature: divides similarities.
+        one_way: whether only the first of each pair, a query, looks for its partner, among the
+            second ones (Inverse Cloze Task); otherwise every text does, among all (coCondenser).
 
     Returns:
         () loss in nats, the mean over texts, and () share of texts nearest to their partner.
@@ -109,10 +107,9 @@ def put_back(parts: list[torch.Tensor], chunks: list[Chunk]) -> torch.Tensor:
 class ContrastiveTrainer(CondenserTrainer):
     """Trains objective "cocondenser" or "ict": the model's own losses and a contrast of the batch.
 
-    Used as `CondenserTrainer`, with `CondenserTrainingArguments`. Log entries hold
-    `contrastive_loss` and `contrastive_accuracy` too, over the batch of all processes. With a
-    `cache_chunk_size` a step needs the memory of one chunk, whatever the batch, at the cost of a
-    second forward pass of the backbone.
+    Log entries also hold `contrastive_loss` and `contrastive_accuracy`, over the batch of all
+    processes. With a `cache_chunk_size` a step needs the memory of one chunk, whatever the batch,
+    at the cost of a second forward pass of the backbone.
     """
 
     objectives = CONTRASTIVE
@@ -122,9 +119,8 @@ class ContrastiveTrainer(CondenserTrainer):
         if args.gradient_accumulation_steps > 1:
             raise ValueError(
                 f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but a "
-                "contrastive loss is over the whole batch: set it to 1, "
-                "per_device_train_batch_size to the batch that you want, and cache_chunk_size to "
-                "what fits the memory."
+                "contrastive loss is over the whole batch: set it to 1, and cache_chunk_size to "
+                "the texts that fit the memory."
             )
         batch = args.train_batch_size * args.world_size
         if batch < 2:
@@ -138,13 +134,8 @@ class ContrastiveTrainer(CondenserTrainer):
         n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
         if n_pairs < batch:
             raise ValueError(
-                f"There are {n_pairs} pairs to train on, but a batch is {batch} of them (over all "
-                "processes): lower per_device_train_batch_size, or add text."
-            )
-        if self.accelerator.distributed_type == DistributedType.DEEPSPEED and args.cache_chunk_size:
-            raise ValueError(
-                "cache_chunk_size goes backward several times a step, which DeepSpeed's engine "
-                "does not allow: leave it out, or use DDP or FSDP."
+                f"There are {n_pairs} pairs to train on, but a batch over all processes is {batch} "
+                "of them: lower per_device_train_batch_size, or add text."
             )
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -161,11 +152,6 @@ class ContrastiveTrainer(CondenserTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
-        if not model.training:
-            raise ValueError(
-                "A contrastive loss is over training batches only: set eval_strategy to 'no', and "
-                "evaluate the exported encoder with `condenser evaluate`."
-            )
         seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
         chunks = split_batch(inputs, size, seed=seed, pad_token_id=self.pad_token_id)
         # Processes average their gradients, but each holds only its own vectors' part of this one.

@@ -8,18 +8,20 @@ document is tokenized in one piece, so that byte-level vocabularies see the blan
 
 import glob
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset
+from datasets.fingerprint import Hasher
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
@@ -27,13 +29,12 @@ from transformers import PreTrainedTokenizerBase
 from .collator import special_frame, text_room
 from .counter_random import random_keys, uniforms
 
-_BUILDERS = {f".{kind}": kind for kind in ("json", "csv", "parquet")}
-_BUILDERS |= {".txt": "text", ".jsonl": "json"}
-_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+_FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
+_BUILDERS = {kind: kind for kind in ("json", "csv", "parquet")} | {"txt": "text", "jsonl": "json"}
+_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 
 _CHUNK = 256  # documents that are tokenized together
-_SHUFFLE_BUFFER = 10_000  # blocks that a stream is shuffled within
 _FINGERPRINTED = 4096  # blocks at once; part of the definition
 _VERSION = 1  # changes when the same documents give other blocks
 _ABBREVIATIONS = frozenset(
@@ -50,9 +51,7 @@ class Source:
     Attributes:
         path: Hub data set name, or a local file, folder or glob pattern of .txt (a document a
             line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst).
-        name: configuration of a Hub data set, such as a language.
-        split: split of a Hub data set.
-        revision: branch, tag or commit of a Hub data set.
+        name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
             row, such as BookCorpus.
@@ -72,8 +71,7 @@ def load_documents(
     """Open the parts of a corpus, one after the other; in turns when streaming.
 
     Returns:
-        A data set with the one column `text`, a document a row. When streaming, it is read as
-        needed and never held on disk or in memory.
+        A data set with the one column `text`, a document a row; when streaming, read as needed.
 
     Raises:
         FileNotFoundError: a local file does not exist.
@@ -90,11 +88,8 @@ def load_documents(
 
 
 def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    try:
-        rows = _load_rows(source, streaming)
-        columns = list(next(iter(rows)))
-    except StopIteration:  # of no rows; the library raises it, too
-        raise ValueError(f"{source.path} holds no documents: the corpus is empty.") from None
+    rows = _load_rows(source, streaming)
+    columns = rows.column_names or list(next(iter(rows), {}))
     if source.text_column not in columns:
         raise ValueError(
             f"{source.path} has no column {source.text_column!r}: its columns are "
@@ -115,45 +110,29 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
 
 
 def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    files = _local_files(source.path)
-    if files is None:
+    path = Path(source.path)
+    if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
         options = {"split": source.split, "revision": source.revision, "streaming": streaming}
         return load_dataset(source.path, source.name, **options)
+    matches = sorted(glob.glob(source.path, recursive=True))
+    files = {
+        str(file): _BUILDERS[match[1].lower()]
+        for file in (sorted(path.rglob("*")) if path.is_dir() else map(Path, matches))
+        if (match := _FILE.search(file.name)) and file.is_file() and file.stat().st_size > 0
+    }
     if not files:
         raise FileNotFoundError(
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
-            f"(owner/name), or a local file, folder or pattern of {', '.join(_BUILDERS)} files."
+            "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
+            ".parquet files."
         )
-    endings = sorted({_ending(file) for file in files})
-    builder, *others = {_BUILDERS.get(ending) for ending in endings}
-    if builder is None or others:
+    builder, *others = sorted(set(files.values()))
+    if others:
         raise ValueError(
-            f"{source.path} means files ending in {', '.join(endings)}; expected files of one kind "
-            f"among {', '.join(_BUILDERS)}."
+            f"{source.path} has files of several kinds ({', '.join([builder, *others])}); "
+            "expected one kind."
         )
-    filled = [str(file) for file in files if file.stat().st_size > 0]
-    if not filled:
-        return Dataset.from_dict({})
-    return load_dataset(builder, data_files=filled, split="train", streaming=streaming)
-
-
-def _local_files(path: str) -> list[Path] | None:
-    """The local files that a path means, sorted; None if it names a Hub data set."""
-    local = Path(path)
-    if local.is_dir():
-        found = [file for file in sorted(local.rglob("*")) if _ending(file) in _BUILDERS]
-    else:
-        found = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
-        is_path = path.startswith(("/", ".", "~")) or path.count("/") > 1 or glob.has_magic(path)
-        if not found and not is_path and _ending(local) not in _BUILDERS:
-            return None
-    return [file for file in found if file.is_file()]
-
-
-def _ending(file: Path) -> str:
-    """The kind of a file, below a compression ending."""
-    endings = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in _COMPRESSED]
-    return endings[-1] if endings else ""
+    return load_dataset(builder, data_files=list(files), split="train", streaming=streaming)
 
 
 @cache
@@ -174,55 +153,73 @@ def sentence_starts(text: str) -> list[int]:
     return [start for start, _ in _splitter().span_tokenize(text)]
 
 
+@dataclass
 class BlockBuilder:
     """Turns documents into blocks; the result depends on the seed and the documents only.
 
     Blocks have at most `max_length` tokens with the special ones, which the collator adds; a share
     of `short_block_probability` has a length that is drawn between 1 and the longest.
+
+    For pairs, a `kind` other than "blocks" makes texts of two parts or more, and leaves out others:
+    "sentences", a document, whose parts are its blocks; "windows", a document, whose parts are as
+    few windows of equal length as fit; "passages", a block, whose parts are its sentences.
     """
 
-    features = Features({"input_ids": List(Value("int32"))})
+    tokenizer: PreTrainedTokenizerBase
+    _: KW_ONLY
+    max_length: int
+    short_block_probability: float = 0.1
+    seed: int = 0
+    kind: Literal["blocks", "sentences", "windows", "passages"] = "blocks"
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        max_length: int,
-        short_block_probability: float = 0.1,
-        seed: int = 0,
-    ):
-        self.tokenizer = tokenizer
-        self.room = text_room(max_length, sum(map(len, special_frame(tokenizer))))
-        self.short_block_probability = short_block_probability
-        self.seed = seed
+    def __post_init__(self) -> None:
+        self.room = text_room(self.max_length, sum(map(len, special_frame(self.tokenizer))))
+        self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
+        if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
+            self.features |= {"starts": List(Value("int32")), "document": Value("int64")}
 
     def rows(self, texts: Sequence[str | None], numbers: Sequence[int]) -> dict[str, list]:
-        """The blocks of documents, int32 ids without special tokens, as the column `input_ids`.
-
-        `numbers`, the places of the documents in the corpus, seed their short blocks.
-        """
-        blocks: list[np.ndarray] = []
-        for number, (ids, lengths) in zip(numbers, self.tokenize(texts), strict=True):
-            if len(ids):
-                blocks.extend(np.split(ids, self.cut(lengths, number)))
-        return {"input_ids": blocks}
+        """The blocks or texts of documents as columns; `numbers` are their places in the corpus."""
+        n_least = 1 if self.kind == "blocks" else 2
+        found = [
+            (ids, starts, number)
+            for number, document in zip(numbers, self._tokenize(texts), strict=True)
+            for ids, starts in self._split(*document, number)
+            if len(starts) >= n_least
+        ]
+        return {name: [row[i] for row in found] for i, name in enumerate(self.features)}
 
     def __getitem__(self, chunk: Sequence[tuple[str | None, int]]) -> list[np.ndarray]:
         """The blocks of documents and their numbers."""
-        texts, numbers = zip(*chunk, strict=True)
-        return self.rows(texts, numbers)["input_ids"]
+        return self.rows(*zip(*chunk, strict=True))["input_ids"]
 
-    def tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each document, int32, and how many tokens each of its sentences has."""
         present = [text or "" for text in texts]
         options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
         encoded = self.tokenizer(present, verbose=False, **options)
         columns = (present, encoded["input_ids"], encoded["offset_mapping"])
         for text, ids, offsets in zip(*columns, strict=True):
-            lengths = _sentence_lengths(text, offsets) if ids else np.zeros(0, dtype=np.int64)
-            yield np.array(ids, dtype=np.int32), lengths
+            yield np.array(ids, dtype=np.int32), _sentence_lengths(text, offsets)
 
-    def cut(self, lengths: np.ndarray, number: int) -> list[int]:
+    def _split(
+        self, ids: np.ndarray, lengths: np.ndarray, number: int
+    ) -> Iterator[tuple[np.ndarray, Sequence[int] | np.ndarray]]:
+        """The texts of a document, and where the parts of each begin, the first at 0."""
+        if self.kind == "windows":
+            n_windows = -(-len(ids) // self.room)
+            yield ids, [i * len(ids) // n_windows for i in range(n_windows)]
+            return
+        cuts = self._cut(lengths, number)
+        if self.kind == "sentences":
+            yield ids, [0, *cuts]
+            return
+        sentences = lengths.cumsum() - lengths
+        parts = np.split(sentences, np.searchsorted(sentences, cuts))
+        for start, block, starts in zip([0, *cuts], np.split(ids, cuts), parts, strict=True):
+            yield block, starts - start
+
+    def _cut(self, lengths: np.ndarray, number: int) -> list[int]:
         """Where all blocks of a document but the first begin, by the lengths of its sentences."""
         draws = uniforms(random_keys(self.seed, number), 2 * (len(lengths) + 1))[0]
         is_short = draws[::2] < self.short_block_probability
@@ -239,14 +236,13 @@ class BlockBuilder:
     @property
     def fingerprint(self) -> str:
         """Identifies what a corpus is built into: the cache is kept under it."""
-        settings = str((self.room, self.short_block_probability, self.seed, _VERSION))
-        text = f"{self.tokenizer.backend_tokenizer.to_str()}\n{settings}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        settings = (self.room, self.short_block_probability, self.seed, self.kind, _VERSION)
+        return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
 
 
 def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
     """Tokens in each sentence that has any; (S,) int64."""
-    spans = np.array(offsets)
+    spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # A marker piece may begin at the blank before its word, so a token is where it ends.
     token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
@@ -257,29 +253,28 @@ def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
 def build_blocks(
     documents: Dataset, builder: BlockBuilder, *, num_proc: int | None = None
 ) -> Dataset:
-    """Build the blocks of a corpus, cached by its content: `input_ids`, a block a row."""
-    blocks = map_documents(documents, builder, num_proc=num_proc)
-    if len(blocks) == 0:
-        raise ValueError(
-            f"None of the {len(documents)} documents has any text: the corpus is empty."
-        )
-    return blocks
-
-
-def map_documents(documents: Dataset, builder: Any, *, num_proc: int | None) -> Dataset:
-    """Apply `builder.rows` to a corpus; the cache depends on `builder.fingerprint`."""
-    key = f"{documents._fingerprint} {builder.fingerprint}"
-    return documents.map(
-        lambda batch, numbers: builder.rows(batch["text"], numbers),
+    """Build the blocks of a corpus, a row each, cached by its content (`BlockBuilder.rows`)."""
+    blocks = documents.map(
+        builder.rows,
+        input_columns="text",
         batched=True,
         batch_size=_CHUNK,
         with_indices=True,
         remove_columns=documents.column_names,
         features=builder.features,
         num_proc=num_proc if num_proc and num_proc > 1 else None,
-        new_fingerprint=hashlib.sha256(key.encode()).hexdigest()[:16],
+        new_fingerprint=Hasher.hash((documents._fingerprint, builder.fingerprint)),
         desc="Cutting documents",
     )
+    if len(blocks) == 0:
+        problem = "has any text: the corpus is empty."
+        if builder.kind != "blocks":
+            problem = (
+                "can be cut in two to make a pair. Give whole documents (join_rows), or shorter "
+                "spans (span_length; spans: windows where sentences are not found)."
+            )
+        raise ValueError(f"None of the {len(documents)} documents {problem}")
+    return blocks
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
@@ -311,49 +306,43 @@ class KeyedBlocks(torch.utils.data.Dataset):
         return len(self.blocks)
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        rows = zip(self.blocks[indices]["input_ids"], self.keys(indices).tolist(), strict=True)
-        return [{"input_ids": ids, "mask_key": key} for ids, key in rows]
+        return with_keys(self.blocks[indices]["input_ids"], self.keys(indices))
 
 
+def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, Any]]:
+    """Examples for the collator: blocks, and the keys of their masks, (B,)."""
+    rows = zip(blocks, keys.tolist(), strict=True)
+    return [{"input_ids": ids, "mask_key": key} for ids, key in rows]
+
+
+@dataclass(eq=False)
 class StreamedBlocks(torch.utils.data.IterableDataset):
     """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Epoch follows epoch without an end, because the Trainer resumes by counting batches from the
-    start. Give it to a data loader without workers: it has `num_proc` processes of its own, on
-    whose number the order does not depend.
+    Epoch follows epoch without an end, because the Trainer resumes by counting batches. The order
+    does not depend on `num_proc`, processes that tokenize: the data loader itself must have none.
     """
 
-    def __init__(
-        self,
-        documents: Iterable[dict[str, Any]],
-        builder: BlockBuilder,
-        *,
-        seed: int,
-        num_proc: int = 0,
-        buffer_size: int = _SHUFFLE_BUFFER,
-    ):
-        self.documents = documents
-        self.builder = builder
-        self.seed = seed
-        self.num_proc = num_proc
-        self.buffer_size = buffer_size
+    documents: Iterable[dict[str, Any]]
+    builder: BlockBuilder
+    _: KW_ONLY
+    seed: int
+    num_proc: int = 0
+    buffer_size: int = 10_000  # blocks that are shuffled among each other
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in count():
-            n_blocks = 0
-            for block in self.read_epoch(epoch):
-                n_blocks += 1
-                yield block
-            if n_blocks == 0:
+            blocks = self.read_epoch(epoch)
+            if (first := next(blocks, None)) is None:
                 raise ValueError("None of the documents has any text: the corpus is empty.")
+            yield from chain([first], blocks)
 
     def read_epoch(self, epoch: int) -> Iterator[dict[str, Any]]:
         """All blocks once: a random one of the buffer for each one that is read."""
         rng = np.random.default_rng([self.seed, epoch])
         buffer: list[dict[str, Any]] = []
-        for number, ids in enumerate(self.build()):
-            key = int(random_keys(self.seed, epoch, number)[0])
-            block = {"input_ids": ids, "mask_key": key}
+        for number, ids in enumerate(self._build()):
+            [block] = with_keys([ids], random_keys(self.seed, epoch, number))
             if len(buffer) < self.buffer_size:
                 buffer.append(block)
                 continue
@@ -363,7 +352,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
         for place in rng.permutation(len(buffer)):
             yield buffer[place]
 
-    def build(self) -> Iterator[np.ndarray]:
+    def _build(self) -> Iterator[np.ndarray]:
         """The blocks in the order of `build_blocks`."""
         numbered = ((document["text"], number) for number, document in enumerate(self.documents))
         chunks: DataLoader = DataLoader(

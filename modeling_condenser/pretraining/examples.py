@@ -1,5 +1,6 @@
 """Text becomes training examples and batches; the model is made ready for them."""
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,11 @@ from modeling_condenser.packing import use_packing, why_not_packed
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
 from .data import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .pairs import TextCutter, TextPairs, cut_documents, draw_query, draw_spans
+from .pairs import TextPairs, draw_query, draw_spans
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
+
+logger = logging.getLogger(__name__)
 
 
 def as_documents(data: Any) -> Dataset | IterableDataset | None:
@@ -30,16 +33,11 @@ def as_documents(data: Any) -> Dataset | IterableDataset | None:
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint that a model was loaded from.
-
-    Raises:
-        ValueError: the model was not loaded from a checkpoint.
-    """
+    """The tokenizer of the checkpoint that a model was loaded from."""
     name = model.name_or_path or model.config.encoder_config.name_or_path
     if not name:
         raise ValueError(
-            "The model was not loaded from a checkpoint, so its tokenizer is not known: pass "
-            "processing_class=tokenizer."
+            "The model was not loaded from a checkpoint: pass its tokenizer as processing_class."
         )
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
@@ -70,13 +68,11 @@ def prepare_model(
 
 def make_examples(
     documents: Dataset | IterableDataset,
+    model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
-    *,
-    packed: bool = False,
-    head_mlm_probability: float | None = None,
 ) -> tuple[Any, Any, TokenBudgetBatches | None, dict[str, Any]]:
-    """Tokenize documents and cut them into the examples of the objective.
+    """Tokenize documents, cut them into the examples of the objective, and prepare the model.
 
     Returns:
         Data set, collator, batches if they have a token budget, and facts for the run's record.
@@ -88,59 +84,49 @@ def make_examples(
         tokenizer,
         max_length=arguments.max_length,
         mlm_probability=None if objective == "ict" else arguments.mlm_probability,
-        head_mlm_probability=head_mlm_probability,
+        head_mlm_probability=model.config.head_mlm_probability,
         bag_of_words=arguments.bow_weight > 0,
         seed=seed,
-        packed=packed,
+        packed=prepare_model(model, tokenizer, arguments),
     )
     n_special = collator.n_special
     if objective == "tsdae":
         collator = DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
+    kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
     builder = BlockBuilder(
         tokenizer,
         max_length=arguments.span_length or arguments.max_length,
         short_block_probability=arguments.short_block_probability,
         seed=arguments.blocks_seed,
+        kind=kinds.get(objective, "blocks"),
     )
     if isinstance(documents, IterableDataset):
         # The stream has workers of its own.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
-        stream = StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers)
-        return stream, collator, None, {}
+        return StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers), collator, None, {}
 
+    draw: Any = draw_spans
+    if objective == "ict":
+        length = min(arguments.query_length, arguments.max_length)
+        room = text_room(length, n_special, name="query_length")
+        share = arguments.removal_probability
+        draw = partial(draw_query, query_room=room, removal_probability=share)
     # Of several processes the first builds what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
-        if objective in CONTRASTIVE:
-            pairs, facts = _make_pairs(documents, builder, arguments, n_special)
-            return pairs, collator, None, facts
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
-        sha256 = fingerprint_blocks(blocks)
-    facts = {"blocks_sha256": sha256, "n_documents": len(documents), "n_blocks": len(blocks)}
+        sha256, n_documents = fingerprint_blocks(blocks), len(documents)
+    facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
+    if objective in CONTRASTIVE:
+        facts["n_documents_left_out"] = n_left_out = n_documents - len(blocks.unique("document"))
+        if n_left_out:
+            logger.warning(
+                "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
+            )
+        return TextPairs(blocks, seed=seed, draw=draw), collator, None, facts
     batches = None
     if arguments.tokens_per_batch is not None:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
-        batches = TokenBudgetBatches(
-            (lengths.astype("int64") + n_special).clip(max=arguments.max_length),
-            arguments.tokens_per_batch,
-            seed=seed,
-            n_processes=arguments.world_size,
-        )
+        lengths = (lengths.astype("int64") + n_special).clip(max=arguments.max_length)
+        budget, n_processes = arguments.tokens_per_batch, arguments.world_size
+        batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     return KeyedBlocks(blocks, seed=seed), collator, batches, facts
-
-
-def _make_pairs(
-    documents: Dataset, builder: BlockBuilder, arguments: CondenserTrainingArguments, n_special: int
-) -> tuple[TextPairs, dict[str, Any]]:
-    """Pairs of texts, and facts about them."""
-    draw: Any = draw_spans
-    if arguments.objective == "ict":
-        length = min(arguments.query_length, arguments.max_length)
-        draw = partial(
-            draw_query,
-            query_room=text_room(length, n_special, name="query_length"),
-            removal_probability=arguments.removal_probability,
-        )
-    kind = "passages" if arguments.objective == "ict" else arguments.spans
-    cutter = TextCutter(builder, kind)
-    texts, facts = cut_documents(documents, cutter, num_proc=arguments.preprocessing_workers)
-    return TextPairs(texts, seed=arguments.seed, draw=draw), facts

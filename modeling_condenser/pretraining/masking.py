@@ -114,8 +114,8 @@ def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:
 def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Go through the words of each row in random order; take a word if it fits the budget left.
 
-    `words`, (B, T), are numbers of words, -1 outside; `budget`, (B,), the most tokens of a row;
-    `keys`, (B,), the rows' random keys. Returns (B, T) bool, tokens of the chosen words.
+    `words`, (B, T), are numbers of words, -1 outside; `budget` and random `keys` are of rows, (B,).
+    Returns (B, T) bool, tokens of the chosen words.
     """
     n_words = max(int(words.max(initial=-1)) + 1, 1)
     orders = uniforms(keys, n_words, stream=ORDER_STREAM).argsort(axis=1)
@@ -145,9 +145,9 @@ def replace_tokens(
 
     80 % become [MASK], 10 % one of `ordinary_ids`, (N,), and 10 % stay.
     """
-    fate, draws = (
-        uniforms(keys, ids.shape[1], stream=s) for s in (FATE_STREAM, REPLACEMENT_STREAM)
-    )
+    width = ids.shape[1]
+    fate = uniforms(keys, width, stream=FATE_STREAM)
+    draws = uniforms(keys, width, stream=REPLACEMENT_STREAM)
     random_ids = ordinary_ids[(draws * len(ordinary_ids)).astype(np.int64)]  # (B, T)
     is_kept = ~chosen | (fate >= 0.9)
     return np.where(is_kept, ids, np.where(fate < 0.8, mask_token_id, random_ids))

@@ -51,8 +51,7 @@ def pretrain(
 ) -> Path:
     """Run a pre-training recipe, from its start or from its last complete checkpoint.
 
-    Settings and text are checked before anything is written to the run folder. A finished run is
-    not changed.
+    Settings and text are checked before anything is written. A finished run is not changed.
 
     Args:
         settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`; with callbacks
@@ -64,15 +63,15 @@ def pretrain(
         The folder of the trained model, within the run folder.
 
     Raises:
-        ValueError: a setting does not fit; the message says which and what to do.
+        ValueError: a setting does not fit.
         FileNotFoundError: a local file of the corpus does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
     if settings.get(READINESS) is not None and not callbacks:
         raise ValueError(
-            f"The recipe asks for {READINESS}, which pretrain() alone does not measure: call "
-            "analysis.callback.pretrain_and_measure with the same settings, or leave it out."
+            f"pretrain() does not measure {READINESS}: call analysis.callback.pretrain_and_measure "
+            "with the same settings, or leave it out."
         )
     own = {name: value for name, value in settings.items() if name != READINESS}
     recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
@@ -88,9 +87,8 @@ def pretrain(
     with arguments.main_process_first(desc="reading the text"):
         documents = load_documents(recipe.sources, streaming=recipe.streaming)
     make_trainer = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
-    trainer = make_trainer(
-        model, arguments, train_dataset=documents, processing_class=tokenizer, facts=facts
-    )
+    trainer = make_trainer(model, arguments, train_dataset=documents, processing_class=tokenizer)
+    trainer.facts |= facts or {}
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings)
     show_loss_in_bar(trainer)
@@ -119,11 +117,7 @@ def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
-    """The model that a recipe trains: started from an encoder, or a checkpoint to continue.
-
-    Raises:
-        ValueError: the checkpoint has no head, or another head or split than the recipe states.
-    """
+    """The model that a recipe trains: started from an encoder, or a checkpoint to continue."""
     changes = recipe.encoder_changes
     if recipe.objective in ("mlm", "ict", "tsdae"):
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
@@ -139,8 +133,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
         if getattr(config, name) != value:
             raise ValueError(
                 f"The recipe says {name}: {value}, but the checkpoint {recipe.encoder} has "
-                f"{getattr(config, name)}. Leave it out to continue the checkpoint, or set "
-                "new_head: true to start a new head."
+                f"{getattr(config, name)}. Leave it out, or set new_head: true to start a new head."
             )
     return model
 

@@ -20,14 +20,13 @@ def probe(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
 
     Args:
         model: a `CondenserForPreTraining` or a `CondenserForMaskedLM`.
-        batch: `input_ids`, `attention_mask` and `labels`, each (B, T); `head_input_ids` and
-            `head_targets` where the head reads a second masking.
+        batch: of `CondenserDataCollator`, padded; each column (B, T).
 
     Returns:
         `late_accuracy` and, with a head, `head_accuracy`: shares of masked tokens that are
         predicted. With a head and two blocks or more, `swap_cost`: the rise of the head's loss, in
-        nats a masked token, when each block is given another block's late CLS vector. Nothing if
-        no token is masked.
+        nats a masked token, when each block is given another one's vector. Nothing if no token is
+        masked.
     """
     masked = batch["labels"] != IGNORE_INDEX
     if not masked.any():

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from modeling_condenser.runs.checkpoints import is_training_state
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .arguments import CondenserTrainingArguments
+from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
-from .examples import as_documents, find_tokenizer, make_examples, prepare_model
+from .examples import as_documents, find_tokenizer, make_examples
 from .masking import IGNORE_INDEX
 from .probe import probe
 
@@ -48,22 +48,17 @@ class CondenserTrainer(WholeTrainer):
     Beside what the Trainer logs, each log entry holds
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
-      the steps since the last; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` of the batch before the step (`probe`), not
-      under FSDP;
-    - `tokens_per_second`, tokens of text, without padding, since the last entry; and `seconds`.
-
-    `train()` resumes from the last complete checkpoint in `output_dir`.
+      the steps since the last entry; `bow_weight` of the last step;
+    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, not under FSDP;
+    - `seconds` and `tokens_per_second`, without padding, since the last entry.
 
     Args:
         model: to train.
         args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
         data_collator: not needed for text.
-        train_dataset: text, a data set with a column `text` or a list of `{"text": ...}`, which is
-            tokenized, cut into blocks and masked as the arguments say; or blocks such as
-            `KeyedBlocks`.
+        train_dataset: a data set with a column `text` or a list of `{"text": ...}`, which is
+            tokenized, cut into blocks and masked; or blocks such as `KeyedBlocks`.
         processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
-        facts: about the data, for the model card.
         **kwargs: as for `Trainer`.
 
     Raises:
@@ -82,26 +77,21 @@ class CondenserTrainer(WholeTrainer):
         train_dataset: Any = None,
         *,
         processing_class: Any = None,
-        facts: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         _check_arguments(args)
-        self.facts = dict(facts or {})
+        self.facts: dict[str, Any] = {}  # for the model card
         self.batches: TokenBudgetBatches | None = None
         if isinstance(args, CondenserTrainingArguments):
-            _check_objective(args.objective, model, self.objectives)
+            _check_objective(args.objective, self, model)
             documents = as_documents(train_dataset)
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
                 train_dataset, collator, self.batches, data_facts = make_examples(
-                    documents,
-                    processing_class,
-                    args,
-                    packed=prepare_model(model, processing_class, args),
-                    head_mlm_probability=model.config.head_mlm_probability,
+                    documents, model, processing_class, args
                 )
                 data_collator = data_collator or collator
-                self.facts = {"objective": args.objective, **data_facts, **self.facts}
+                self.facts = {"objective": args.objective, **data_facts}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -120,15 +110,18 @@ class CondenserTrainer(WholeTrainer):
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._probed: dict[str, float] = {}  # of this step's batch
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
-        self.add_callback(_SetEpoch(self))
+        # The library does so in some distributed setups only.
+        epochs = TrainerCallback()
+        epochs.on_epoch_begin = self._set_epoch  # type: ignore[method-assign]
+        self.add_callback(epochs)
 
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
         """Train, by default from the last complete checkpoint of `output_dir`, if any.
 
-        `resume_from_checkpoint` is a checkpoint folder; a repository of the Hub that was pushed
-        with `hub_strategy="checkpoint"`; or False to start anew.
+        `resume_from_checkpoint` is a folder; a repository of the Hub that was pushed with
+        `hub_strategy="checkpoint"`; or False to start anew.
         """
         self._since = None
         resume = self.find_resume(resume_from_checkpoint)
@@ -137,25 +130,26 @@ class CondenserTrainer(WholeTrainer):
         model.training_stages = self._describe_training()
         return output
 
+    def _set_epoch(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for data in (self.train_dataset, self.batches):
+            if set_epoch := getattr(data, "set_epoch", None):
+                set_epoch(int(state.epoch or 0))
+
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""
         if self.batches is None:
             return super().get_train_dataloader()
-        loader = DataLoader(
-            self.train_dataset,  # type: ignore[arg-type]
-            batch_sampler=self.batches,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
-        return self.accelerator.prepare(loader)
+        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+        options: Any = {name: getattr(self.args, f"dataloader_{name}") for name in names}
+        options |= {"dataset": self.train_dataset, "collate_fn": self.data_collator}
+        return self.accelerator.prepare(DataLoader(batch_sampler=self.batches, **options))
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
         """The micro-batches of a step; counts their bags and second masks, and probes the first."""
+        if self.state.global_step >= self.state.max_steps:  # resumed after the last step
+            return [], None
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         first = samples[0] if samples else {}
         self._since = self._since or self._now()
@@ -187,10 +181,7 @@ class CondenserTrainer(WholeTrainer):
         return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The part of a batch that is probed, padded.
-
-        Of a packed batch as many blocks as, padded, take at most twice its tokens.
-        """
+        """The padded batch to probe: of a packed one as many blocks as twice its tokens hold."""
         if not is_packed(inputs):
             return inputs
         room = 2 * inputs["input_ids"].numel()
@@ -286,7 +277,6 @@ class CondenserTrainer(WholeTrainer):
                 dirs_exist_ok=True,
             )
         if self.is_world_process_zero():
-            write_provenance(folder, self._describe_training())
             write_card(folder, name=self.hub_model_id)
 
     def _describe_training(self) -> list[Stage]:
@@ -320,8 +310,8 @@ class CondenserTrainer(WholeTrainer):
 def _check_arguments(args: TrainingArguments) -> None:
     if args.label_smoothing_factor:
         raise ValueError(
-            f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer smooths the "
-            "late predictions alone and drops the other losses: set it to 0."
+            f"label_smoothing_factor is {args.label_smoothing_factor}, but the Trainer would drop "
+            "all losses but the late one: set it to 0."
         )
     if args.n_gpu > 1:
         raise ValueError(
@@ -330,18 +320,14 @@ def _check_arguments(args: TrainingArguments) -> None:
         )
 
 
-def _check_objective(objective: str, model: Any, supported: tuple[str, ...]) -> None:
-    if objective not in supported:
+def _check_objective(objective: str, trainer: Any, model: Any) -> None:
+    needs_head = objective in ("condenser", "cocondenser")
+    if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
         raise ValueError(
-            f"objective is {objective!r}, but this trainer's are {', '.join(supported)}: use "
-            "ContrastiveTrainer for cocondenser and ict, CondenserTrainer for the others."
-        )
-    has_head, needs_head = hasattr(model, "run_head"), objective in ("condenser", "cocondenser")
-    if has_head != needs_head:
-        wanted = "CondenserForPreTraining" if needs_head else "CondenserForMaskedLM, without a head"
-        raise ValueError(
-            f"objective is {objective!r}, which trains a {wanted}, but the model is a "
-            f"{type(model).__name__}: change the objective or the model."
+            f"objective {objective!r} needs a "
+            f"{'ContrastiveTrainer' if objective in CONTRASTIVE else 'CondenserTrainer'} and a "
+            f"{'CondenserForPreTraining' if needs_head else 'CondenserForMaskedLM'}, but these are "
+            f"a {type(trainer).__name__} and a {type(model).__name__}."
         )
 
 
@@ -352,15 +338,3 @@ def train_seconds(log: list[dict[str, float]]) -> float:
     """
     logged = sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
     return logged or sum(float(entry.get("train_runtime", 0.0)) for entry in log[-1:])
-
-
-class _SetEpoch(TrainerCallback):
-    """Sets the epoch of the training data, which the library does in some distributed setups."""
-
-    def __init__(self, trainer: CondenserTrainer):
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for data in (self.trainer.train_dataset, self.trainer.batches):
-            if set_epoch := getattr(data, "set_epoch", None):
-                set_epoch(int(state.epoch or 0))

@@ -4,13 +4,13 @@ Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Deno
 for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
 0.6, the encoder reads the rest, and a decoder, whose cross-attention sees the CLS vector only,
 predicts the whole text from left to right. Encoder and decoder share their weights. Loss and
-decoder are those of sentence-transformers (`DenoisingAutoEncoderLoss`), with three differences:
-words are those of whole-word masking, not NLTK's; the rest is not tokenized again; the loss is
-averaged over the tokens of an optimiser step, not of a micro-batch.
+decoder are those of sentence-transformers (`DenoisingAutoEncoderLoss`), but words are those of
+whole-word masking, and the loss is averaged over the tokens of an optimiser step.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +33,7 @@ DELETION_STREAM = 4  # of a block's key, beside those of masking.py
 ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
 
 
+@dataclass
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
@@ -40,11 +41,8 @@ class DenoisingCollator:
     is that of each word; at least one word of a block is kept.
     """
 
-    def __init__(self, collator: CondenserDataCollator, *, deletion_probability: float = 0.6):
-        self.collator = collator
-        self.tokenizer = collator.tokenizer
-        self.n_special = collator.n_special
-        self.deletion_probability = deletion_probability
+    collator: CondenserDataCollator
+    deletion_probability: float = 0.6
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """`input_ids`, `attention_mask` and `labels` of blocks, (B, T) int64, and of their copies.
@@ -58,7 +56,7 @@ class DenoisingCollator:
         kept = _choose_kept(words, is_text, keys, self.deletion_probability)
         left = [row[is_kept] for row, is_kept in zip(ids, kept, strict=True)]
         noisy_ids, _, is_noisy_token = self.collator.frame(left)
-        labels = np.where(ids == self.tokenizer.pad_token_id, IGNORE_INDEX, ids)
+        labels = np.where(ids == self.collator.pad_token_id, IGNORE_INDEX, ids)
         labels[:, 0] = IGNORE_INDEX
         batch = {
             "input_ids": ids,
@@ -88,9 +86,6 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase)
     The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
     torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and an
     encoder or a masked LM that is opened from one ignores them.
-
-    Raises:
-        ValueError: transformers has no decoder of the encoder's model type.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
@@ -100,8 +95,8 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase)
     config = encoder.config
     if config.model_type not in ENCODERS_WITH_DECODER:
         raise ValueError(
-            f"The encoder is of model_type {config.model_type!r}, of which transformers has no "
-            "decoder with cross-attention, which objective tsdae needs: choose an encoder of type "
+            "Objective tsdae needs a decoder with cross-attention, which transformers lacks "
+            f"for model_type {config.model_type!r}: choose an encoder of type "
             f"{', '.join(ENCODERS_WITH_DECODER)}, or another objective."
         )
     with TemporaryDirectory() as folder, quiet_loading():
@@ -122,11 +117,8 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase)
 
 def remove_decoder(model: Any) -> None:
     """Make a model with a decoder a plain masked LM again."""
-    model._tied_weights_keys = {
-        name: source
-        for name, source in model._tied_weights_keys.items()
-        if not name.startswith("head.")
-    }
+    ties = model._tied_weights_keys
+    model._tied_weights_keys = {n: ties[n] for n in ties if not n.startswith("head.")}
     del model.head, model.forward
 
 
@@ -158,15 +150,10 @@ def _declare_ties(model: Any) -> None:
 
 
 def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
-    """Replace the forward pass of the instance; checkpoints name and copy its class.
-
-    The Trainer gives `num_items_in_batch` only to a forward pass that takes `**kwargs`.
-    """
+    """Replace the forward pass of the instance; checkpoints name and copy its class."""
 
     def forward(
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **columns: torch.Tensor,
+        labels: torch.Tensor, num_items_in_batch: Any = None, **columns: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """The loss of a `DenoisingCollator`'s batch, its sum divided by `num_items_in_batch`."""
         names = ("input_ids", "attention_mask")

@@ -3,6 +3,7 @@
 A Condenser checkpoint is an encoder, too: its backbone and LM head are taken without its head.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,37 +48,35 @@ def condenser_from_encoder(
     Args:
         name_or_path: Hub name or folder of a supported encoder, or of a Condenser checkpoint;
             "starter" for the encoder that comes with this package.
-        n_head_layers: see `CondenserConfig`, like the following three.
-        skip_from: by default half of the layers.
-        late_mlm: see there.
-        head_mlm_probability: see there.
-        config_changes: attributes of the encoder's configuration to set before it is loaded, such
-            as dropout probabilities.
+        n_head_layers, skip_from, late_mlm, head_mlm_probability: see `CondenserConfig`.
+        config_changes: attributes of the encoder's configuration, such as dropout probabilities.
         **kwargs: for the `from_pretrained` calls (`revision`, `token`, `cache_dir`, ...).
 
     Raises:
-        ValueError: the encoder is of no supported kind, its weights are incomplete, or
-            `n_head_layers` or `skip_from` is out of range.
+        ValueError: an unsupported encoder, incomplete weights, or a value out of range.
     """
-    head = {
-        "n_head_layers": n_head_layers,
-        "skip_from": skip_from,
-        "late_mlm": late_mlm,
-        "head_mlm_probability": head_mlm_probability,
-    }
-    return _start(CondenserForPreTraining, name_or_path, config_changes, head, **kwargs)
+    make_config = partial(
+        CondenserConfig,
+        n_head_layers=n_head_layers,
+        skip_from=skip_from,
+        late_mlm=late_mlm,
+        head_mlm_probability=head_mlm_probability,
+    )
+    return _start(CondenserForPreTraining, make_config, name_or_path, config_changes, **kwargs)
 
 
 def masked_lm_from_encoder(
     name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
 ) -> CondenserForMaskedLM:
     """Warm-start backbone and LM head for plain MLM; see `condenser_from_encoder`."""
-    return _start(CondenserForMaskedLM, name_or_path, config_changes, {}, **kwargs)
+    return _start(CondenserForMaskedLM, CondenserConfig, name_or_path, config_changes, **kwargs)
 
 
-def _start(model_class: Any, name: str, changes: dict | None, head: dict, **kwargs: Any) -> Any:
+def _start(
+    model_class: Any, make_config: Any, name: str, changes: dict | None, **kwargs: Any
+) -> Any:
     encoder, lm_head = _load_parts(name, changes or {}, **kwargs)
-    model = model_class(CondenserConfig(encoder_config=encoder.config, **head))
+    model = model_class(make_config(encoder_config=encoder.config))
     model.condenser.encoder.load_state_dict(encoder.state_dict())
     if lm_head is not None:
         model.lm_head.load_state_dict(lm_head.state_dict())
@@ -130,9 +129,9 @@ def change_config(config: Any, changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if not hasattr(config, name):  # the library would keep it, and nothing would read it
             raise ValueError(
-                f"config_changes names {name!r}, which the configuration of a {config.model_type} "
-                "encoder does not have: look up what it is called there (dropout is "
-                "hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in ModernBERT)."
+                f"config_changes names {name!r}, which a {config.model_type} encoder lacks; "
+                "dropout is hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in "
+                "ModernBERT."
             )
         setattr(config, name, value)
 
@@ -142,9 +141,8 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
     vocab_size = model.config.encoder_config.vocab_size
     if len(tokenizer) > vocab_size:
         raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds only {vocab_size}: "
-            "they do not belong together, or the model lacks added tokens (call "
-            "model.resize_token_embeddings(len(tokenizer)) and save it)."
+            f"The tokenizer has {len(tokenizer)} tokens, but the model embeds {vocab_size}: use "
+            "the model's own, or call model.resize_token_embeddings(len(tokenizer)) and save it."
         )
     encoder: Any = model.base_model.encoder
     padding = encoder.get_input_embeddings().padding_idx
@@ -152,7 +150,7 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
     if padding is not None and tokenizer.pad_token_id != padding:
         raise ValueError(
             f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "
-            "they do not belong together. Use the model's own tokenizer."
+            "use the model's own tokenizer."
         )
     longest = n_positions(encoder)
     if longest is not None and max_length > longest:

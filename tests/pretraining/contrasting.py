@@ -53,7 +53,12 @@ def step(trainer: ContrastiveTrainer, *, seed: int = 5) -> tuple[float, dict, to
     torch.manual_seed(seed)
     n_items = (batch["labels"] != -100).sum()
     loss = trainer.training_step(trainer.model, batch, n_items)
-    return loss.item(), gradients(trainer.model), torch.get_rng_state()
+    return loss.item(), gradients(trainer.model), random_state(trainer)
+
+
+def random_state(trainer: ContrastiveTrainer) -> torch.Tensor:
+    is_on_gpu = trainer.args.device.type == "cuda"
+    return torch.cuda.get_rng_state() if is_on_gpu else torch.get_rng_state()
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -78,7 +83,7 @@ def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[float, dic
         vectors.append(output.cls_late[: len(chunk.rows)])
     loss = total + trainer._contrast_all(put_back(vectors, chunks))
     loss.backward()
-    return loss.item(), gradients(model), torch.get_rng_state()
+    return loss.item(), gradients(model), random_state(trainer)
 
 
 def assert_same_gradients(found: dict, expected: dict, *, tolerance: float = 1e-5) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from modeling_condenser import CondenserForMaskedLM
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.contrastive_trainer import contrast
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
@@ -54,20 +53,26 @@ def make_trainer(tmp_path: Path, bert_folder: Path, texts: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("chunk_size", "packed", "contrast"),
-    [(2, True, {}), (4, False, {}), (8, True, {"similarity": "dot", "temperature": 1.0})],
+    ("settings", "tolerance"),
+    [
+        ({"cache_chunk_size": 2}, 1e-5),
+        ({"cache_chunk_size": 4, "packed": False}, 1e-5),
+        ({"cache_chunk_size": 8, "similarity": "dot", "temperature": 1.0}, 1e-5),
+        ({"cache_chunk_size": 4, "packed": False, "bf16": True}, 1e-2),
+        pytest.param({"cache_chunk_size": 4, "use_cpu": False}, 1e-4, marks=pytest.mark.gpu),
+    ],
 )
-def test_with_dropout_the_cached_gradient_is_the_uncached_one(
-    make_trainer, chunk_size, packed, contrast
-):
-    trainer = make_trainer(cache_chunk_size=chunk_size, packed=packed, **contrast)
+def test_with_dropout_the_cached_gradient_is_the_uncached_one(make_trainer, settings, tolerance):
+    trainer = make_trainer(**settings)
+    trainer.model_wrapped = trainer.model = trainer.accelerator.prepare_model(trainer.model)
     loss, found, state = step(trainer)
-    expected_loss, expected, expected_state = naive_step(trainer, chunk_size)
-    assert loss == pytest.approx(expected_loss, rel=1e-6)
-    assert_same_gradients(found, expected)
+    expected_loss, expected, expected_state = naive_step(trainer, trainer.args.cache_chunk_size)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+    assert_same_gradients(found, expected, tolerance=tolerance * largest)
     assert torch.equal(state, expected_state)
-    assert max(gradient.abs().max() for gradient in found.values()) > 0.1
-    assert step(trainer, seed=6)[0] != step(trainer, seed=5)[0] == loss
+    assert largest > 0.1
+    assert step(trainer, seed=6)[0] != step(trainer, seed=5)[0]
 
 
 def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(make_trainer):
@@ -81,44 +86,20 @@ def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(ma
         assert torch.equal(state_after, state)  # also the random states, bit for bit
 
 
-def test_with_bfloat16_autocast_the_cached_gradient_is_the_uncached_one(make_trainer):
-    trainer = make_trainer(cache_chunk_size=4, bf16=True, packed=False)
-    trainer.model_wrapped = trainer.model = trainer.accelerator.prepare_model(trainer.model)
-    loss, found, _ = step(trainer)
-    expected_loss, expected, _ = naive_step(trainer, 4)
-    assert loss == pytest.approx(expected_loss, rel=1e-5)
-    largest = max(gradient.abs().max() for gradient in expected.values())
-    assert_same_gradients(found, expected, tolerance=0.01 * largest.item())
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_with_dropout_the_cached_gradient_is_the_uncached_one(make_trainer):
-    trainer = make_trainer(cache_chunk_size=4, use_cpu=False)
-    assert trainer.args.device.type == "cuda"
-    loss, found, _ = step(trainer)
-    state = torch.cuda.get_rng_state()
-    expected_loss, expected, _ = naive_step(trainer, 4)
-    assert loss == pytest.approx(expected_loss, rel=1e-5)
-    assert_same_gradients(found, expected, tolerance=1e-4)
-    assert torch.equal(torch.cuda.get_rng_state(), state)
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "value", "message"),
     [
-        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2.*cache_chunk_size"),
-        ({"per_device_train_batch_size": 1}, "The batch is one pair.*to 2 or more"),
-        ({"per_device_train_batch_size": 999}, "a batch is 999 of them"),
+        ("gradient_accumulation_steps", 2, "gradient_accumulation_steps is 2.*cache_chunk_size"),
+        ("per_device_train_batch_size", 1, "The batch is one pair.*to 2 or more"),
+        ("per_device_train_batch_size", 999, "There are 40 pairs.* is 999 of them"),
     ],
 )
-def test_arguments_that_do_not_fit_a_loss_over_the_batch_are_refused(
-    make_trainer, settings, message
-):
+def test_arguments_that_do_not_fit_the_loss_are_refused(make_trainer, name, value, message):
     with pytest.raises(ValueError, match=message):
-        make_trainer(**settings)
+        make_trainer(**{name: value})
 
 
-def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path):
+def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path, caplog):
     contrast = {"objective": "cocondenser", "similarity": "cosine", "contrastive_weight": 0.5}
     pretrain({**settings, **contrast, "cache_chunk_size": 6, "max_length": 24})
     for entry in read_log(tmp_path / "run"):
@@ -127,7 +108,9 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path)
         assert 0 <= entry["contrastive_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["objective"] == "cocondenser" and record["n_documents_left_out"] > 0
+    n_left_out = record["n_documents"] - record["n_blocks"]
+    assert record["n_documents_left_out"] == n_left_out > 0
+    assert f"{n_left_out} of 51 documents cannot be cut in two and are left out" in caplog.text
 
 
 @pytest.mark.slow
@@ -158,6 +141,3 @@ def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
     assert torch.equal(after.lm_head.state_dict()[name], before[f"cls.{name}"])
     words = after.get_input_embeddings().weight
     assert not torch.equal(words, before["bert.embeddings.word_embeddings.weight"])
-    trained = AutoModel.from_pretrained(export_encoder(model, tmp_path / "encoder")).state_dict()
-    own = after.condenser.encoder.state_dict()
-    assert all(torch.equal(trained[n], v) for n, v in own.items() if not n.startswith("pooler."))

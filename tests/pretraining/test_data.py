@@ -1,7 +1,8 @@
-"""Corpora in every kind of file, and blocks against the reference's way of building them."""
+"""Corpora in every kind of file, blocks as the reference builds them, streams and pairs."""
 
-import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from datasets import Dataset, IterableDataset, load_from_disk
 
 from modeling_condenser.pretraining import data
-from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
@@ -22,6 +22,7 @@ from modeling_condenser.pretraining.data import (
     load_documents,
     sentence_starts,
 )
+from modeling_condenser.pretraining.pairs import TextPairs, draw_query, draw_spans
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -57,9 +58,6 @@ def test_every_kind_of_file_gives_its_documents(name, tmp_path):
     column = "text" if name == "c.txt" else "body"
     source = Source(str(write(tmp_path / name, TEXTS, column=column)), text_column=column)
     assert read(source) == read(source, streaming=True) == TEXTS
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ValueError, match="holds no documents: the corpus is empty"):
-        read(tmp_path / name)
 
 
 def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
@@ -68,44 +66,29 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     write(tmp_path / "c" / "later" / "a.jsonl", TEXTS[2:])
     (tmp_path / "c" / "empty.jsonl").touch()
     (tmp_path / "c" / "notes.md").write_text("not a document")
-    assert read(tmp_path / "c") == TEXTS
+    assert read(tmp_path / "c") == read(f"{tmp_path}/c/**/*.jsonl") == TEXTS
     assert read(f"{tmp_path}/c/[ab].jsonl", streaming=True) == TEXTS[:2]
+    write(tmp_path / "c" / "c.csv", TEXTS)
+    with pytest.raises(ValueError, match=r"several kinds \(csv, json\); expected one kind"):
+        read(tmp_path / "c")
 
 
 def test_sources_follow_one_another_and_take_turns_in_a_stream(tmp_path, monkeypatch):
     # The library waits 5 s for its reading threads when it has read all.
     monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
-    long = write(tmp_path / "c.parquet", [f"long {i}" for i in range(3)])
-    short = write(tmp_path / "c.txt", ["short 0"])
-    assert read(long, short) == ["long 0", "long 1", "long 2", "short 0"]
-    assert read(long, short, streaming=True) == ["long 0", "short 0", "long 1", "long 2"]
-
-
-def test_rows_are_joined_to_documents(tmp_path):
-    file = write(tmp_path / "c.jsonl", ["a.", "b.", "", "c.", "d.", "e.", "f."], column="sentence")
-    source = Source(str(file), text_column="sentence", join_rows=3)
-    for streaming in (False, True):
-        assert read(source, streaming=streaming) == ["a. b.", "c. d. e.", "f."]
-
-
-def test_numbers_in_the_text_column_are_read_as_text(tmp_path):
-    (tmp_path / "c.csv").write_text("text\n1900\n2000\n")
-    assert read(tmp_path / "c.csv") == ["1900", "2000"]
+    rows = ["a.", "b.", "", "c.", "d.", "e.", "f."]
+    long = write(tmp_path / "c.parquet", rows, column="sentence")
+    joined = Source(str(long), text_column="sentence", join_rows=3)
+    (tmp_path / "c.csv").write_text("text\n1900\n")  # a number is text, too
+    short = tmp_path / "c.csv"
+    assert read(joined, short) == ["a. b.", "c. d. e.", "f.", "1900"]
+    assert read(joined, short, streaming=True) == ["a. b.", "1900", "c. d. e.", "f."]
 
 
 @pytest.mark.parametrize("path", ["{}/c.jsonl", "./no/folder", "c.txt", "{}/*.txt", "{}"])
 def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
     with pytest.raises(FileNotFoundError, match="There are no documents at"):
         read(path.format(tmp_path))
-
-
-def test_a_missing_column_and_files_of_several_kinds_are_refused(tmp_path):
-    file = write(tmp_path / "c.csv", TEXTS, column="texts")
-    with pytest.raises(ValueError, match=r"no column 'text': its columns are id, texts"):
-        read(file)
-    write(tmp_path / "c.txt", TEXTS)
-    with pytest.raises(ValueError, match=r"means files ending in .csv, .txt; expected .* one kind"):
-        read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
@@ -121,83 +104,92 @@ def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, mo
     assert read(source) == TEXTS
     expected = {"split": "train[:1%]", "revision": "v2", "streaming": False}
     assert calls == [((name, "en"), expected)]
-
-
-def test_a_recipe_names_one_source_or_several():
-    def sources(corpus: Any) -> list[Source]:
-        return PretrainingRecipe(encoder="e", corpus=corpus).sources
-
-    assert sources("a.txt") == [Source("a.txt")]
-    parts = ["a.txt", {"path": "b", "join_rows": 20}]
-    assert sources(parts) == [Source("a.txt"), Source("b", join_rows=20)]
-    with pytest.raises(ValueError, match="no field 'text_colum'. Did you mean 'text_column'?"):
-        sources({"path": "a", "text_colum": "b"})
+    with pytest.raises(ValueError, match=r"no column 'text': its columns are body, title"):
+        read(name)
 
 
 @pytest.fixture
 def builder(wordpiece_tokenizer):
-    return BlockBuilder(wordpiece_tokenizer, max_length=ROOM + 2, seed=3)
+    return BlockBuilder(wordpiece_tokenizer, max_length=ROOM + 2, seed=11)
 
 
 def sentences_of(text: str) -> list[str]:
     starts = sentence_starts(text)
-    return [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])]
+    return [text[a:b] for a, b in pairwise([*starts, len(text)])]
 
 
-def build_naively(sentences: list[list[int]], draws: list[float], share: float) -> list[list[int]]:
-    """The reference's loop: two draws for each block, whether it is short, and its length."""
-    draw = iter(draws)
+def build_naively(tokenizer: Any, text: str, number: int, share: float) -> list[list[list[int]]]:
+    """The reference's loop: blocks as lists of sentences.
+
+    Two draws for each block: whether it is short, and its length.
+    """
+    sentences = tokenizer(sentences_of(text), add_special_tokens=False)["input_ids"]
+    draw = iter(uniforms(random_keys(11, number), 2 * len(sentences) + 2)[0].tolist())
 
     def next_length() -> int:
         is_short, length = next(draw) < share, next(draw)
         return 1 + int(length * ROOM) if is_short else ROOM
 
-    blocks: list[list[int]] = []
-    block: list[int] = []
+    blocks: list[list[list[int]]] = []
+    block: list[list[int]] = []
     target = next_length()
     for sentence in sentences:
-        if len(block) + len(sentence) > target and len(block) > 0:
+        if sum(map(len, block)) + len(sentence) > target and len(block) > 0:
             blocks.append(block)
             block = []
             target = next_length()
-        block = block + sentence
-    return [*blocks, block] if block else blocks
+        block = [*block, sentence]
+    return [*blocks, block]
 
 
 def build(builder: BlockBuilder, texts: list[Any], numbers: Any) -> list[list[int]]:
     return [block.tolist() for block in builder.rows(texts, numbers)["input_ids"]]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Dr. Smith left. It rained.", ["Dr. Smith left. ", "It rained."]),
-        ("Why? No! It is 4.50 today.", ["Why? ", "No! ", "It is 4.50 today."]),
-        ("See e.g. Fig. 2 of it. Then go.", ["See e.g. Fig. 2 of it. ", "Then go."]),
-        (" \n ", []),
-    ],
-)
-def test_a_text_is_cut_at_its_sentences(text, expected):
-    assert sentences_of(text) == expected
+def test_a_text_is_cut_at_its_sentences():
+    sentences = ["Why? ", "No! ", "It is 4.50 today. ", "See e.g. Fig. 2 of Dr. Ng. ", "Then go."]
+    assert sentences_of("".join(sentences)) == sentences
 
 
 @pytest.mark.parametrize("share", [0.1, 1.0])
-def test_blocks_are_those_of_the_reference(share, wordpiece_tokenizer, texts):
+def test_blocks_are_those_of_the_reference(share, builder, texts):
     texts, numbers = texts[::3], range(0, 7 * len(texts[::3]), 7)
-    builder = BlockBuilder(
-        wordpiece_tokenizer, max_length=ROOM + 2, short_block_probability=share, seed=11
-    )
-    expected = []
-    for text, number in zip(texts, numbers, strict=True):
-        encoded = wordpiece_tokenizer(sentences_of(text), add_special_tokens=False)
-        sentences = encoded["input_ids"]
-        draws = uniforms(random_keys(11, number), 2 * len(sentences) + 2)[0].tolist()
-        expected += build_naively(sentences, draws, share)
+    builder = replace(builder, short_block_probability=share)
+    expected = [
+        [*chain(*block)]
+        for text, number in zip(texts, numbers, strict=True)
+        for block in build_naively(builder.tokenizer, text, number, share)
+    ]
     assert build(builder, texts, numbers) == expected
     assert len(expected) > 2 * len(texts)
     # The place of a document in the corpus decides, not its neighbours or blank documents.
     alone = build(builder, ["", texts[-1], None, " \n"], [0, numbers[-1], 1, 2])
     assert alone == expected[-len(alone) :]
+
+
+def parts_of(texts: Dataset) -> list[list[list[int]]]:
+    return [
+        [row["input_ids"][a:b] for a, b in pairwise([*row["starts"], len(row["input_ids"])])]
+        for row in texts
+    ]
+
+
+def test_parts_are_the_blocks_of_a_document_or_the_sentences_of_a_block(builder, texts):
+    texts = texts[::3]
+    documents = Dataset.from_dict({"text": [*texts, "Why?", None]})
+    naive = [build_naively(builder.tokenizer, text, i, 0.1) for i, text in enumerate(texts)]
+    whole = [[[*chain(*block)] for block in blocks] for blocks in naive]
+    spans = build_blocks(documents, replace(builder, kind="sentences"))
+    assert parts_of(spans) == [blocks for blocks in whole if len(blocks) > 1]
+    assert spans["document"][:] == [i for i, blocks in enumerate(whole) if len(blocks) > 1]
+    passages = build_blocks(documents, replace(builder, kind="passages"))
+    expected = [block for blocks in naive for block in blocks if len(block) > 1]
+    assert parts_of(passages) == expected
+    assert 100 < len(expected) < sum(map(len, naive))
+    for windows in parts_of(build_blocks(documents, replace(builder, kind="windows"))):
+        lengths = [len(window) for window in windows]
+        assert len(lengths) == -(-sum(lengths) // ROOM)
+        assert max(lengths) - min(lengths) <= 1
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "byte_level", "sentencepiece"])
@@ -208,7 +200,7 @@ def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(name, tex
     for number, text in enumerate(texts[::3]):
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         blocks = build(builder, [text], [number])
-        assert list(itertools.chain(*blocks)) == encoded["input_ids"]
+        assert [*chain(*blocks)] == encoded["input_ids"]
         starts = set(sentence_starts(text))
         for end in np.cumsum([len(block) for block in blocks])[:-1]:
             # The token behind a cut is a sentence's first, or the blank before it.
@@ -232,12 +224,9 @@ def test_blocks_on_disk_do_not_depend_on_processes_and_are_built_once(
     assert one["input_ids"][:] == two["input_ids"][:] == expected
     assert fingerprint_blocks(one) == fingerprint_blocks(two)
     assert fingerprint_blocks(one.select(range(9))) != fingerprint_blocks(one)
-    other = BlockBuilder(builder.tokenizer, max_length=ROOM + 2, seed=4)
-    assert build_blocks(saved[0], other)["input_ids"][:] != expected
-
-    monkeypatch.setattr(BlockBuilder, "rows", None)  # would fail if it were called
-    again = BlockBuilder(builder.tokenizer, max_length=ROOM + 2, seed=3)
-    assert build_blocks(saved[0], again)["input_ids"][:] == expected
+    assert build_blocks(saved[0], replace(builder, seed=4))["input_ids"][:] != expected
+    monkeypatch.setattr(BlockBuilder, "rows", lambda *arguments: 1 / 0)
+    assert build_blocks(saved[0], replace(builder))["input_ids"][:] == expected
 
 
 def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
@@ -245,16 +234,18 @@ def test_a_corpus_without_text_and_a_length_without_room_are_refused(builder):
     with pytest.raises(ValueError, match="None of the 3 documents has any text"):
         build_blocks(blank, builder)
     with pytest.raises(ValueError, match="max_length is 2, which leaves no room"):
-        BlockBuilder(builder.tokenizer, max_length=2)
+        replace(builder, max_length=2)
     with pytest.raises(ValueError, match="None of the documents has any text"):
         next(iter(StreamedBlocks(blank, builder, seed=0)))
+    with pytest.raises(ValueError, match="None of the 3 documents can be cut in two.*span_length"):
+        build_blocks(blank, replace(builder, kind="windows"))
 
 
 def stream(builder: BlockBuilder, texts: list[str], *, epoch: int = 0, **options: Any) -> list:
     documents = Dataset.from_dict({"text": texts}).to_iterable_dataset()
     blocks = StreamedBlocks(documents, builder, **{"seed": 5, "buffer_size": 50, **options})
     length = sum(1 for _ in blocks.read_epoch(0))
-    read = itertools.islice(blocks, epoch * length, (epoch + 1) * length)
+    read = islice(blocks, epoch * length, (epoch + 1) * length)
     return [(b["input_ids"].tolist(), b["mask_key"]) for b in read]
 
 
@@ -281,9 +272,60 @@ def test_a_stream_reads_documents_as_it_needs_them(num_proc, n_read, builder):
 
     def endless() -> Iterator[dict[str, str]]:
         nonlocal read
-        for read in itertools.count(1):
+        for read in count(1):
             yield {"text": f"The poet has {read} museums. Why?"}
 
     blocks = StreamedBlocks(endless(), builder, seed=0, num_proc=num_proc, buffer_size=100)
-    assert len(list(itertools.islice(blocks, 200))) == 200
+    assert len(list(islice(blocks, 200))) == 200
     assert 300 <= read <= n_read  # a block each, and what is tokenized together or ahead
+
+
+def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
+    documents = Dataset.from_dict({"text": texts[:100]})
+    rows = build_blocks(documents, replace(builder, kind="sentences", max_length=12))
+    spans = [set(map(tuple, parts)) for parts in parts_of(rows)]
+
+    def pairs_of(indices, *, seed=0, epoch=0):
+        pairs = TextPairs(rows, seed=seed, draw=draw_spans)
+        pairs.set_epoch(epoch)
+        examples = [(e["input_ids"].tolist(), e["mask_key"]) for e in pairs.__getitems__(indices)]
+        assert len({key for _, key in examples}) == 2 * len(indices)
+        return [*zip(examples[::2], examples[1::2], strict=True)]
+
+    drawn = pairs_of([*range(50)])
+    assert pairs_of([7, 3]) == [drawn[7], drawn[3]]
+    for index, ((first, _), (second, _)) in enumerate(drawn):
+        assert {tuple(first), tuple(second)} <= spans[index]
+    for others in (pairs_of([*range(50)], epoch=1), pairs_of([*range(50)], seed=1)):
+        n_same = 0
+        for (a, b), (c, d) in zip(drawn, others, strict=True):
+            n_same += (a[0], b[0]) == (c[0], d[0])
+            assert not {a[1], b[1]} & {c[1], d[1]}
+        assert n_same < 25
+
+
+def test_siblings_are_different_spans_and_all_pairs_are_as_likely():
+    seen = np.zeros((4, 4))
+    for draws in uniforms(random_keys(0, np.arange(1200)), 2):
+        first, second = draw_spans([np.array([i]) for i in range(4)], draws)
+        seen[first[0], second[0]] += 1
+    assert np.trace(seen) == 0
+    # 12 ordered pairs, 100 draws each; 40 is more than four standard deviations.
+    assert abs(seen[~np.eye(4, dtype=bool)] - 100).max() < 40
+
+
+def test_nine_queries_of_ten_are_removed_from_their_context():
+    sentences = [[1, 2], [3], [4, 5, 6], [7]]
+    chosen, n_removed = np.zeros(4), 0
+    for draws in uniforms(random_keys(0, np.arange(2000)), 2):
+        parts = [np.array(ids) for ids in sentences]
+        drawn = draw_query(parts, draws, query_room=2, removal_probability=0.9)
+        query, context = (ids.tolist() for ids in drawn)
+        [number] = [i for i, ids in enumerate(sentences) if ids[:2] == query]
+        chosen[number] += 1
+        if context != [*chain(*sentences)]:
+            assert context == [*chain(*sentences[:number], *sentences[number + 1 :])]
+            n_removed += 1
+    # Binomial: standard deviations of 13 and 19.
+    assert n_removed == pytest.approx(1800, abs=60)
+    assert abs(chosen - 500).max() < 90

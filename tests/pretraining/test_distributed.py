@@ -1,145 +1,129 @@
-"""Several processes give the losses and gradients that one process gives on the whole batch."""
+"""Several processes give the losses and gradients that one process gives on the whole batch.
+
+The processes run this module: its arguments are the name of a function and its JSON argument.
+"""
 
 import json
 import math
 import os
-import shutil
-import socket
+import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from accelerate.utils.other import get_free_port
+from safetensors.torch import load_file, save_file
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from transformers import BertForMaskedLM
 
 from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.packing import use_packing
+from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
+from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, column
+from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
 
 pytestmark = pytest.mark.slow
 
-# Runs recipes and leaves the gradients that their first optimiser steps are given.
-RUN = """
-import json, sys
-from pathlib import Path
-from safetensors.torch import save_file
-from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
-
-clip = CondenserTrainer._clip_grad_norm
-def keep_gradients(self, model):
-    own = self.accelerator.unwrap_model(model)
-    if self.state.global_step == 0 and self.is_world_process_zero():
-        gradients = {n: p.grad.clone() for n, p in own.named_parameters() if p.grad is not None}
-        save_file(gradients, str(Path(self.args.output_dir) / "gradients.safetensors"))
-    return clip(self, model)
-CondenserTrainer._clip_grad_norm = keep_gradients
-for settings in json.loads(sys.argv[1]):
-    pretrain(settings)
-"""
 CASES = {
     "budget": {"tokens_per_batch": 100},
     # Batches differ in width.
-    "streamed": {
-        "streaming": True,
-        "packed": False,
-        "max_length": 64,
-        "short_block_probability": 1.0,
-    },
+    "streamed": {"streaming": True, "packed": False, "short_block_probability": 1.0},
     "uncached": {"objective": "cocondenser", "similarity": "dot", "packed": False},
-    "ict": {"objective": "ict", "cache_chunk_size": 6},
+    "cached": {"objective": "cocondenser", "cache_chunk_size": 4, "bow_weight": 1.0},
     "second masking": {"head_mlm_probability": 0.5, "bow_weight": 0.5, "bow_weight_end": 0.1},
-    "bag of words, cached": {
-        "objective": "cocondenser",
-        "cache_chunk_size": 4,
-        "similarity": "cosine",
-        "bow_weight": 1.0,
-    },
     "tsdae": {"objective": "tsdae"},
 }
-_TORCHRUN = "-m torch.distributed.run --master-port PORT"
-# accelerate starts several processes by --multi_gpu only; the recipe keeps them on the CPU.
+THIS_MODULE = "-m tests.pretraining.test_distributed"
+TORCHRUN = "-m torch.distributed.run --master-port PORT"
 LAUNCHERS = {
-    "torchrun": [f"{_TORCHRUN} --nproc-per-node 2"],
+    # accelerate starts several processes by --multi_gpu only; the recipe keeps them on the CPU.
     "accelerate": [
         "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
         "--mixed_precision no --dynamo_backend no --main_process_port PORT"
     ],
     "two nodes": [
-        f"{_TORCHRUN} --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 127.0.0.1"
+        f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 127.0.0.1"
         for rank in (0, 1)
     ],
 }
-# Shards each layer, as accelerate's FSDP 2 does, which it will not do without an accelerator.
-SHARDED = """
-import sys
-from pathlib import Path
-import torch
-from torch import distributed
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from modeling_condenser.packing import use_packing
-from tests.backbones.encoders import BACKBONES
-from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
-
-distributed.init_process_group("gloo")
-rank = distributed.get_rank()
-mesh = init_device_mesh("cpu", (2,))
-for name, is_packed in (("BERT", True), ("ModernBERT", False), ("DeBERTa-v3", False)):
-    model, batch = make_model(name), BACKBONES[name].batch(6, 40)
-    n_masked = (batch["labels"] != -100).sum()
-    expected = losses_and_gradients(model, batch)
-    model.zero_grad()
-    if is_packed:
-        use_packing(model)
-    layers = {type(layer) for layer in (*model.condenser.layers, *model.head)}
-    for module in model.modules():
-        if type(module) in layers:
-            fully_shard(module, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
-    output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
-    (output.loss * 2).backward()  # of which FSDP takes the mean over processes
-    gradients = {
-        key: parameter.grad.full_tensor()
-        for key, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
-    losses = torch.stack([output.head_loss, output.late_loss]).detach()
-    distributed.all_reduce(losses)
-    assert_same((losses.tolist(), gradients), expected)
-    Path(__file__).with_name(f"{name}, process {rank}, equal").touch()
-"""
 
 
-def launch(commands: list[list[str]]) -> None:
+def train(recipes: list[dict[str, Any]]) -> None:
+    """Run recipes, and save the gradients that their first optimiser steps are given."""
+    clip = CondenserTrainer._clip_grad_norm
+
+    def keep_gradients(self: Any, model: Any) -> Any:
+        own = self.accelerator.unwrap_model(model)
+        if self.state.global_step == 0 and self.is_world_process_zero():
+            gradients = {n: p.grad.clone() for n, p in own.named_parameters() if p.grad is not None}
+            save_file(gradients, str(Path(self.args.output_dir) / "gradients.safetensors"))
+        return clip(self, model)
+
+    CondenserTrainer._clip_grad_norm = keep_gradients
+    for settings in recipes:
+        pretrain(settings)
+
+
+def shard(folder: str) -> None:
+    """Shard each layer as accelerate's FSDP 2 does, which it will not do without an accelerator."""
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    mesh = init_device_mesh("cpu", (2,))
+    for name, is_packed in (("BERT", True), ("ModernBERT", False), ("DeBERTa-v3", False)):
+        model, batch = make_model(name), BACKBONES[name].batch(6, 40)
+        n_masked = (batch["labels"] != -100).sum()
+        expected = losses_and_gradients(model, batch)
+        model.zero_grad()
+        if is_packed:
+            use_packing(model)
+        layers = {type(layer) for layer in (*model.condenser.layers, *model.head)}
+        for module in model.modules():
+            if type(module) in layers:
+                fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
+        output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
+        (output.loss * 2).backward()  # of which FSDP takes the mean over processes
+        gradients = {
+            key: parameter.grad.full_tensor()
+            for key, parameter in model.named_parameters()
+            if parameter.grad is not None
+        }
+        losses = torch.stack([output.head_loss, output.late_loss]).detach()
+        distributed.all_reduce(losses)
+        assert_same((losses.tolist(), gradients), expected)
+        Path(folder, f"{name}, process {rank}, equal").touch()
+
+
+def launch(*commands: str) -> None:
     """Run commands side by side, all of which must succeed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    processes = []
-    for command in commands:
-        words = [port if word == "PORT" else word for word in command]
-        processes.append(subprocess.Popen([sys.executable, *words], env=environment, **pipes))
-    try:
-        printed = [process.communicate(timeout=600)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    codes = [process.returncode for process in processes]
-    assert codes == [0] * len(commands), [text[-3000:] for text in printed]
+    port = str(get_free_port())
+
+    def run(command: str) -> None:
+        words = [sys.executable, *shlex.split(command.replace("PORT", port))]
+        environment = dict(os.environ, OMP_NUM_THREADS="1")
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(run, commands))
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, bert_folder, corpus_file):
     """Settings with a tiny BERT, of larger weights, so that the vectors of texts differ."""
-    folder = tmp_path_factory.mktemp("large-weights") / "encoder"
-    shutil.copytree(bert_folder, folder)
-    model = BertForMaskedLM.from_pretrained(folder)
+    folder = tmp_path_factory.mktemp("large-weights")
+    model = BertForMaskedLM.from_pretrained(bert_folder)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:
@@ -148,6 +132,7 @@ def shared(tmp_path_factory, bert_folder, corpus_file):
     return {
         **SETTINGS,
         "encoder": str(folder),
+        "tokenizer": str(bert_folder),
         "encoder_changes": NO_DROPOUT,
         "corpus": str(corpus_file),
         "max_length": 24,
@@ -167,10 +152,8 @@ def folders(tmp_path_factory, shared):
         ]
         # Of a budget each process has a whole one, so one alone takes two batches a step.
         recipes[list(CASES).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
-        script = folder / "run.py"
-        script.write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{RUN}")
-        words = LAUNCHERS["torchrun"][0].split() if n_processes > 1 else []
-        launch([[*words, str(script), json.dumps(recipes)]])
+        launcher = f"{TORCHRUN} --nproc-per-node 2" if n_processes > 1 else ""
+        launch(f"{launcher} {THIS_MODULE} train {shlex.quote(json.dumps(recipes))}")
     return folders
 
 
@@ -185,6 +168,8 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
         assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-5), name
         for a, b in zip(log, expected_log, strict=True):
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
+    if case == "uncached":  # 16 spans, 15 candidates each; 8 spans would begin near log(7) = 1.95
+        assert log[0]["contrastive_loss"] > 0.9 * math.log(15)
     gradients, expected = (load_file(folders[n] / case / "gradients.safetensors") for n in (2, 1))
     assert gradients.keys() == expected.keys()
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
@@ -195,39 +180,33 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
         torch.testing.assert_close(gradients[name], gradient, msg=name, **close)
 
 
-def test_a_contrast_over_two_processes_is_not_that_of_one_of_them(folders):
-    """So that the test above would fail if each process kept its vectors to itself."""
-    # 16 spans, 15 candidates each; 8 spans would begin near log(7) = 1.95.
-    assert column(folders[2] / "uncached", "contrastive_loss")[0][0] > 0.9 * math.log(15)
-
-
 def test_each_launcher_trains_as_one_process_does(shared, bert_folder, tmp_path):
     settings = {**shared, "encoder": str(bert_folder), "max_grad_norm": 1.0}
     file = tmp_path / "pretrain.yaml"
     file.write_text(yaml.safe_dump({**settings, "save_strategy": "steps", "save_steps": 2}))
 
-    def words(name: str, batch: int) -> list[str]:
-        options = [f"--output_dir={tmp_path / name}", f"--per_device_train_batch_size={batch}"]
-        return ["-m", "hub_scripts.main", "pretrain", str(file), *options]
+    def command(name: str, batch: int) -> str:
+        options = f"--output_dir={tmp_path / name} --per_device_train_batch_size={batch}"
+        return f"-m hub_scripts.main pretrain {file} {options}"
 
-    launch([words("alone", 8)])
-    alone = CondenserForPreTraining.from_pretrained(tmp_path / "alone" / "model").state_dict()
-    for launcher, commands in LAUNCHERS.items():
-        launch([[*command.split(), *words(launcher, 4)] for command in commands])
-        for ours, expected in zip(
-            *(column(tmp_path / name, "loss") for name in (launcher, "alone")), strict=True
-        ):
-            assert ours == pytest.approx(expected, rel=1e-4)
+    launch(command("alone", 8))
+    expected = CondenserForPreTraining.from_pretrained(tmp_path / "alone" / "model").state_dict()
+    for launcher, starts in LAUNCHERS.items():
+        run = tmp_path / launcher.replace(" ", "-")
+        launch(*(f"{start} {command(run.name, 4)}" for start in starts))
+        losses, expected_losses = (column(r, "loss") for r in (run, tmp_path / "alone"))
+        assert np.array(losses) == pytest.approx(np.array(expected_losses), rel=1e-4)
         # Each process writes its own random state.
-        checkpoint = tmp_path / launcher / "checkpoint-3"
-        assert len(list(checkpoint.glob("rng_state*.pth"))) == 2
-        model = CondenserForPreTraining.from_pretrained(tmp_path / launcher / "model").state_dict()
-        for name, value in alone.items():
+        assert len(list((run / "checkpoint-3").glob("rng_state*.pth"))) == 2
+        model = CondenserForPreTraining.from_pretrained(run / "model").state_dict()
+        for name, value in expected.items():
             torch.testing.assert_close(model[name], value, rtol=0, atol=1e-4, msg=name)
 
 
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
-    script = tmp_path / "sharded.py"
-    script.write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{SHARDED}")
-    launch([[*LAUNCHERS["torchrun"][0].split(), str(script)]])
+    launch(f"{TORCHRUN} --nproc-per-node 2 {THIS_MODULE} shard {json.dumps(str(tmp_path))!r}")
     assert len(list(tmp_path.glob("*equal"))) == 3 * 2
+
+
+if __name__ == "__main__":
+    {"train": train, "shard": shard}[sys.argv[1]](json.loads(sys.argv[2]))

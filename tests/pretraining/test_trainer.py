@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModel, AutoTokenizer, TrainerCallback, TrainingArguments, set_seed
+from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_condenser import (
@@ -46,10 +45,9 @@ def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
     def make(name="run", **settings):
         set_seed(3)
         known = {key: value for key, value in SETTINGS.items() if key != "max_length"}
-        settings = {**known, "per_device_train_batch_size": 16, **settings}
         return CondenserTrainer(
-            model=condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT),
-            args=TrainingArguments(str(tmp_path / name), **settings),
+            model=condenser_from_encoder(str(bert_folder)),
+            args=TrainingArguments(str(tmp_path / name), **{**known, **settings}),
             train_dataset=blocks,
             data_collator=CondenserDataCollator(tokenizer, max_length=32),
             processing_class=tokenizer,
@@ -68,44 +66,29 @@ def steps_of(trainer) -> list[dict[str, float]]:
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_accumulation_4_by_4_takes_the_same_steps_as_16_by_1(make_trainer):
-    whole = make_trainer("a")
-    parts = make_trainer("b", per_device_train_batch_size=4, gradient_accumulation_steps=4)
-    for a, b in zip(steps_of(whole), steps_of(parts), strict=True):
-        for name in ("loss", "head_loss", "late_loss", "grad_norm"):
-            assert b[name] == pytest.approx(a[name], rel=1e-5), name
-
-
 def test_the_log_holds_means_over_the_steps_since_the_last_entry_and_probing_changes_nothing(
     make_trainer,
 ):
     each, both = make_trainer("a", max_steps=4), make_trainer("b", max_steps=4, logging_steps=2)
     entries = []
+    measurer = TrainerCallback()
+    measurer.on_step_end = lambda *args, **kwargs: both.leave_out(1000)
+    both.add_callback(measurer)
     for trainer in (each, both):
-        for module in trainer.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.1
         set_seed(7)
         entries.append(steps_of(trainer))
     single = [entry["head_loss"] for entry in entries[0]]
     double = [entry["head_loss"] for entry in entries[1]]
     assert double == pytest.approx([sum(single[:2]) / 2, sum(single[2:]) / 2], rel=1e-6)
+    assert all(entry["tokens_per_second"] > 0 for entry in entries[0])
     for entry in entries[1]:
         assert entry["loss"] == pytest.approx(entry["head_loss"] + entry["late_loss"], rel=1e-5)
-        assert entry["tokens_per_second"] > 0
+        assert -2000 < entry["seconds"] < -1900
         assert 0 <= entry["head_accuracy"] <= 1
         assert isinstance(entry["swap_cost"], float)
     # One was probed twice as often: neither weights nor random states depend on that.
     for a, b in zip(each.model.parameters(), both.model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_seconds_that_are_left_out_are_not_counted_as_training(make_trainer):
-    trainer = make_trainer(max_steps=2)
-    measurer = TrainerCallback()
-    measurer.on_step_end = lambda *args, **kwargs: trainer.leave_out(1000)
-    trainer.add_callback(measurer)
-    assert all(-1000 < entry["seconds"] < -900 for entry in steps_of(trainer))
 
 
 def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_trainer, monkeypatch):
@@ -195,48 +178,22 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
-def test_the_encoder_that_is_saved_opens_in_both_libraries_with_the_same_vectors(
-    tmp_path, bert_folder
-):
-    model = CondenserForPreTraining.from_encoder(str(bert_folder)).eval()
-    folder = model.save_encoder(tmp_path / "encoder")
-    text = "The river left."
-    with torch.no_grad():
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-        expected = model(**inputs).cls_late[0]
-        found = AutoModel.from_pretrained(folder)(**inputs).last_hidden_state[0, 0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-    encoded = SentenceTransformer(str(folder)).encode(text, convert_to_tensor=True)
-    torch.testing.assert_close(encoded, expected, rtol=0, atol=1e-6)
-
-
 def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
     data = [{"text": "The river left."}]
     plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
-    with pytest.raises(ValueError, match="trains a CondenserForPreTraining, but the model is"):
+    with pytest.raises(ValueError, match="a CondenserForPreTraining, but .*MaskedLM"):
         CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
-    with pytest.raises(ValueError, match="objective is 'ict', but this .* use ContrastiveTrainer"):
+    with pytest.raises(ValueError, match="'ict' needs a ContrastiveTrainer .* a CondenserTrainer"):
         CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
     model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
-    with pytest.raises(ValueError, match="pass processing_class=tokenizer"):
+    with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
         CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
 
 
-SLOW = pytest.mark.slow
+ICT = {"objective": "ict", "bow_weight": 1.0, "cache_chunk_size": 8}
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        {"objective": "condenser"},
-        pytest.param({"objective": "mlm", "streaming": True, "bow_weight": 1.0}, marks=SLOW),
-        pytest.param({"objective": "cocondenser", "cache_chunk_size": 8}, marks=SLOW),
-        pytest.param({"objective": "ict", "bow_weight": 1.0}, marks=SLOW),
-        pytest.param({"bow_weight": 1.0, "head_mlm_probability": 0.5}, marks=SLOW),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("recipe", [{}, pytest.param(ICT, marks=pytest.mark.slow)])
 def test_packed_and_padded_batches_take_the_same_steps(recipe, settings, tmp_path):
     logs = []
     for packed in (True, False):
@@ -244,36 +201,30 @@ def test_packed_and_padded_batches_take_the_same_steps(recipe, settings, tmp_pat
         model = pretrain({**settings, **recipe, **changes})
         assert PACKED not in (model / "config.json").read_text()
         logs.append(read_log(tmp_path / str(packed)))
-    own = {"loss", "grad_norm", "num_input_tokens_seen"}
-    others = {"late_loss", "late_accuracy", "head_loss", "head_accuracy", "contrastive_loss"}
-    names = own | (others | {"bow_loss", "swap_cost"}) & logs[1][0].keys()
+    parts = ("loss", "accuracy", "swap_cost", "grad_norm", "num_input_tokens_seen")
+    names = [name for name in logs[0][0] if name.endswith(parts)]
     assert len(names) > 4
     for ours, expected in zip(*logs, strict=True):
         for name in names:
             assert ours[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
-def prepare(bert_folder: Path, **changes: Any) -> bool:
-    """Whether batches are packed."""
-    model = condenser_from_encoder(str(bert_folder))
-    tokenizer = AutoTokenizer.from_pretrained(bert_folder)
-    packed = examples.prepare_model(model, tokenizer, arguments(Path("unused"), **changes))
-    assert (model.condenser.encoder.config._attn_implementation == PACKED) == packed
-    return packed
-
-
 def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
-    bert_folder, monkeypatch
+    bert_folder, tokenizer, monkeypatch
 ):
-    assert prepare(bert_folder)
-    assert prepare(bert_folder, objective="cocondenser")
-    assert not prepare(bert_folder, packed=False)
-    assert not prepare(bert_folder, attn_implementation="eager")
+    def prepare(**changes: Any) -> bool:
+        model = condenser_from_encoder(str(bert_folder))
+        return examples.prepare_model(model, tokenizer, arguments(Path("unused"), **changes))
+
+    assert prepare()
+    assert prepare(objective="cocondenser")
+    assert not prepare(packed=False)
+    assert not prepare(attn_implementation="eager")
     for module in ("modeling_condenser.pretraining.examples", "modeling_condenser.packing"):
         monkeypatch.setattr(f"{module}.why_not_packed", lambda encoder: "it reads in circles")
-    assert not prepare(bert_folder)
+    assert not prepare()
     with pytest.raises(ValueError, match="it reads in circles. Set packed: false"):
-        prepare(bert_folder, packed=True)
+        prepare(packed=True)
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(
