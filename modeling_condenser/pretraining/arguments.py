@@ -26,6 +26,10 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 # Settings -> the least and the greatest value.
 _RANGES = {
+    "bow_weight": (0, math.inf),
+    "bow_weight_end": (0, math.inf),
+    "contrastive_weight": (0, math.inf),
+    "temperature": (1e-6, math.inf),
     "removal_probability": (0, 1),
     "deletion_probability": (0, 1),
     "short_block_probability": (0, 1),
@@ -111,7 +115,7 @@ class PretrainingSettings:
         if self.streaming and self.tokens_per_batch is not None:
             raise ValueError(
                 "tokens_per_batch is not for a streamed corpus, whose lengths are not known: set "
-                " per_device_train_batch_size instead."
+                "per_device_train_batch_size instead."
             )
         if self.packed and self.attn_implementation is not None:
             raise ValueError(

@@ -119,6 +119,7 @@ def test_a_headless_checkpoint_needs_new_head(tmp_path, bert_folder):
         ({"objective": "clm"}, "objective is 'clm'"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
         ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
+        ({"bow_weight": -1.0}, "bow_weight is -1.0, expected 0 to inf"),
         ({"head_mlm_probability": 0.5, "skip_from": 1}, "the rate must lie between"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"tokens_per_batch": 99, "streaming": True}, "tokens_per_batch is not for a streamed"),
