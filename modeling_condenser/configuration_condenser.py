@@ -30,20 +30,9 @@ SUPPORTED_ENCODERS = (
     "roberta",
     "xlm-roberta",
 )
-GLOBAL_ATTENTION = "full_attention"  # transformers' name for attention to the whole block
 _FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
-# Fields that transformers reads from a config.json without declaring them.
-_UNDECLARED_FIELDS = (
-    "attn_implementation",
-    "auto_map",
-    "experts_implementation",
-    "model_type",
-    "name_or_path",
-    "num_labels",
-    "output_attentions",
-    "tokenizer_class",
-    "torch_dtype",
-)
+# Fields that transformers reads without declaring them.
+_UNDECLARED = ("attn_implementation", "auto_map", "experts_implementation", "tokenizer_class")
 
 
 class CondenserConfig(PreTrainedConfig):
@@ -193,7 +182,7 @@ def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConf
 
 def _is_known(name: str) -> bool:
     standard = hasattr(PreTrainedConfig, name) or name in PreTrainedConfig().to_dict()
-    return standard or name.startswith("_") or name in (*_FIELDS, *_UNDECLARED_FIELDS)
+    return standard or name.startswith("_") or name in (*_FIELDS, *_UNDECLARED)
 
 
 __all__ = ["SUPPORTED_ENCODERS", "CondenserConfig"]

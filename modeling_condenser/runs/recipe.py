@@ -99,15 +99,11 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
             nearest = get_close_matches(name, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"A recipe has no field {name!r}.{hint}")
-    if settings.get("bf16") and _has_cpu_only():
-        settings = {"use_cpu": True, **settings}
+    if settings.get("bf16"):
+        import torch  # takes seconds, which commands without a model should not wait for
+
+        settings = {"use_cpu": not torch.accelerator.is_available(), **settings}
     return tuple(_fill(cls, settings) for cls in classes)
-
-
-def _has_cpu_only() -> bool:
-    import torch  # takes seconds, which commands without a model should not wait for
-
-    return not torch.accelerator.is_available()
 
 
 def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
