@@ -13,8 +13,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertFor
 from benchmarks.make_starter import make_starter
 from benchmarks.starter_validation import make_batches, measure
 from modeling_condenser import CondenserForMaskedLM, condenser_from_encoder
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.model_folder import describe_starter, resolve_encoder_name
+from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.hub.provenance import read_provenance
 from modeling_condenser.hub.refusals import find_refusals
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -140,15 +139,3 @@ def masked_losses(checkpoint: Path, corpus: Path) -> list[float]:
         log_p = logits.log_softmax(-1)[places]
         losses += (-log_p[torch.arange(len(log_p)), batch["labels"][places]]).tolist()
     return losses
-
-
-def test_what_is_trained_from_it_names_it_and_carries_its_provenance(
-    corpus_file: Path, tmp_path: Path
-) -> None:
-    run = run_recipe(
-        "pretrain/starter-final", "starter", corpus_file, tmp_path / "run", tokenizer="starter"
-    )
-    stages = read_provenance(export_encoder(run, tmp_path / "exported"))
-    start = read_provenance(Path(resolve_encoder_name("starter")))
-    assert stages[:-1] == start
-    assert (stages[-1].run["steps"], stages[-1].recipe["encoder"]) == (4, describe_starter())

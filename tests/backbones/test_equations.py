@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import set_seed
 
-from modeling_condenser import CondenserConfig, CondenserForPreTraining
 from modeling_condenser.encoder_parts import embed
 from modeling_condenser.packing import use_packing, why_not_packed
 from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders
-from tests.test_packing import pack
+from tests.test_packing import make_model, pack
 
 WEIGHT = 0.3  # of the bag-of-words loss
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -19,16 +17,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no skip, no late MLM": {"skip_from": LAYERS, "n_head_layers": 1, "late_mlm": False},
     "a second masking": {"head_mlm_probability": 0.5, "n_head_layers": 1},
 }
-
-
-def make_model(backbone: Backbone, **settings: Any) -> CondenserForPreTraining:
-    set_seed(1)
-    config = CondenserConfig(encoder_config=backbone.config(), **settings)
-    model = CondenserForPreTraining(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)  # biases and norms away from 0 and 1
-    return model.double().train()
 
 
 def make_batch(backbone: Backbone, *, twice_masked: bool = False) -> dict[str, torch.Tensor]:
@@ -67,7 +55,7 @@ def assert_same(found: dict, expected: dict, *, tolerance: float = 1e-7) -> None
 def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
     backbone: Backbone, settings: dict[str, Any]
 ) -> None:
-    model = make_model(backbone, **settings)
+    model = make_model(backbone.title, **settings)
     padded = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     oracle = TwoEncoders(model)
     losses = oracle.losses(padded, bow_weight=WEIGHT)
@@ -92,7 +80,7 @@ def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
 
 
 def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
-    model = make_model(backbone)
+    model = make_model(backbone.title)
     first = model(**backbone.batch()).loss.item()
     before = {id(m): vars(m).keys() for m in model.modules()}
     model(**backbone.batch(3, 8))
@@ -102,7 +90,7 @@ def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
 
 
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backbone) -> None:
-    model = make_model(backbone, n_head_layers=1, head_mlm_probability=0.5)
+    model = make_model(backbone.title, n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(backbone, twice_masked=True)
     model(**batch, bow_weight=WEIGHT).loss.backward()
     whole = gradients(model)
@@ -120,7 +108,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backb
 
 def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> None:
     """As in a plain Trainer, which counts only labels."""
-    model = make_model(BACKBONES["BERT"], n_head_layers=1, head_mlm_probability=0.5)
+    model = make_model("BERT", n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(BACKBONES["BERT"], twice_masked=True)
     whole = model(**batch)
     part = model(**batch, num_items_in_batch=4 * (batch["labels"] != -100).sum())
@@ -129,7 +117,7 @@ def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> 
 
 
 def test_attention_back_ends_agree(backbone: Backbone) -> None:
-    model = make_model(backbone).float()  # ModernBERT's eager attention is in float32
+    model = make_model(backbone.title).float()  # ModernBERT's eager attention is in float32
     expected = model(**backbone.batch()).loss
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
@@ -137,7 +125,7 @@ def test_attention_back_ends_agree(backbone: Backbone) -> None:
 
 
 def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> None:
-    model = make_model(backbone).float()
+    model = make_model(backbone.title).float()
     batch = backbone.batch()
     expected = model(**batch).loss
     with torch.autocast("cpu", torch.bfloat16):
@@ -151,7 +139,7 @@ def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> 
 def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
     backbone: Backbone, settings: dict[str, Any]
 ) -> None:
-    model = make_model(backbone, **settings)
+    model = make_model(backbone.title, **settings)
     batch = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     if not model.condenser.encoder.supports_gradient_checkpointing:
         with pytest.raises(ValueError, match="not compatible with gradient checkpointing"):
@@ -169,13 +157,13 @@ def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
 def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
     once, twice = (make_batch(BACKBONES["BERT"], twice_masked=flag) for flag in (False, True))
     with pytest.raises(ValueError, match=r"both of head_input_ids.*\(head_mlm_probability=0.5\)"):
-        make_model(BACKBONES["BERT"], head_mlm_probability=0.5)(**once)
+        make_model("BERT", head_mlm_probability=0.5)(**once)
     with pytest.raises(ValueError, match="neither of head_input_ids"):
-        make_model(BACKBONES["BERT"])(**twice)
+        make_model("BERT")(**twice)
 
 
 def test_without_labels_the_head_reads_the_block_itself() -> None:
-    model = make_model(BACKBONES["BERT"], head_mlm_probability=0.5)
+    model = make_model("BERT", head_mlm_probability=0.5)
     ids = torch.randint(5, VOCABULARY, (2, 7))
     _, early, _ = model.encode(ids)
     assert torch.equal(early, embed(model.condenser.encoder, input_ids=ids))
