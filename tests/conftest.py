@@ -30,11 +30,9 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from transformers import (  # noqa: E402
-    BertConfig,
-    BertForMaskedLM,
+    AutoConfig,
+    AutoModelForMaskedLM,
     PreTrainedTokenizerBase,
-    RobertaConfig,
-    RobertaForMaskedLM,
 )
 
 from tests import tokenizers  # noqa: E402
@@ -116,15 +114,16 @@ _TINY = {
     "num_hidden_layers": 4,
     "num_attention_heads": 2,
     "intermediate_size": 64,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
 }
 
 
-def _save(cls: type, config: object, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
+def _save(model_type: str, tokenizer: PreTrainedTokenizerBase, folder: Path, n_added: int) -> Path:
+    """Save a tiny random encoder with its MLM head and tokenizer."""
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": MAX_TOKENS + n_added}
+    config = AutoConfig.for_model(model_type, **sizes, **_TINY)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        cls(config).save_pretrained(folder)
+        AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -134,19 +133,15 @@ def bert_folder(
     wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A tiny random BERT with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    size, folder = len(wordpiece_tokenizer), tmp_path_factory.mktemp("bert")
-    config = BertConfig(vocab_size=size, max_position_embeddings=MAX_TOKENS, **_TINY)
-    return _save(BertForMaskedLM, config, wordpiece_tokenizer, folder)
+    return _save("bert", wordpiece_tokenizer, tmp_path_factory.mktemp("bert"), 0)
 
 
 @pytest.fixture(scope="session")
 def roberta_folder(
     byte_level_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A tiny random RoBERTa with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    size, folder = len(byte_level_tokenizer), tmp_path_factory.mktemp("roberta")
-    config = RobertaConfig(vocab_size=size, max_position_embeddings=MAX_TOKENS + 2, **_TINY)
-    return _save(RobertaForMaskedLM, config, byte_level_tokenizer, folder)
+    """The same of a RoBERTa, which counts positions from 2."""
+    return _save("roberta", byte_level_tokenizer, tmp_path_factory.mktemp("roberta"), 2)
 
 
 @pytest.fixture(scope="session")
@@ -186,11 +181,6 @@ def write_text(tmp_path: Path) -> Callable[[str, str], Path]:
 def bert_run(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished pre-training run of a Condenser on the tiny BERT."""
     return make_run(bert_folder, tmp_path_factory.mktemp("runs") / "bert-run")
-
-
-@pytest.fixture(scope="session")
-def roberta_run(roberta_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(roberta_folder, tmp_path_factory.mktemp("runs") / "roberta-run")
 
 
 @pytest.fixture(scope="session")

@@ -67,21 +67,16 @@ def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(
         labels = batch["input_ids"].clone()
         labels[:, ::2] = -100
         output = model(**batch, labels=labels)
-        late = model.condenser(**batch).last_hidden_state
-        expected.append(
-            {
-                "losses": torch.stack([output.head_loss, output.late_loss]),
-                "cls": late[:, 0],
-                "logits": model(**batch).logits[0, 1],
-            }
-        )
+        figures = {
+            "losses": torch.stack([output.head_loss, output.late_loss]),
+            "cls": output.cls_late,
+            "logits": model(**batch).logits[0, 1],
+        }
+        expected.append({name: tensor.detach().numpy() for name, tensor in figures.items()})
     printed = run_isolated(OPEN, json.dumps(TEXTS), *folders, scratch=tmp_path / "elsewhere")
     found, vectors = json.loads(printed.partition("RESULT")[2])
     titles = [*BACKBONES, "saved again"]
     for title, one, other in zip(titles, found, [*expected, expected[0]], strict=True):
-        for name, tensor in other.items():
-            np.testing.assert_allclose(
-                one[name], tensor.detach().numpy(), rtol=0, atol=1e-5, err_msg=f"{title}, {name}"
-            )
-    cls_late = expected[0]["cls"].detach().numpy()
-    np.testing.assert_allclose(vectors, cls_late, rtol=0, atol=1e-5)
+        for name, values in other.items():
+            np.testing.assert_allclose(one[name], values, rtol=0, atol=1e-5, err_msg=title + name)
+    np.testing.assert_allclose(vectors, expected[0]["cls"], rtol=0, atol=1e-5)
