@@ -13,7 +13,6 @@ from modeling_condenser.cpu_kernels import (
     draw_kept,
     rounded_rate,
 )
-from modeling_condenser.packing import use_packing
 from tests.backbones.encoders import BACKBONES
 from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
 
@@ -73,36 +72,28 @@ def test_attention_almost_without_dropout_is_torchs() -> None:
 
 
 def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight() -> None:
-    wide = [row.detach().bfloat16().float().requires_grad_() for row in make_rows()]
-    short = [row.detach().bfloat16().requires_grad_() for row in wide]
+    short = [row.detach().bfloat16().requires_grad_() for row in make_rows()]
+    wide = [row.detach().float().requires_grad_() for row in short]
     kept: list[torch.Tensor] = []
     with (
         torch.autocast("cpu", torch.bfloat16),
         torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t),
     ):
-        found = seeded(*short)
-        found.sum().backward()
-    expected = seeded(*wide)
+        found, expected = seeded(*short), seeded(*wide)
+    found.sum().backward()
     expected.sum().backward()
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
-    for one, other in zip(short, wide, strict=True):
-        torch.testing.assert_close(one.grad.float(), other.grad, rtol=2e-2, atol=2e-2)
-    n_weights = 2 * 2 * 3 * 4
-    of_attention = [t for t in kept if t.dtype == torch.bfloat16 and t.dim() == 4]
-    assert sum(t.nbytes for t in of_attention) == sum(t.nbytes for t in short) + 2 * n_weights
+    pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(short, wide, strict=True))]
+    for one, other in pairs:
+        torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2)
+    # Queries, keys, values and one number a weight.
+    assert [t.dtype for t in kept] == [torch.bfloat16] * 4 + [torch.float32] * 4
+    assert [t.numel() for t in kept] == [48, 64, 64, 48] * 2
 
 
-def make_dropping_model() -> Any:
-    model = make_model("BERT")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = RATE
-    use_packing(model, narrow=False)
-    return model.train()
-
-
-def test_packed_batches_drop_weights_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_batches_drop_weights_in_training_and_the_same_again_when_recomputed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rates = []
 
     def count(*rows: Any, rate: float, **kwargs: Any) -> torch.Tensor:
@@ -110,19 +101,18 @@ def test_packed_batches_drop_weights_only_in_training(monkeypatch: pytest.Monkey
         return attention_with_dropout(*rows, rate=rate, **kwargs)
 
     monkeypatch.setattr(packing, "attention_with_dropout", count)
-    model, batch = make_dropping_model(), pack(BACKBONES["BERT"].batch(6, 40))
-    assert len({model(**batch).loss.item() for _ in range(3)}) == 3
-    assert set(rates) == {RATE}
-    rates.clear()
-    model.eval()
-    assert model(**batch).loss.item() == model(**batch).loss.item()
-    assert rates == []
-
-
-def test_gradient_checkpointing_drops_the_same_again() -> None:
-    model, batch = make_dropping_model(), pack(BACKBONES["BERT"].batch(6, 40))
+    model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = RATE
+    packing.use_packing(model, narrow=False)
     torch.manual_seed(0)
     expected = losses_and_gradients(model, batch)
+    assert set(rates) == {RATE}
+    assert losses_and_gradients(model, batch)[0] != expected[0]
     model.gradient_checkpointing_enable()
     torch.manual_seed(0)
     assert_same(losses_and_gradients(model, batch), expected)
+    rates.clear()
+    model.eval()(**batch)
+    assert rates == []

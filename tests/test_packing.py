@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.nn import functional as F
 from transformers import AutoModel
 
@@ -122,29 +123,23 @@ def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch: pytest.Mon
         (10 * heads * size, [(2, 5, 5), (1, 5, 5), (1, 7, 7), (1, 7, 7), (1, 5, 5)]),
     ):
         monkeypatch.setattr(packing, "_LARGEST_CALL", limit)
-        assert list(packing._runs(rows, blocks)) == runs
+        assert packing._runs(rows, blocks) == runs
         found = packing._attend_runs(rows, blocks, F.scaled_dot_product_attention)
         torch.testing.assert_close(found, torch.cat(expected, dim=2), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("device", "n_keys", "window", "way"),
-    [
+def test_the_way_to_attend_depends_on_device_window_and_size() -> None:
+    starts = torch.tensor([0, 3, 7])
+    for device, n_keys, window, way in (
         ("cuda", 10**9, None, "nested"),
         ("cuda", 10**9, 64, "padded"),
         ("cpu", 10**9, 64, "runs"),
         ("cpu", 10**3, None, "padded"),
-    ],
-)
-def test_the_way_to_attend_depends_on_device_window_and_size(
-    device: str, n_keys: int, window: int | None, way: str
-) -> None:
-    key = SimpleNamespace(
-        device=torch.device(device), numel=lambda: n_keys, shape=(1, 2, 7, n_keys // 14)
-    )
-    starts = torch.tensor([0, 3, 7])
-    blocks = packing._Blocks(starts, starts, 4, 4, window)
-    assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
+    ):
+        shape = (1, 2, 7, n_keys // 14)
+        key = SimpleNamespace(device=torch.device(device), numel=lambda n=n_keys: n, shape=shape)
+        blocks = packing._Blocks(starts, starts, 4, 4, window)
+        assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
 
 
 def test_gradient_checkpointing_computes_all_rows_and_changes_nothing() -> None:
@@ -206,3 +201,24 @@ def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     assert "packed" not in (tmp_path / "config.json").read_text()
     assert AutoModel.from_pretrained(tmp_path).encoder.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
+def test_a_compiled_model_meets_new_shapes_without_new_graphs(name: str, is_packed: bool) -> None:
+    model, compiled = make_model(name), make_model(name)
+    if is_packed:
+        use_packing(compiled)
+    torch.compiler.reset()
+    counters.clear()
+    compiled.compile(backend="eager")  # graphs are counted; kernels do not matter here
+    n_graphs = []
+    for shape in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38), (4, 22), (9, 31)):  # blocks, longest
+        batch = BACKBONES[name].batch(*shape)
+        expected, _ = losses_and_gradients(model, batch)
+        found, _ = losses_and_gradients(compiled, pack(batch, filler=3) if is_packed else batch)
+        assert found == pytest.approx(expected, rel=1e-9)
+        n_graphs.append(counters["stats"]["unique_graphs"])
+    torch.compiler.reset()
+    assert n_graphs[0] > 0
+    assert len(set(n_graphs[3:])) == 1, n_graphs
