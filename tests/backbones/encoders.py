@@ -36,12 +36,12 @@ from tests.tokenizers import (
     sentencepiece_tokenizer,
 )
 
-LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 4, 2, 16, 60, 32
+LAYERS, VOCABULARY, POSITIONS = 4, 60, 32
 
 _WIDTHS: dict[str, Any] = {
-    "hidden_size": WIDTH,
+    "hidden_size": 16,
     "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
+    "num_attention_heads": 2,
     "intermediate_size": 24,
 }
 _SIZES = {**_WIDTHS, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -58,38 +58,26 @@ _RELATIVE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Backbone:
-    """How a tiny encoder of one architecture is made.
+    """How a tiny encoder of one architecture is made."""
 
-    Attributes:
-        title: its name in the docs.
-        config_class: its configuration.
-        settings: of the configuration, beside vocabulary and positions.
-        tokenizer: makes a tokenizer of its kind from texts.
-        padding: id of its padding token.
-        offset: positions that no token can have, because they are counted from behind that id.
-    """
-
-    title: str
+    title: str  # in the docs
     config_class: type[PreTrainedConfig]
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # beside vocabulary and positions
     tokenizer: Callable[[Sequence[str]], PreTrainedTokenizerBase]
-    padding: int = 0
-    offset: int = 0
+    padding: int = 0  # id of the padding token
+    offset: int = 0  # positions that no token has, where they are counted from behind that id
 
     def config(
         self, *, vocab_size: int = VOCABULARY, positions: int = POSITIONS, **changes: Any
     ) -> Any:
         """The configuration of a tiny encoder without dropout, far from linear."""
-        return self.config_class(
-            **{
-                "vocab_size": vocab_size,
-                "max_position_embeddings": positions + self.offset,
-                "pad_token_id": self.padding,
-                "initializer_range": 0.3,
-                **self.settings,
-                **changes,
-            }
-        )
+        settings = {
+            "vocab_size": vocab_size,
+            "max_position_embeddings": positions + self.offset,
+            "pad_token_id": self.padding,
+            "initializer_range": 0.3,
+        }
+        return self.config_class(**{**settings, **self.settings, **changes})
 
     def save(
         self, folder: Path, texts: Sequence[str], *, positions: int = 64, **changes: Any
@@ -138,14 +126,7 @@ BACKBONES = {
         Backbone(
             "DistilBERT",
             DistilBertConfig,
-            {
-                "dim": WIDTH,
-                "n_layers": LAYERS,
-                "n_heads": HEADS,
-                "hidden_dim": 24,
-                "dropout": 0.0,
-                "attention_dropout": 0.0,
-            },
+            {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0},
             bert_tokenizer,
         ),
         Backbone("ELECTRA", ElectraConfig, _NARROW, bert_tokenizer),
@@ -157,10 +138,6 @@ BACKBONES = {
                 "local_attention": 4,
                 # The last layer is local: the head must be like the last but one.
                 "layer_types": ["full_attention", "sliding_attention"] * 2,
-                "bos_token_id": 0,
-                "cls_token_id": 0,
-                "eos_token_id": 2,
-                "sep_token_id": 2,
             },
             modernbert_tokenizer,
             1,

@@ -1,6 +1,7 @@
 """A Condenser on every encoder: started from it, saved, opened, resized, exported."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BertConfig,
     DebertaV2ForMaskedLM,
     ElectraForPreTraining,
+    FNetConfig,
+    PreTrainedConfig,
     set_seed,
 )
 
@@ -25,33 +29,15 @@ from modeling_condenser import (
     condenser_from_encoder,
     masked_lm_from_encoder,
 )
+from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.pretraining.warm_start import check_fit
 from tests.backbones.encoders import BACKBONES, VOCABULARY, Backbone
 from tests.backbones.two_encoders import LM_HEADS
-from tests.hub.making import plain_vectors
 
+DOCS = Path(__file__).parents[2] / "docs" / "pretraining.md"
 SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
-
-
-@pytest.fixture(scope="session")
-def checkpoint(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pre-training checkpoint with noisy weights and its tokenizer."""
-    set_seed(0)
-    model = condenser_from_encoder(str(folder), n_head_layers=1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "pooler" not in name:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    out = tmp_path_factory.mktemp("checkpoints") / folder.name
-    model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
-    return out
-
-
-@pytest.fixture(scope="session")
-def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_encoder(checkpoint, tmp_path_factory.mktemp("exports") / checkpoint.name)
 
 
 def tokenized(folder: Path) -> dict[str, torch.Tensor]:
@@ -75,10 +61,7 @@ def test_backbone_and_lm_head_are_the_encoders_own(folder: Path) -> None:
 
 
 def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone: Backbone) -> None:
-    """The same biases and norms, and weights of the same spread.
-
-    transformers 5.23 skips modules without own weights in custom code, such as ModernBERT's MLP.
-    """
+    """The same biases and norms, and weights of the same spread."""
     set_seed(0)
     config = backbone.config(hidden_size=64)
     model = CondenserForPreTraining(CondenserConfig(encoder_config=config, n_head_layers=3))
@@ -161,17 +144,24 @@ def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(
 
 
 @torch.no_grad()
-def test_the_export_is_the_plain_encoder_bit_for_bit(
-    backbone: Backbone, checkpoint: Path, exported: Path
+def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give_its_cls_vectors(
+    backbone: Backbone, folder: Path, tmp_path: Path
 ) -> None:
+    set_seed(0)
+    model = condenser_from_encoder(str(folder), n_head_layers=1).eval()
+    for name, parameter in model.named_parameters():
+        if "pooler" not in name:
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path / "checkpoint")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "checkpoint")
+    exported = export_encoder(tmp_path / "checkpoint", tmp_path / "exported")
     config = json.loads((exported / "config.json").read_text())
     assert config["model_type"] == backbone.config_class.model_type
     assert "auto_map" not in config
     plain, info = AutoModel.from_pretrained(exported, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    trained = CondenserForPreTraining.from_pretrained(checkpoint).eval()
     batch = tokenized(exported)
-    late, _, output = trained.encode(**batch)
+    late, _, output = model.encode(**batch)
     found = plain.eval()(**batch, output_hidden_states=True)
     assert torch.equal(found.last_hidden_state, late)
     pairs = zip(found.hidden_states, output.hidden_states, strict=True)
@@ -182,30 +172,73 @@ def test_the_export_is_the_plain_encoder_bit_for_bit(
     if has_pooler:
         torch.testing.assert_close(found.pooler_output, torch.tanh(late[:, 0]), rtol=0, atol=1e-6)
 
-
-def test_every_way_to_encode_with_the_export_gives_its_cls_vectors(exported: Path) -> None:
-    expected = plain_vectors(exported, SENTENCES).numpy()
-    model = SentenceTransformer(str(exported), device="cpu")
-    np.testing.assert_allclose(model.encode(SENTENCES), expected, rtol=0, atol=1e-5)
+    sentences = SentenceTransformer(str(exported), device="cpu")
     retriever = Retriever(str(exported), device="cpu")
-    np.testing.assert_allclose(retriever.encode_queries(SENTENCES), expected, rtol=0, atol=1e-5)
     passages = Dataset.from_dict({"title": [""] * 3, "text": SENTENCES})
-    np.testing.assert_allclose(retriever.encode_passages(passages), expected, rtol=0, atol=1e-5)
+    for vectors in (
+        sentences.encode(SENTENCES),
+        retriever.encode_queries(SENTENCES),
+        retriever.encode_passages(passages),
+    ):
+        np.testing.assert_allclose(vectors, late[:, 0].numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("title", ["ELECTRA", "DeBERTa-v3"])
-def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(title: str, tmp_path: Path) -> None:
-    """DeBERTa-v3 as published has an untrained LM head of another shape, which its config hides."""
-    plain: Any
-    if title == "ELECTRA":
-        plain = ElectraForPreTraining(BACKBONES[title].config())
-    else:
-        plain = DebertaV2ForMaskedLM(BACKBONES[title].config(legacy=False))
-        plain.config.legacy = True
+def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_the_docs() -> None:
+    [table] = re.findall(r"<!-- encoders -->\n(.*?)\n<!-- /encoders -->", DOCS.read_text(), re.S)
+    rows = [[cell.strip(" `") for cell in row.split("|")[1:3]] for row in table.splitlines()[2:]]
+    assert rows == [[b.title, b.config_class.model_type] for b in BACKBONES.values()]
+    assert sorted({model_type for _, model_type in rows}) == list(SUPPORTED_ENCODERS)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (FNetConfig(), "'fnet': it is not supported; supported: albert, bert, "),
+        (BertConfig(is_decoder=True), "set is_decoder=False"),
+        (BACKBONES["DeBERTa-v3"].config(legacy=False), "legacy=True"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused_before_its_weights_are_loaded(
+    config: PreTrainedConfig, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
+        CondenserConfig(encoder_config=config)
+    config.save_pretrained(tmp_path)  # without weights, which are not looked for
+    with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
+        condenser_from_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("title", "model_class", "changes"),
+    [
+        ("ELECTRA", ElectraForPreTraining, {}),
+        # Its LM head reads embeddings and is untrained; a new one starts, as the refusal says.
+        ("DeBERTa-v3", DebertaV2ForMaskedLM, {"legacy": True}),
+    ],
+)
+def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
+    title: str, model_class: Any, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = model_class(BACKBONES[title].config(**dict.fromkeys(changes, False)))
     plain.save_pretrained(tmp_path)
-    model = condenser_from_encoder(str(tmp_path))
+    model = condenser_from_encoder(str(tmp_path), config_changes=changes)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert all(p.eq(0).all() for n, p in model.lm_head.named_parameters() if n.endswith("bias"))
     state = model.condenser.encoder.state_dict()
     own = plain.base_model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in own.items())
+    with pytest.raises(ValueError, match="'hidden_drop'.*"):
+        condenser_from_encoder(str(tmp_path), config_changes={"hidden_drop": 0.0})
+
+
+def test_a_tokenizer_with_another_padding_token_is_refused(folder: Path, texts: list[str]) -> None:
+    """RoBERTa and its kin pad with 1 and count positions from behind it; BERT's pads with 0."""
+    model = condenser_from_encoder(str(folder))
+    own = AutoTokenizer.from_pretrained(folder)
+    check_fit(own, model, 64)
+    with pytest.raises(ValueError, match="max_length is 65"):
+        check_fit(own, model, 65)
+    other = BACKBONES["BERT" if own.pad_token_id else "RoBERTa"].tokenizer(texts)
+    model.resize_token_embeddings(1000)
+    with pytest.raises(ValueError, match="pads with"):
+        check_fit(other, model, 64)

@@ -1,14 +1,18 @@
 """Losses and gradients of a Condenser on every encoder, against two encoders of the library."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from modeling_condenser.encoder_parts import embed
 from modeling_condenser.packing import use_packing, why_not_packed
-from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY, Backbone
+from modeling_condenser.positions import n_positions
+from tests.backbones.encoders import BACKBONES, LAYERS, POSITIONS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders
+from tests.pretraining.contrasting import assert_same_gradients, build_trainer, naive_step, step
 from tests.test_packing import make_model, pack
 
 WEIGHT = 0.3  # of the bag-of-words loss
@@ -168,3 +172,23 @@ def test_without_labels_the_head_reads_the_block_itself() -> None:
     _, early, _ = model.encode(ids)
     assert torch.equal(early, embed(model.condenser.encoder, input_ids=ids))
     assert model(input_ids=ids).head_logits.shape == (2, 7, VOCABULARY)
+
+
+def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone: Backbone) -> None:
+    encoder = AutoModel.from_config(backbone.config()).eval()
+    assert n_positions(encoder) == POSITIONS
+    assert torch.isfinite(encoder(torch.full((1, POSITIONS), 7)).last_hidden_state).all()
+    if backbone.title not in ("DeBERTa-v2", "DeBERTa-v3", "ModernBERT"):  # distances only
+        with pytest.raises((IndexError, RuntimeError)):
+            encoder(torch.full((1, POSITIONS + 1), 7))
+
+
+def test_with_dropout_the_cached_gradient_is_the_uncached_one(
+    folder: Path, texts: list[str], tmp_path: Path
+) -> None:
+    trainer = build_trainer(tmp_path, folder, texts, cache_chunk_size=4)
+    loss, found, state = step(trainer)
+    expected_loss, expected, expected_state = naive_step(trainer, 4)
+    assert abs(loss - expected_loss) < 1e-5 * abs(expected_loss)
+    assert_same_gradients(found, expected)
+    assert torch.equal(state, expected_state)
