@@ -43,8 +43,11 @@ def make_batch(backbone: Backbone, *, twice_masked: bool = False) -> dict[str, t
     return batch
 
 
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """By name; a tied weight is there under each of its names."""
+def gradients(model: torch.nn.Module, *batches: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Sums over batches, by name; a tied weight is there under each of its names."""
+    model.zero_grad()
+    for batch in batches:
+        model(**batch, bow_weight=WEIGHT).loss.backward()
     named = model.named_parameters(remove_duplicate=False)
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
@@ -65,17 +68,13 @@ def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
     losses = oracle.losses(padded, bow_weight=WEIGHT)
     losses["loss"].backward()
     expected = oracle.gradients()
-    batches = [padded]
-    if why_not_packed(model.condenser.encoder) is None:
-        batches.append(pack(padded, filler=3))
-    for batch in batches:
+    can_pack = why_not_packed(model.condenser.encoder) is None
+    for batch in (padded, *([pack(padded, filler=3)] if can_pack else [])):
         if batch is not padded:
             use_packing(model)
-        model.zero_grad()
         output = model(**batch, bow_weight=WEIGHT)
-        output.loss.backward()
         assert_same({name: output[name] for name in losses}, losses)
-        assert_same(gradients(model), expected)
+        assert_same(gradients(model, batch), expected)
     assert any(name.startswith("head.") for name in expected)
     # Data parallelism would wait for the gradients of other trained weights.
     named = dict(model.named_parameters(remove_duplicate=False))
@@ -96,18 +95,16 @@ def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backbone) -> None:
     model = make_model(backbone.title, n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(backbone, twice_masked=True)
-    model(**batch, bow_weight=WEIGHT).loss.backward()
-    whole = gradients(model)
     counts = {
         "num_items_in_batch": (batch["labels"] != -100).sum(),
         "num_head_items_in_batch": (batch["head_targets"] != -100).sum(),
         "num_bags_in_batch": 4,
     }
-    model.zero_grad()
-    for rows in (slice(0, 2), slice(2, 5)):  # 1 and 3 bags
-        part = {name: column[rows] for name, column in batch.items()}
-        model(**part, **counts, bow_weight=WEIGHT).loss.backward()
-    assert_same(gradients(model), whole, tolerance=1e-10)
+    parts = [  # of 1 and 3 bags
+        {name: column[rows] for name, column in batch.items()} | counts
+        for rows in (slice(0, 2), slice(2, 5))
+    ]
+    assert_same(gradients(model, *parts), gradients(model, batch), tolerance=1e-10)
 
 
 def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> None:
@@ -120,22 +117,15 @@ def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> 
         assert part[name].item() == pytest.approx(whole[name].item() / 4, rel=1e-12), name
 
 
-def test_attention_back_ends_agree(backbone: Backbone) -> None:
-    model = make_model(backbone.title).float()  # ModernBERT's eager attention is in float32
-    expected = model(**backbone.batch()).loss
+def test_attention_back_ends_and_bfloat16_stay_near_float32(backbone: Backbone) -> None:
+    model, batch = make_model(backbone.title).float(), backbone.batch()
+    expected = model(**batch).loss
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
-        torch.testing.assert_close(model(**backbone.batch()).loss, expected, rtol=1e-5, atol=0)
-
-
-def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> None:
-    model = make_model(backbone.title).float()
-    batch = backbone.batch()
-    expected = model(**batch).loss
+        torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-5, atol=0)
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(**batch).loss
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=0.1, atol=0)
+    torch.testing.assert_close(loss, expected, rtol=0.1, atol=0)  # in float32, too
     torch.testing.assert_close(model.bfloat16()(**batch).loss, expected, rtol=0.1, atol=0)
 
 
@@ -149,13 +139,10 @@ def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
         with pytest.raises(ValueError, match="not compatible with gradient checkpointing"):
             model.gradient_checkpointing_enable()
         return
-    model(**batch).loss.backward()
-    expected = gradients(model)
-    model.zero_grad()
+    expected = gradients(model, batch)
     model.gradient_checkpointing_enable()
     assert all(layer.gradient_checkpointing for layer in (*model.condenser.layers, *model.head))
-    model(**batch).loss.backward()
-    assert_same(gradients(model), expected, tolerance=1e-12)
+    assert_same(gradients(model, batch), expected, tolerance=1e-12)
 
 
 def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
@@ -164,14 +151,10 @@ def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
         make_model("BERT", head_mlm_probability=0.5)(**once)
     with pytest.raises(ValueError, match="neither of head_input_ids"):
         make_model("BERT")(**twice)
-
-
-def test_without_labels_the_head_reads_the_block_itself() -> None:
-    model = make_model("BERT", head_mlm_probability=0.5)
-    ids = torch.randint(5, VOCABULARY, (2, 7))
-    _, early, _ = model.encode(ids)
-    assert torch.equal(early, embed(model.condenser.encoder, input_ids=ids))
-    assert model(input_ids=ids).head_logits.shape == (2, 7, VOCABULARY)
+    # Without labels the head reads the block itself.
+    model, ids = make_model("BERT", head_mlm_probability=0.5), once["input_ids"]
+    assert torch.equal(model.encode(ids)[1], embed(model.condenser.encoder, input_ids=ids))
+    assert model(input_ids=ids).head_logits.shape == (*ids.shape, VOCABULARY)
 
 
 def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone: Backbone) -> None:
