@@ -9,22 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AlbertConfig,
-    AutoModelForMaskedLM,
-    BertConfig,
-    CamembertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    RobertaConfig,
-    XLMRobertaConfig,
-    set_seed,
-)
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase, set_seed
 
 from tests.tokenizers import (
     albert_tokenizer,
@@ -53,7 +38,9 @@ _RELATIVE: dict[str, Any] = {
     "pos_att_type": "p2c|c2p",
     "position_biased_input": False,
     "type_vocab_size": 0,
+    **_SIZES,
 }
+_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,7 @@ class Backbone:
     """How a tiny encoder of one architecture is made."""
 
     title: str  # in the docs
-    config_class: type[PreTrainedConfig]
+    model_type: str
     settings: dict[str, Any]  # beside vocabulary and positions
     tokenizer: Callable[[Sequence[str]], PreTrainedTokenizerBase]
     padding: int = 0  # id of the padding token
@@ -77,7 +64,7 @@ class Backbone:
             "pad_token_id": self.padding,
             "initializer_range": 0.3,
         }
-        return self.config_class(**{**settings, **self.settings, **changes})
+        return AutoConfig.for_model(self.model_type, **{**settings, **self.settings, **changes})
 
     def save(
         self, folder: Path, texts: Sequence[str], *, positions: int = 64, **changes: Any
@@ -113,26 +100,21 @@ _NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden
 BACKBONES = {
     backbone.title: backbone
     for backbone in (
-        Backbone("ALBERT", AlbertConfig, {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
-        Backbone("BERT", BertConfig, _SIZES, bert_tokenizer),
-        Backbone("CamemBERT", CamembertConfig, _SIZES, sentencepiece_tokenizer, 1, 2),
-        Backbone(
-            "DeBERTa-v2",
-            DebertaV2Config,
-            {**_RELATIVE, "conv_kernel_size": 3, "conv_act": "gelu", **_SIZES},
-            deberta_tokenizer,
-        ),
-        Backbone("DeBERTa-v3", DebertaV2Config, {**_RELATIVE, **_SIZES}, deberta_tokenizer),
+        Backbone("ALBERT", "albert", {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
+        Backbone("BERT", "bert", _SIZES, bert_tokenizer),
+        Backbone("CamemBERT", "camembert", _SIZES, sentencepiece_tokenizer, 1, 2),
+        Backbone("DeBERTa-v2", "deberta-v2", {**_RELATIVE, **_CONVOLUTION}, deberta_tokenizer),
+        Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer),
         Backbone(
             "DistilBERT",
-            DistilBertConfig,
+            "distilbert",
             {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0},
             bert_tokenizer,
         ),
-        Backbone("ELECTRA", ElectraConfig, _NARROW, bert_tokenizer),
+        Backbone("ELECTRA", "electra", _NARROW, bert_tokenizer),
         Backbone(
             "ModernBERT",
-            ModernBertConfig,
+            "modernbert",
             {
                 **_WIDTHS,
                 "local_attention": 4,
@@ -142,8 +124,8 @@ BACKBONES = {
             modernbert_tokenizer,
             1,
         ),
-        Backbone("MPNet", MPNetConfig, _SIZES, mpnet_tokenizer, 1, 2),
-        Backbone("RoBERTa", RobertaConfig, _SIZES, roberta_tokenizer, 1, 2),
-        Backbone("XLM-RoBERTa", XLMRobertaConfig, _SIZES, sentencepiece_tokenizer, 1, 2),
+        Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2),
+        Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
+        Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),
     )
 }

@@ -156,7 +156,7 @@ def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "checkpoint")
     exported = export_encoder(tmp_path / "checkpoint", tmp_path / "exported")
     config = json.loads((exported / "config.json").read_text())
-    assert config["model_type"] == backbone.config_class.model_type
+    assert config["model_type"] == backbone.model_type
     assert "auto_map" not in config
     plain, info = AutoModel.from_pretrained(exported, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -186,7 +186,7 @@ def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give
 def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_the_docs() -> None:
     [table] = re.findall(r"<!-- encoders -->\n(.*?)\n<!-- /encoders -->", DOCS.read_text(), re.S)
     rows = [[cell.strip(" `") for cell in row.split("|")[1:3]] for row in table.splitlines()[2:]]
-    assert rows == [[b.title, b.config_class.model_type] for b in BACKBONES.values()]
+    assert rows == [[b.title, b.model_type] for b in BACKBONES.values()]
     assert sorted({model_type for _, model_type in rows}) == list(SUPPORTED_ENCODERS)
 
 
