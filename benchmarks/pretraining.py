@@ -38,11 +38,9 @@ from benchmarks.pretraining_sides import (
     SWITCHES,
     USUAL,
     WITH_A_TRAINER,
+    Side,
     chosen_switches,
     device_of,
-    first_losses,
-    open_side,
-    time_loop,
     time_trainer,
 )
 from benchmarks.pretraining_text import prepare, read_steps
@@ -119,9 +117,10 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         seconds = time_trainer(name, arguments, steps)
         result: dict[str, Any] = {}
     else:
-        side = open_side(name, arguments)
-        result = {"precision": side.precision, **first_losses(side, steps[0])}
-        collating, training = time_loop(side, steps, arguments.warm_up)
+        side = Side(name, arguments)
+        precision = "bfloat16" if side.is_bf16 else "float32"
+        result = {"precision": precision, **side.first_losses(steps[0])}
+        collating, training = side.train(steps, arguments.warm_up)
         seconds = collating + training
         result["tokens/s, training alone"] = n_timed / training
     memory = peak_memory(device)
