@@ -167,16 +167,14 @@ def check_encoder(config: PreTrainedConfig) -> None:
 
 
 def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConfig:
-    if encoder_config is None:
-        return AutoConfig.for_model("bert")
     if isinstance(encoder_config, PreTrainedConfig):
         return encoder_config
-    if "model_type" not in encoder_config:
+    fields = {"model_type": "bert"} if encoder_config is None else dict(encoder_config)
+    if "model_type" not in fields:
         raise ValueError(
             "encoder_config has no model_type: pass the whole content of the encoder's config.json "
-            f"(it has the keys {sorted(encoder_config)[:8]})."
+            f"(it has the keys {sorted(fields)[:8]})."
         )
-    fields = dict(encoder_config)
     return AutoConfig.for_model(fields.pop("model_type"), **fields)
 
 

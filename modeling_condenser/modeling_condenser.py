@@ -51,7 +51,7 @@ AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_condenser.CondenserForMaskedLM",
     "AutoModelForPreTraining": "modeling_condenser.CondenserForPreTraining",
 }
-_HEAD = ("head.", "head_norm.")  # beginnings of the names of the Condenser head's weights
+_HEAD = ("head.", "head_norm.")  # how the names of the Condenser head's weights begin
 
 
 @dataclass
@@ -392,12 +392,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         return (model, info) if wants_info else model
 
     def run_head(
-        self,
-        cls_late: torch.Tensor,
-        early: torch.Tensor,
-        layer_call: LayerCall,
-        *,
-        read: Any = None,
+        self, cls_late: torch.Tensor, early: torch.Tensor, layer_call: LayerCall, read: Any = None
     ) -> torch.Tensor:
         """Run the Condenser head on [cls_late ; early], eq. (8).
 
