@@ -17,7 +17,6 @@ BertForMaskedLM; to 1e-4 in float32 and to 2e-2 in bfloat16.
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from benchmarks.harness import (
     medians,
     peak_memory,
     print_conditions,
-    print_result,
     print_table,
 )
 from benchmarks.pretraining_sides import (
@@ -57,13 +55,7 @@ _SIZES = {
 def main() -> None:
     """Measure the sides in turns and print the table."""
     arguments = _parse()
-    if arguments.side:
-        print_result(measure(arguments.side, arguments))
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments.folder = Path(scratch)
-        print(prepare(arguments))
-        runs = measure_sides(arguments.sides, arguments.folder, repeats=arguments.repeats)
+    runs = measure_sides(arguments.sides, arguments, prepare, measure)
     check_losses(runs)
     device = device_of(arguments)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

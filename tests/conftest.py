@@ -184,6 +184,11 @@ def bert_run(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="session")
+def roberta_run(roberta_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(roberta_folder, tmp_path_factory.mktemp("runs") / "roberta-run")
+
+
+@pytest.fixture(scope="session")
 def collection(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BEIR folder of 60 passages."""
     return make_collection(tmp_path_factory.mktemp("collections") / "small", texts)
