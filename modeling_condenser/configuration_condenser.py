@@ -18,17 +18,9 @@ from transformers import AutoConfig, PreTrainedConfig
 #   from the config and their `layer_idx`; their first argument is the hidden states, on which no
 #   other argument depends; they return hidden states, or a tuple that begins with them.
 # - Its LM head reads only hidden states, and `_tied_weights_keys` names its output layer.
-SUPPORTED_ENCODERS = (
-    "albert",
-    "bert",
-    "camembert",
-    "deberta-v2",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
+SUPPORTED_ENCODERS = tuple(
+    "albert bert camembert deberta-v2 distilbert electra modernbert mpnet roberta "
+    "xlm-roberta".split()
 )
 _FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
 # Fields that transformers reads without declaring them.
@@ -115,13 +107,11 @@ class CondenserConfig(PreTrainedConfig):
                 f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
                 "checkpoint. To start from a plain encoder use condenser_from_encoder(name)."
             )
-        # Libraries add attributes to a saved config (use_cache, for one), which are kept.
-        foreign = {
-            name: value
-            for name, value in config_dict.items()
-            if not _is_known(name) and not get_close_matches(name, _FIELDS, n=1, cutoff=0.8)
-        }
-        own = {name: value for name, value in config_dict.items() if name not in foreign}
+        own, foreign = dict(config_dict), {}
+        for name in config_dict:
+            # Libraries add attributes to a saved config (use_cache, for one), which are kept.
+            if not (_is_known(name) or get_close_matches(name, _FIELDS, n=1, cutoff=0.8)):
+                foreign[name] = own.pop(name)
         loaded = super().from_dict(own, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         for name, value in foreign.items():

@@ -194,7 +194,7 @@ AttentionMaskInterface.register(PACKED, _mask)
 
 
 class _Blocks(NamedTuple):
-    """Bounds (B + 1,) of the blocks and their greatest lengths (0 if unknown), and the window."""
+    """Bounds (B + 1,) and greatest lengths (0 if unknown) of the blocks, and the window."""
 
     query_starts: torch.Tensor
     key_starts: torch.Tensor
