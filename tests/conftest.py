@@ -29,13 +29,10 @@ os.environ |= {
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from transformers import (  # noqa: E402
-    AutoConfig,
-    AutoModelForMaskedLM,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedTokenizerBase  # noqa: E402
 
 from tests import tokenizers  # noqa: E402
+from tests.backbones.encoders import BACKBONES  # noqa: E402
 from tests.hub.making import make_collection, make_run  # noqa: E402
 
 # The fixture `loopback_hub`: a Hub on this machine, for the real clients.
@@ -109,39 +106,21 @@ def _limited(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-_TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-}
-
-
-def _save(model_type: str, tokenizer: PreTrainedTokenizerBase, folder: Path, n_added: int) -> Path:
-    """Save a tiny random encoder with its MLM head and tokenizer."""
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": MAX_TOKENS + n_added}
-    config = AutoConfig.for_model(model_type, **sizes, **_TINY)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+# Larger than the tests of all encoders need, and with dropout.
+_TINY = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.02}
+_TINY |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 @pytest.fixture(scope="session")
-def bert_folder(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def bert_folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random BERT with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    return _save("bert", wordpiece_tokenizer, tmp_path_factory.mktemp("bert"), 0)
+    return BACKBONES["BERT"].save(tmp_path_factory.mktemp("bert"), texts, **_TINY)
 
 
 @pytest.fixture(scope="session")
-def roberta_folder(
-    byte_level_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The same of a RoBERTa, which counts positions from 2."""
-    return _save("roberta", byte_level_tokenizer, tmp_path_factory.mktemp("roberta"), 2)
+def roberta_folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a RoBERTa."""
+    return BACKBONES["RoBERTa"].save(tmp_path_factory.mktemp("roberta"), texts, **_TINY)
 
 
 @pytest.fixture(scope="session")

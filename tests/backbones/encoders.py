@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from tests.tokenizers import (
     albert_tokenizer,
@@ -73,8 +73,9 @@ class Backbone:
         tokenizer = self.tokenizer(texts)
         tokenizer.model_max_length = positions
         config = self.config(vocab_size=len(tokenizer), positions=positions, **changes)
-        set_seed(0)
-        AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return folder
 
