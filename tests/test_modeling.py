@@ -47,6 +47,9 @@ def test_losses_and_every_gradient_equal_the_equations(skip_from, n_head_layers,
     assert late_mlm or output.late_loss is None
     for name, weight in weights.items():
         torch.testing.assert_close(found[name], weight.grad, rtol=0, atol=1e-8, msg=name)
+    plain = CondenserForMaskedLM(model.config).double()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(plain(**batch).loss, expected["late_loss"], rtol=0, atol=1e-8)
 
 
 def test_a_batch_without_masked_tokens_has_no_loss_and_no_gradient():
