@@ -22,7 +22,6 @@ from benchmarks.harness import (
     medians,
     peak_memory,
     print_conditions,
-    print_result,
     print_table,
 )
 from benchmarks.pretraining_text import prepare
@@ -41,14 +40,8 @@ def main() -> None:
     parser = make_parser(__doc__, **_SIZES)
     parser.add_argument("--text", type=Path, help="(default: the standard library's docstrings)")
     arguments = parser.parse_args()
-    if arguments.side:
-        print_result(train(arguments, arguments.side))
-        return
     arguments.warm_up = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments.folder = Path(scratch)
-        prepare(arguments)
-        runs = measure_sides(SIDES, arguments.folder, repeats=arguments.repeats)
+    runs = measure_sides(SIDES, arguments, prepare, train)
     for plain, cached in (SIDES[:2], SIDES[2:]):
         losses = [runs[side][0]["loss"] for side in (plain, cached)]
         assert abs(losses[0] - losses[1]) < 0.05 * losses[1], losses
@@ -57,7 +50,7 @@ def main() -> None:
     print_table(["", "loss", "tokens/s", "peak memory, GiB"], figures)
 
 
-def train(arguments: Any, side: str) -> dict[str, float]:
+def train(side: str, arguments: Any) -> dict[str, float]:
     """Train a coCondenser on the text."""
     out = tempfile.mkdtemp(dir=arguments.folder)
     pretrain(

@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,15 +32,30 @@ def make_parser(description: str | None, **sizes: int) -> argparse.ArgumentParse
     return parser
 
 
-def measure_sides(sides: Iterable[str], folder: Path, *, repeats: int = 1) -> dict[str, list[dict]]:
-    """Run this benchmark for each side in new processes, in turns; side -> results of the turns.
+def measure_sides(
+    sides: Iterable[str],
+    arguments: argparse.Namespace,
+    prepare: Callable[[argparse.Namespace], object],
+    measure: Callable[[str, argparse.Namespace], Mapping[str, Any]],
+) -> dict[str, list[dict]]:
+    """Prepare a folder, and measure each side in new processes, in turns: results by side.
 
-    Each process gets the options `--side` and `--folder`, and calls `print_result`.
+    The processes run the same benchmark with the options `--side` and `--folder`, and end here.
     """
+    if arguments.side:
+        print("RESULT " + json.dumps(measure(arguments.side, arguments)), flush=True)
+        raise SystemExit
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments.folder = Path(scratch)
+        prepare(arguments)
+        return _run_sides(sides, arguments)
+
+
+def _run_sides(sides: Iterable[str], arguments: argparse.Namespace) -> dict[str, list[dict]]:
     module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
-    command = [sys.executable, "-m", module, *sys.argv[1:], f"--folder={folder}"]
+    command = [sys.executable, "-m", module, *sys.argv[1:], f"--folder={arguments.folder}"]
     results: dict[str, list[dict]] = {side: [] for side in sides}
-    for turn in range(repeats):
+    for turn in range(arguments.repeats):
         for side, found in results.items():
             process = subprocess.run([*command, f"--side={side}"], capture_output=True, text=True)
             if process.returncode:
@@ -47,11 +63,6 @@ def measure_sides(sides: Iterable[str], folder: Path, *, repeats: int = 1) -> di
             found.append(json.loads(process.stdout.rpartition("RESULT ")[2].splitlines()[0]))
             print(f"turn {turn + 1}: {side} {found[-1]}", file=sys.stderr, flush=True)
     return results
-
-
-def print_result(result: Mapping[str, Any]) -> None:
-    """Print the figures that `measure_sides` collects."""
-    print("RESULT " + json.dumps(result), flush=True)
 
 
 def medians(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
     python -m benchmarks.make_starter RUN... OUT --corpus train.jsonl --validation FILE
 
-A RUN is a finished run folder, or a checkpoint within one; each but the first started from the one
-before it, and the last one's model is taken. OUT becomes the folder of a plain `BertForMaskedLM`
+A RUN is a finished run folder; each but the first started from the one before it, and the last
+one's model is taken. OUT becomes the folder of a plain `BertForMaskedLM`
 with its weights in float16, tokenizer, provenance and card. FILE was written by
 `benchmarks.starter_validation`.
 """
 
 import argparse
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
-from benchmarks.starter_validation import STATE_FILE, read_progress
 from modeling_condenser import masked_lm_from_encoder
 from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, training_section
 from modeling_condenser.hub.citations import cite
@@ -34,8 +32,6 @@ from modeling_condenser.hub.provenance import (
     read_stage,
     write_provenance,
 )
-from modeling_condenser.hub.training_log import thin_log
-from modeling_condenser.pretraining.trainer import train_seconds
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"
@@ -59,20 +55,19 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
     """Write the folder of the encoder, completely or not at all.
 
     Raises:
-        ValueError: `out` exists, or the last model was not validated.
+        ValueError: `out` exists, a folder is no run, or the last model was not validated.
     """
     if out.exists():
         raise ValueError(f"{out} exists: remove it first, or name another folder.")
-    models = [run / MODEL_FOLDER if (run / MODEL_FOLDER).is_dir() else run for run in runs]
-    stages = [_read_stage(model) for model in models]
+    stages = [_read_stage(run) for run in runs]
     measured = json.loads(validation.read_text())
-    losses = _validation_losses(models, measured["measured"])
+    losses = _validation_losses(runs, stages, measured["measured"])
     step = math.ceil(len(losses) / MOST_ROWS)
     with corpus.open(encoding="utf-8") as lines:
         n_words = [len(json.loads(line)["text"].split()) for line in lines]
-    # The backbone and the LM head as transformers' own class.
-    model = as_bert(masked_lm_from_encoder(str(models[-1]), config_changes=DROPOUT))
-    tokenizer = AutoTokenizer.from_pretrained(models[-1])
+    trained = runs[-1] / MODEL_FOLDER
+    model = as_bert(masked_lm_from_encoder(str(trained), config_changes=DROPOUT))
+    tokenizer = AutoTokenizer.from_pretrained(trained)
     longest = model.config.max_position_embeddings
     with_segments = "token_type_ids" in tokenizer.model_input_names
     data = ModelCardData(
@@ -108,32 +103,26 @@ def make_starter(runs: Sequence[Path], out: Path, *, corpus: Path, validation: P
     return out
 
 
-def _read_stage(model: Path) -> Stage:
-    """Describe a finished run, or a run up to a checkpoint."""
-    stage = read_stage(model.resolve().parent, PRETRAINING)
-    if stage is None:
-        raise ValueError(f"{model} is in no run folder: name a run, or a checkpoint within one.")
-    if model.name == MODEL_FOLDER:
-        return stage
-    log = json.loads((model / STATE_FILE).read_text())["log_history"]
-    _, steps, tokens_seen = read_progress(model)
-    seconds = round(train_seconds(log), 1)
-    run = {**stage.run, "steps": steps, "tokens_seen": tokens_seen, "train_seconds": seconds}
-    return dataclasses.replace(stage, run=run, log=thin_log(log))
+def _read_stage(run: Path) -> Stage:
+    stage = read_stage(run, PRETRAINING)
+    if stage is None or not (run / MODEL_FOLDER).is_dir():
+        raise ValueError(f"{run} is not a finished run: it has no recipe or no {MODEL_FOLDER}.")
+    return stage
 
 
-def _validation_losses(models: Sequence[Path], measured: list[dict]) -> list[tuple[int, float]]:
+def _validation_losses(
+    runs: Sequence[Path], stages: Sequence[Stage], measured: list[dict]
+) -> list[tuple[int, float]]:
     """Validation losses by the tokens seen, counted from the first run on."""
     losses, before = [], 0
-    for model in models:
-        run, step, tokens_seen = read_progress(model)
-        own = [entry for entry in measured if entry["run"] == run and entry["step"] <= step]
+    for run, stage in zip(runs, stages, strict=True):
+        own = [entry for entry in measured if entry["run"] == run.resolve().name]
         losses += [(before + entry["tokens_seen"], entry["loss"]) for entry in own]
-        before += tokens_seen
+        before += stage.run["tokens_seen"]
     if before not in dict(losses):
         raise ValueError(
-            f"The validation loss of run {run} at step {step} is not measured: run"
-            " benchmarks.starter_validation on it first."
+            f"The model of run {runs[-1].name} is not measured: run benchmarks.starter_validation "
+            "on it first."
         )
     return sorted(losses)
 

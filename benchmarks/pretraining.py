@@ -17,7 +17,6 @@ BertForMaskedLM; to 1e-4 in float32 and to 2e-2 in bfloat16.
 """
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from benchmarks.harness import (
     medians,
     peak_memory,
     print_conditions,
-    print_result,
     print_table,
 )
 from benchmarks.pretraining_sides import (
@@ -38,11 +36,9 @@ from benchmarks.pretraining_sides import (
     SWITCHES,
     USUAL,
     WITH_A_TRAINER,
+    Side,
     chosen_switches,
     device_of,
-    first_losses,
-    open_side,
-    time_loop,
     time_trainer,
 )
 from benchmarks.pretraining_text import prepare, read_steps
@@ -59,13 +55,7 @@ _SIZES = {
 def main() -> None:
     """Measure the sides in turns and print the table."""
     arguments = _parse()
-    if arguments.side:
-        print_result(measure(arguments.side, arguments))
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments.folder = Path(scratch)
-        print(prepare(arguments))
-        runs = measure_sides(arguments.sides, arguments.folder, repeats=arguments.repeats)
+    runs = measure_sides(arguments.sides, arguments, prepare, measure)
     check_losses(runs)
     device = device_of(arguments)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -119,9 +109,10 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         seconds = time_trainer(name, arguments, steps)
         result: dict[str, Any] = {}
     else:
-        side = open_side(name, arguments)
-        result = {"precision": side.precision, **first_losses(side, steps[0])}
-        collating, training = time_loop(side, steps, arguments.warm_up)
+        side = Side(name, arguments)
+        precision = "bfloat16" if side.is_bf16 else "float32"
+        result = {"precision": precision, **side.first_losses(steps[0])}
+        collating, training = side.train(steps, arguments.warm_up)
         seconds = collating + training
         result["tokens/s, training alone"] = n_timed / training
     memory = peak_memory(device)

@@ -24,8 +24,8 @@ Steps = list[list[dict[str, Any]]]
 """`input_ids` (int array, without special tokens) and `mask_key` of each step's blocks."""
 
 
-def prepare(arguments: argparse.Namespace) -> str:
-    """Write blocks of real text, and an encoder with random weights; describe them in a line."""
+def prepare(arguments: argparse.Namespace) -> None:
+    """Write blocks of real text, and an encoder with random weights; print what they are."""
     folder: Path = arguments.folder
     if arguments.text is None:
         docstrings(folder / "text")
@@ -45,7 +45,7 @@ def prepare(arguments: argparse.Namespace) -> str:
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(0))
     blocks.select(order[:n_needed].tolist()).save_to_disk(folder / "blocks")
     mean = sum(min(len(ids) + 2, length) for ids in blocks["input_ids"]) / len(blocks)
-    return f"{source.name}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights"
+    print(f"{source.name}: {len(blocks)} blocks of {mean:.0f} tokens on average; random weights")
 
 
 def read_steps(arguments: argparse.Namespace) -> Steps:

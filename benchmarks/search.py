@@ -9,10 +9,8 @@ mapped files, which the system can drop at any time.
 
 import argparse
 import statistics
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import faiss
@@ -24,7 +22,6 @@ from benchmarks.harness import (
     measure_sides,
     medians,
     print_conditions,
-    print_result,
     print_table,
     time_in_turns,
 )
@@ -44,14 +41,7 @@ _SIZES = {
 def main() -> None:
     """Run all sides in turns and print the table."""
     arguments = make_parser(__doc__, **_SIZES).parse_args()
-    if arguments.side:
-        print_result(measure(arguments.side, arguments))
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments.folder = Path(scratch)
-        prepare(arguments)
-        sides = (FLAT, EXACT, *APPROXIMATE)
-        runs = measure_sides(sides, arguments.folder, repeats=arguments.repeats)
+    runs = measure_sides((FLAT, EXACT, *APPROXIMATE), arguments, prepare, measure)
     print_conditions(arguments, _SIZES)
     rows = ([side, *medians(results).values()] for side, results in runs.items())
     print_table(["", *runs[EXACT][0]], rows)

@@ -2,14 +2,14 @@
 
     python -m benchmarks.starter_validation CHECKPOINT... --corpus validation.jsonl --out FILE
 
-A CHECKPOINT is a run's `checkpoint-N` or `model` folder; the run may still be training, and an
-incomplete checkpoint is left out. The figures are added to FILE, or replaced there.
+A CHECKPOINT is a run's `checkpoint-N` folder; the run may still be training, and an incomplete
+checkpoint is left out. The figures are added to FILE, or replaced there.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -24,20 +24,10 @@ from modeling_condenser.pretraining.data import (
     fingerprint_blocks,
     load_documents,
 )
-from modeling_condenser.runs.checkpoints import MANIFEST
-from modeling_condenser.runs.run_folder import RUN_FILE
+from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.whole_files import write_json
 
-STATE_FILE = "trainer_state.json"
 MAX_LENGTH, MLM_PROBABILITY, BATCH = 128, 0.3, 32
-
-
-class Progress(NamedTuple):
-    """How far a run had come when a checkpoint was saved."""
-
-    run: str
-    step: int
-    tokens_seen: int
 
 
 def main() -> None:
@@ -55,7 +45,7 @@ def measure(checkpoints: list[Path], corpus: str, *, out: Path, n_blocks: int) -
     """Measure checkpoints with one tokenizer; add run, step, tokens seen and loss of each to `out`.
 
     Raises:
-        ValueError: `out` holds figures of other blocks, or a folder is no checkpoint of a run.
+        ValueError: `out` holds figures of other blocks.
     """
     tokenizer = AutoTokenizer.from_pretrained(checkpoints[0])
     settings, batches = make_batches(corpus, tokenizer, n_blocks=n_blocks)
@@ -66,31 +56,18 @@ def measure(checkpoints: list[Path], corpus: str, *, out: Path, n_blocks: int) -
             "use the same text, tokenizer and number of blocks, or name another file."
         )
     figures = {(entry["run"], entry["step"]): entry for entry in before.get("measured", ())}
-    for checkpoint in checkpoints:
-        if checkpoint.name.startswith("checkpoint-") and not (checkpoint / MANIFEST).is_file():
-            continue  # being written
-        progress = read_progress(checkpoint)
+    for checkpoint in filter(is_complete, checkpoints):
+        state = json.loads((checkpoint / "trainer_state.json").read_text())
         model = CondenserForMaskedLM.from_pretrained(checkpoint, dtype=torch.float32)
-        entry = {**progress._asdict(), "loss": masked_lm_loss(model, batches)}
-        figures[progress.run, progress.step] = entry
+        entry = {
+            "run": checkpoint.resolve().parent.name,
+            "step": state["global_step"],
+            "tokens_seen": int(state["num_input_tokens_seen"]),
+            "loss": masked_lm_loss(model, batches),
+        }
+        figures[entry["run"], entry["step"]] = entry
         write_json(out, {"settings": settings, "measured": list(figures.values())})
         print(entry, flush=True)
-
-
-def read_progress(checkpoint: Path) -> Progress:
-    """The run, step and tokens seen of a checkpoint, or of a finished run's `model` folder."""
-    state, record = checkpoint / STATE_FILE, checkpoint.parent / RUN_FILE
-    run = checkpoint.resolve().parent.name
-    if state.is_file():
-        facts = json.loads(state.read_text())
-        return Progress(run, facts["global_step"], int(facts["num_input_tokens_seen"]))
-    if record.is_file():
-        facts = json.loads(record.read_text())
-        return Progress(run, facts["steps"], facts["tokens_seen"])
-    raise ValueError(
-        f"{checkpoint} is neither a run's checkpoint-N folder nor the model folder of a finished "
-        f"run: it has no {STATE_FILE}, and no {RUN_FILE} is beside it."
-    )
 
 
 def make_batches(

@@ -18,32 +18,13 @@ from transformers import AutoConfig, PreTrainedConfig
 #   from the config and their `layer_idx`; their first argument is the hidden states, on which no
 #   other argument depends; they return hidden states, or a tuple that begins with them.
 # - Its LM head reads only hidden states, and `_tied_weights_keys` names its output layer.
-SUPPORTED_ENCODERS = (
-    "albert",
-    "bert",
-    "camembert",
-    "deberta-v2",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
+SUPPORTED_ENCODERS = tuple(
+    "albert bert camembert deberta-v2 distilbert electra modernbert mpnet roberta "
+    "xlm-roberta".split()
 )
-GLOBAL_ATTENTION = "full_attention"  # transformers' name for attention to the whole block
 _FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
-# Fields that transformers reads from a config.json without declaring them.
-_UNDECLARED_FIELDS = (
-    "attn_implementation",
-    "auto_map",
-    "experts_implementation",
-    "model_type",
-    "name_or_path",
-    "num_labels",
-    "output_attentions",
-    "tokenizer_class",
-    "torch_dtype",
-)
+# Fields that transformers reads without declaring them.
+_UNDECLARED = ("attn_implementation", "auto_map", "experts_implementation", "tokenizer_class")
 
 
 class CondenserConfig(PreTrainedConfig):
@@ -126,13 +107,11 @@ class CondenserConfig(PreTrainedConfig):
                 f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
                 "checkpoint. To start from a plain encoder use condenser_from_encoder(name)."
             )
-        # Libraries add attributes to a saved config (use_cache, for one), which are kept.
-        foreign = {
-            name: value
-            for name, value in config_dict.items()
-            if not _is_known(name) and not get_close_matches(name, _FIELDS, n=1, cutoff=0.8)
-        }
-        own = {name: value for name, value in config_dict.items() if name not in foreign}
+        own, foreign = dict(config_dict), {}
+        for name in config_dict:
+            # Libraries add attributes to a saved config (use_cache, for one), which are kept.
+            if not (_is_known(name) or get_close_matches(name, _FIELDS, n=1, cutoff=0.8)):
+                foreign[name] = own.pop(name)
         loaded = super().from_dict(own, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         for name, value in foreign.items():
@@ -178,22 +157,20 @@ def check_encoder(config: PreTrainedConfig) -> None:
 
 
 def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConfig:
-    if encoder_config is None:
-        return AutoConfig.for_model("bert")
     if isinstance(encoder_config, PreTrainedConfig):
         return encoder_config
-    if "model_type" not in encoder_config:
+    fields = {"model_type": "bert"} if encoder_config is None else dict(encoder_config)
+    if "model_type" not in fields:
         raise ValueError(
             "encoder_config has no model_type: pass the whole content of the encoder's config.json "
-            f"(it has the keys {sorted(encoder_config)[:8]})."
+            f"(it has the keys {sorted(fields)[:8]})."
         )
-    fields = dict(encoder_config)
     return AutoConfig.for_model(fields.pop("model_type"), **fields)
 
 
 def _is_known(name: str) -> bool:
     standard = hasattr(PreTrainedConfig, name) or name in PreTrainedConfig().to_dict()
-    return standard or name.startswith("_") or name in (*_FIELDS, *_UNDECLARED_FIELDS)
+    return standard or name.startswith("_") or name in (*_FIELDS, *_UNDECLARED)
 
 
 __all__ = ["SUPPORTED_ENCODERS", "CondenserConfig"]

@@ -12,17 +12,14 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
+from .losses import widen
+
 _LEVELS = 2**16
-_LOWEST = -(2**15)  # of a signed 16-bit integer
 
 
 def rounded_rate(rate: float) -> float:
     """The exact share of weights that is dropped for `rate`, below 1."""
-    return _level(rate) / _LEVELS
-
-
-def _level(rate: float) -> int:
-    return min(round(rate * _LEVELS), _LEVELS - 1)
+    return min(round(rate * _LEVELS), _LEVELS - 1) / _LEVELS
 
 
 def draw_kept(shape: torch.Size, rate: float) -> torch.Tensor:
@@ -39,7 +36,8 @@ def draw_kept(shape: torch.Size, rate: float) -> torch.Tensor:
     )
     draws = torch.from_numpy(words).view(torch.int16)[:n_units]
     kept = torch.empty(n_units, dtype=torch.int8)
-    return torch.ge(draws, _LOWEST + _level(rate), out=kept).view(shape)
+    least = int(rounded_rate(rate) * _LEVELS) - 2**15  # the smallest 16-bit integer is -2**15
+    return torch.ge(draws, least, out=kept).view(shape)
 
 
 def attention_with_dropout(
@@ -58,9 +56,7 @@ def attention_with_dropout(
     where the weight is dropped. Dot products are in at least float32, as in fused kernels.
 
     Args:
-        query: (B, heads, Q, D).
-        key: (B, heads, K, D).
-        value: (B, heads, K, D).
+        query, key, value: (B, heads, Q, D), and (B, heads, K, D) twice.
         mask: bool, True where a query sees a key, broadcast to (B, heads, Q, K); None for all.
         rate: share of weights to drop, below 1.
         scale: of the dot products; default 1 / sqrt(D).
@@ -85,7 +81,7 @@ class _Attention(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.scale, ctx.growth = scale, 1 / (1 - rounded_rate(rate))
         with torch.autocast("cpu", enabled=False):
-            scores = (_wide(query) @ _wide(key).transpose(-1, -2)).mul_(scale)
+            scores = (widen(query) @ widen(key).transpose(-1, -2)).mul_(scale)
             if mask is not None:
                 scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
             weights = torch.softmax(scores, dim=-1, out=scores)
@@ -103,14 +99,10 @@ class _Attention(torch.autograd.Function):
             gradient = gradient * ctx.growth
             of_value = signed.relu().transpose(-1, -2) @ gradient
             # Softmax's backward pass, w * (g - sum(w * g)), with g the gradient of kept weights.
-            of_scores = _wide(gradient) @ _wide(value).transpose(-1, -2)
-            weights = _wide(signed)
+            of_scores = widen(gradient) @ widen(value).transpose(-1, -2)
+            weights = widen(signed)
             of_scores.mul_(weights.relu())
             of_scores.sub_(weights.abs().mul_(of_scores.sum(dim=-1, keepdim=True)))
             of_scores = of_scores.mul_(ctx.scale).to(query.dtype)
             of_query, of_key = of_scores @ key, of_scores.transpose(-1, -2) @ query
         return of_query, of_key, of_value, None, None, None
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

@@ -16,26 +16,12 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from .configuration_condenser import GLOBAL_ATTENTION
-
 
 def find_layers(encoder: nn.Module) -> list[nn.Module]:
     """An encoder's layers in order; a shared layer is listed once."""
     lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
     members = [member for modules in lists for member in modules]
     return [m for m in members if not any(inner in lists for inner in m.modules())]
-
-
-def find_global_layer(layers: list[nn.Module]) -> nn.Module:
-    """The last layer that attends to the whole block.
-
-    In a head layer with local attention, CLS would not reach distant tokens.
-    """
-    return next(
-        layer
-        for layer in reversed(layers)
-        if getattr(layer, "attention_type", GLOBAL_ATTENTION) == GLOBAL_ATTENTION
-    )
 
 
 def build_like(layer: Any, encoder_config: Any) -> nn.Module:

@@ -66,7 +66,7 @@ def mlm_losses(
     hidden = torch.cat([output.flatten(0, 1)[masked.index] for masked, output in given])
     targets = torch.cat([masked.targets for masked, _ in given])
     losses = F.cross_entropy(
-        _widen(lm_head(hidden)), targets, reduction="none", ignore_index=IGNORE_INDEX
+        widen(lm_head(hidden)), targets, reduction="none", ignore_index=IGNORE_INDEX
     )
     parts = iter(losses.split([len(masked.index) for masked, _ in given]))
     return [None if p is None else next(parts).sum() / p[0].n_items for p in predictions]
@@ -102,7 +102,7 @@ def bag_of_words_loss(
         blocks = torch.searchsorted(starts[1:].long(), columns, right=True)
     n_blocks = len(cls_late)
     hidden = F.pad(cls_late, (0, 0, 0, -n_blocks % ROW_MULTIPLE))
-    logits = _widen(lm_head(hidden)[:n_blocks])  # (B, V)
+    logits = widen(lm_head(hidden)[:n_blocks])  # (B, V)
     sizes = torch.bincount(blocks, minlength=n_blocks)  # (B,)
     sums = logits.new_zeros(n_blocks).index_add(0, blocks, logits[blocks, tokens])
     losses = (logits.logsumexp(dim=1) - sums / sizes.clamp(min=1)).where(sizes > 0, 0)
@@ -111,13 +111,6 @@ def bag_of_words_loss(
     return losses.sum() / _at_least_one(n_bags, logits.device)
 
 
-def sum_losses(
-    *mlm: torch.Tensor | None, bow: torch.Tensor | None, bow_weight: float
-) -> torch.Tensor:
-    """The sum of the losses that are not None."""
-    weighted = None if bow is None else bow_weight * bow
-    return torch.stack([loss for loss in (*mlm, weighted) if loss is not None]).sum()
-
-
-def _widen(logits: torch.Tensor) -> torch.Tensor:
-    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+def widen(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, in at least float32."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

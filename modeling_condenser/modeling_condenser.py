@@ -36,7 +36,6 @@ from .encoder_parts import (
     build_like,
     build_lm_head,
     embed,
-    find_global_layer,
     find_layers,
     recorded_calls,
     replace_cls,
@@ -44,7 +43,7 @@ from .encoder_parts import (
     take_lm_head,
     write_cls_pooling,
 )
-from .losses import IGNORE_INDEX, MaskedTokens, bag_of_words_loss, mlm_losses, sum_losses
+from .losses import IGNORE_INDEX, MaskedTokens, bag_of_words_loss, mlm_losses
 
 AUTO_MAP = {
     "AutoConfig": "configuration_condenser.CondenserConfig",
@@ -52,7 +51,7 @@ AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_condenser.CondenserForMaskedLM",
     "AutoModelForPreTraining": "modeling_condenser.CondenserForPreTraining",
 }
-_HEAD = ("head.", "head_norm.")  # beginnings of the names of the Condenser head's weights
+_HEAD = ("head.", "head_norm.")  # how the names of the Condenser head's weights begin
 
 
 @dataclass
@@ -133,8 +132,12 @@ class CondenserModel(CondenserPreTrainedModel):
 
     @property
     def global_layer(self) -> nn.Module:
-        """The last layer that attends to the whole block; the head's layers are of its class."""
-        return find_global_layer(self.layers)
+        """The last layer that attends to the whole block; the head's layers are of its class.
+
+        In a head layer with local attention, CLS would not reach distant tokens.
+        """
+        kinds = ((layer, getattr(layer, "attention_type", None)) for layer in reversed(self.layers))
+        return next(layer for layer, kind in kinds if kind in (None, "full_attention"))
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.get_input_embeddings()
@@ -156,6 +159,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
     _keys_to_ignore_on_load_unexpected = [r"^head[._]"]
     _warm_start = "masked_lm_from_encoder"
+    _has_head = False
+    run_head: Any  # a method of `CondenserForPreTraining`
     # A function of labels and `cu_seq_lens_q` that selects the rows of a packed batch that a loss
     # reads; the last layers then compute only these. `packing.use_packing` sets it.
     choose_rows: Any = None
@@ -220,105 +225,6 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         tied = [key for key in self._tied_weights_keys if key.endswith(".weight")]
         return tied[0].removesuffix(".weight")
 
-    def _rows_to_read(self, labels: torch.Tensor | None, kwargs: dict[str, Any]) -> Any:
-        starts = kwargs.get("cu_seq_lens_q")
-        if self.choose_rows is None or labels is None or starts is None:
-            return None
-        recomputes = getattr(self.condenser.global_layer, "gradient_checkpointing", False)
-        keeps_all = recomputes or kwargs.get("output_hidden_states")
-        return None if keeps_all else self.choose_rows(labels, starts)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        vectors_only: bool = False,
-        bow_targets: torch.Tensor | None = None,
-        bow_weight: float = 1.0,
-        num_bags_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> CondenserForPreTrainingOutput:
-        """Predict masked tokens from the backbone's late output.
-
-        Args:
-            input_ids: (B, T) int64.
-            attention_mask: (B, T), 1 for tokens and 0 for padding.
-            labels: (B, T) int64, the original token at masked positions and -100 elsewhere.
-            num_items_in_batch: masked tokens of an optimiser step's whole batch, across
-                micro-batches and devices, which each loss is divided by; default: of this call.
-            vectors_only: return only `cls_late`, equal to that of a call with losses.
-            bow_targets: (B, T) int64, each distinct token of the unmasked block once, anywhere in
-                its row, and -100 elsewhere; adds bag-of-words prediction to the loss.
-            bow_weight: of the bag-of-words loss.
-            num_bags_in_batch: blocks with `bow_targets` in the whole batch, which the bag-of-words
-                loss is divided by; by default estimated from those of this call, in proportion to
-                `num_items_in_batch`.
-            **kwargs: for the encoder, such as `cu_seq_lens_q` of a packed batch.
-        """
-        read, starts = self._rows_to_read(labels, kwargs), kwargs.get("cu_seq_lens_q")
-        with recorded_calls(self.condenser.global_layer, read):
-            output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        late = output.last_hidden_state
-        cls_late = select_cls(late, read.starts if read else starts).flatten(0, 1)  # (B, H)
-        if vectors_only:
-            return CondenserForPreTrainingOutput(cls_late=cls_late)
-        found: dict[str, Any] = {"cls_late": cls_late, "attentions": output.attentions}
-        if kwargs.get("output_hidden_states"):
-            found["hidden_states"] = output.hidden_states
-        if labels is None:
-            return CondenserForPreTrainingOutput(logits=self.lm_head(late), **found)  # (B, T, V)
-        masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
-        [late_loss] = mlm_losses(self.lm_head, (masked, late))
-        bow_loss = bag_of_words_loss(
-            self.lm_head, cls_late, bow_targets, starts, num_bags_in_batch, masked
-        )
-        return CondenserForPreTrainingOutput(
-            loss=sum_losses(late_loss, bow=bow_loss, bow_weight=bow_weight),
-            late_loss=late_loss,
-            bow_loss=bow_loss,
-            **found,
-        )
-
-
-class CondenserForPreTraining(CondenserForMaskedLM):
-    """The whole Condenser: backbone, LM head and Condenser head, in one checkpoint."""
-
-    _keys_to_ignore_on_load_unexpected = []
-    _warm_start = "condenser_from_encoder"
-
-    def __init__(self, config: CondenserConfig):
-        super().__init__(config)
-        like, encoder_config = self.condenser.global_layer, config.encoder_config
-        layers = (build_like(like, encoder_config) for _ in range(config.n_head_layers))
-        self.head = nn.ModuleList(layers)
-        self.head_norm = build_final_norm(self.condenser.encoder)
-        self.post_init()
-
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
-    ) -> Any:
-        """Open a pre-training checkpoint, with all its weights.
-
-        Args:
-            pretrained_model_name_or_path: as for `PreTrainedModel.from_pretrained`, like the rest.
-            *args: see there.
-            new_head: accept a checkpoint without a Condenser head and start a new one.
-
-        Raises:
-            ValueError: weights are missing or unexpected. A random head can corrupt the backbone
-                (section 3.4), so a missing head is an error without `new_head`.
-        """
-        wants_info = kwargs.pop("output_loading_info", False)
-        name = pretrained_model_name_or_path
-        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
-        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
-        return (model, info) if wants_info else model
-
     def encode(
         self,
         input_ids: torch.Tensor | None = None,
@@ -327,53 +233,30 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         head_input_ids: torch.Tensor | None = None,
         read: Any = None,
         **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    ) -> tuple[torch.Tensor, Any, Any]:
         """Run the backbone, eqs. (6) and (7), on inputs of `forward`.
 
         Only the rows `read` of a packed batch are computed in the last layer, if they are given.
 
         Returns:
             [cls_late ; late], (B, T, H); the head's input beside cls_late, (B, T, H): either
-            [cls_early ; early] or the embeddings of `head_input_ids` (default: `input_ids`); and
-            the encoder's output, with the `layer_call` that `run_head` repeats.
+            [cls_early ; early] or the embeddings of `head_input_ids` (default: `input_ids`), and
+            None without a head; and the encoder's output, with the `layer_call` that `run_head`
+            repeats.
         """
-        is_condenser = self.config.head_mlm_probability is None
+        is_condenser = self._has_head and self.config.head_mlm_probability is None
         if is_condenser:
             kwargs["output_hidden_states"] = True
+        encoder, early = self.condenser.encoder, None
         with recorded_calls(self.condenser.global_layer, read) as calls:
             output = self.condenser(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         output.layer_call = calls[-1]
         if is_condenser:
             early = output.hidden_states[self.config.skip_from]
-        else:
+        elif self._has_head:
             ids = input_ids if head_input_ids is None else head_input_ids
-            early = embed(
-                self.condenser.encoder, input_ids=ids, attention_mask=attention_mask, **kwargs
-            )
+            early = embed(encoder, input_ids=ids, attention_mask=attention_mask, **kwargs)
         return output.last_hidden_state, early, output
-
-    def run_head(
-        self,
-        cls_late: torch.Tensor,
-        early: torch.Tensor,
-        layer_call: LayerCall,
-        *,
-        read: Any = None,
-    ) -> torch.Tensor:
-        """Run the Condenser head on [cls_late ; early], eq. (8).
-
-        Args:
-            cls_late: (B, 1, H) late CLS vectors; (1, B, H) of a packed batch.
-            early: (B, T, H) second output of `encode`; its CLS vectors are replaced.
-            layer_call: of the third output of `encode`.
-
-        Returns:
-            [cls_cd ; cd], (B, T, H), or only the rows `read` of a packed batch.
-        """
-        hidden = replace_cls(early, cls_late, layer_call.kwargs.get("cu_seq_lens_q"))
-        for layer in self.head[:-1]:
-            hidden = layer_call.repeat(layer, hidden)
-        return self.head_norm(layer_call.repeat(self.head[-1], hidden, read=read))
 
     @can_return_tuple
     def forward(
@@ -391,13 +274,27 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         num_head_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> CondenserForPreTrainingOutput:
-        """Predict masked tokens from the Condenser head and from the backbone's late output.
+        """Predict masked tokens from the backbone's late output, and from the head if it has one.
 
-        CLS is at position 0 of each block. Arguments are those of `CondenserForMaskedLM.forward`,
-        and for a head with `head_mlm_probability` also these: `head_input_ids`, (B, T) int64, the
-        block masked a second time; `head_targets`, (B, T) int64, the original tokens of that
-        masking, otherwise -100; and `num_head_items_in_batch`, their number in the whole batch, by
-        default estimated like `num_bags_in_batch`.
+        Args:
+            input_ids: (B, T) int64, with CLS at position 0 of each block.
+            attention_mask: (B, T), 1 for tokens and 0 for padding.
+            labels: (B, T) int64, the original token at masked positions and -100 elsewhere.
+            num_items_in_batch: masked tokens of an optimiser step's whole batch, across
+                micro-batches and devices, which each loss is divided by; default: of this call.
+            vectors_only: return only `cls_late`, equal to that of a call with losses.
+            bow_targets: (B, T) int64, each distinct token of the unmasked block once, anywhere in
+                its row, and -100 elsewhere; adds bag-of-words prediction to the loss.
+            bow_weight: of the bag-of-words loss.
+            num_bags_in_batch: blocks with `bow_targets` in the whole batch, which the bag-of-words
+                loss is divided by; by default estimated from those of this call, in proportion to
+                `num_items_in_batch`.
+            head_input_ids: (B, T) int64, the block masked a second time, for a head with
+                `head_mlm_probability`.
+            head_targets: (B, T) int64, the original tokens of that masking and -100 elsewhere.
+            num_head_items_in_batch: their number in the whole batch, by default estimated like
+                `num_bags_in_batch`.
+            **kwargs: for the encoder, such as `cu_seq_lens_q` of a packed batch.
 
         Raises:
             ValueError: the second masking is missing, or the head does not read one.
@@ -408,37 +305,50 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         late, early, output = self.encode(
             input_ids, attention_mask, head_input_ids=head_input_ids, read=read, **kwargs
         )  # eqs. (6), (7)
-        cls_late = select_cls(late, read.starts if read else starts)
+        cls_late, cd = select_cls(late, read.starts if read else starts), None
+        vectors = cls_late.flatten(0, 1)  # (B, H)
         if vectors_only:
-            return CondenserForPreTrainingOutput(cls_late=cls_late.flatten(0, 1))
-        cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
-        cls_late = cls_late.flatten(0, 1)  # (B, H)
-        found: dict[str, Any] = {"cls_late": cls_late, "attentions": output.attentions}
+            return CondenserForPreTrainingOutput(cls_late=vectors)
+        if self._has_head:
+            cd = self.run_head(cls_late, early, output.layer_call, read=head_read)  # eq. (8)
+        found: dict[str, Any] = {"cls_late": vectors, "attentions": output.attentions}
         if kwargs.get("output_hidden_states"):
             found["hidden_states"] = output.hidden_states
         if labels is None:
-            head_logits, logits = self.lm_head(cd), self.lm_head(late)  # (B, T, V)
+            head_logits = None if cd is None else self.lm_head(cd)  # (B, T, V)
+            logits = self.lm_head(late)
             return CondenserForPreTrainingOutput(head_logits=head_logits, logits=logits, **found)
         masked = head_masked = MaskedTokens.find(labels, num_items_in_batch, read=read)
         if head_targets is not None:
             n_items, scale = num_head_items_in_batch, masked.scale
             head_masked = MaskedTokens.find(head_targets, n_items, read=head_read, scale=scale)
         head_loss, late_loss = mlm_losses(
-            self.lm_head, (head_masked, cd), (masked, late) if self.config.late_mlm else None
-        )  # eqs. (9), (10)
-        bow_loss = bag_of_words_loss(
-            self.lm_head, cls_late, bow_targets, starts, num_bags_in_batch, masked
+            self.lm_head,
+            None if cd is None else (head_masked, cd),  # eq. (9)
+            (masked, late) if cd is None or self.config.late_mlm else None,  # eq. (10)
         )
+        bow_loss = bag_of_words_loss(
+            self.lm_head, vectors, bow_targets, starts, num_bags_in_batch, masked
+        )
+        losses = [head_loss, late_loss, None if bow_loss is None else bow_weight * bow_loss]
         return CondenserForPreTrainingOutput(
-            loss=sum_losses(head_loss, late_loss, bow=bow_loss, bow_weight=bow_weight),  # eq. (11)
+            loss=torch.stack([loss for loss in losses if loss is not None]).sum(),  # eq. (11)
             head_loss=head_loss,
             late_loss=late_loss,
             bow_loss=bow_loss,
             **found,
         )
 
+    def _rows_to_read(self, labels: torch.Tensor | None, kwargs: dict[str, Any]) -> Any:
+        starts = kwargs.get("cu_seq_lens_q")
+        if self.choose_rows is None or labels is None or starts is None:
+            return None
+        recomputes = getattr(self.condenser.global_layer, "gradient_checkpointing", False)
+        keeps_all = recomputes or kwargs.get("output_hidden_states")
+        return None if keeps_all else self.choose_rows(labels, starts)
+
     def _check_second_masking(self, labels: Any, head_input_ids: Any, head_targets: Any) -> None:
-        rate = self.config.head_mlm_probability
+        rate = self.config.head_mlm_probability if self._has_head else None
         is_given = [head_input_ids is not None, head_targets is not None]
         if any(is_given) if rate is None else labels is not None and not all(is_given):
             raise ValueError(
@@ -446,6 +356,58 @@ class CondenserForPreTraining(CondenserForMaskedLM):
                 f"{'neither' if rate is None else 'both'} of head_input_ids and head_targets: make "
                 f"batches with CondenserDataCollator(head_mlm_probability={rate})."
             )
+
+
+class CondenserForPreTraining(CondenserForMaskedLM):
+    """The whole Condenser: backbone, LM head and Condenser head, in one checkpoint."""
+
+    _keys_to_ignore_on_load_unexpected = []
+    _warm_start = "condenser_from_encoder"
+    _has_head = True
+
+    def __init__(self, config: CondenserConfig):
+        super().__init__(config)
+        like, encoder_config = self.condenser.global_layer, config.encoder_config
+        layers = (build_like(like, encoder_config) for _ in range(config.n_head_layers))
+        self.head = nn.ModuleList(layers)
+        self.head_norm = build_final_norm(self.condenser.encoder)
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
+    ) -> Any:
+        """Open a pre-training checkpoint, like `PreTrainedModel.from_pretrained`.
+
+        A random head can corrupt the backbone (section 3.4), so a checkpoint without a head is
+        opened only with `new_head`, which starts a new one.
+
+        Raises:
+            ValueError: weights are missing or unexpected.
+        """
+        wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
+        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
+        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
+        return (model, info) if wants_info else model
+
+    def run_head(
+        self, cls_late: torch.Tensor, early: torch.Tensor, layer_call: LayerCall, read: Any = None
+    ) -> torch.Tensor:
+        """Run the Condenser head on [cls_late ; early], eq. (8).
+
+        Args:
+            cls_late: (B, 1, H) late CLS vectors; (1, B, H) of a packed batch.
+            early: (B, T, H) second output of `encode`; its CLS vectors are replaced.
+            layer_call: of the third output of `encode`.
+
+        Returns:
+            [cls_cd ; cd], (B, T, H), or only the rows `read` of a packed batch.
+        """
+        hidden = replace_cls(early, cls_late, layer_call.kwargs.get("cu_seq_lens_q"))
+        for layer in self.head[:-1]:
+            hidden = layer_call.repeat(layer, hidden)
+        return self.head_norm(layer_call.repeat(self.head[-1], hidden, read=read))
 
 
 def _package(module: str) -> Any:

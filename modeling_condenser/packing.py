@@ -6,7 +6,7 @@ padded batches, which a model with packing still accepts. `cu_seq_lens_q` and `c
 (B + 1,), say where each block begins and the last ends, as for flash attention in transformers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -155,13 +155,12 @@ def attend(
         module: the attention module that calls.
         query, key, value: (1, heads, R, D).
         attention_mask: of a padded batch.
-        dropout, scaling: share of attention weights to drop, factor of the dot products.
+        dropout, scaling: as for other back-ends.
         sliding_window: in local attention, tokens nearer than this see each other.
         cu_seq_lens_q, cu_seq_lens_k: (B + 1,) bounds of the blocks among queries and among keys;
             None if padded.
         max_length_q, max_length_k: at least the most queries and keys of a block; 0 to count.
         kv_states: (1, N, H) hidden states of all rows, if queries are only some of them.
-        **kwargs: for other back-ends.
 
     Returns:
         (1, R, heads, D), and no weights.
@@ -177,7 +176,10 @@ def attend(
         parts = keys_and_values(module) or ()
         key, value = (part(kv_states).view(shape).transpose(1, 2) for part in parts)
     blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
-    attention = partial(_attention, dropout=dropout, scale=scaling)
+    if dropout and query.device.type == "cpu":
+        attention = partial(attention_with_dropout, rate=dropout, scale=scaling)
+    else:
+        attention = partial(F.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     output = _attend_within((query, key, value), blocks, attention)
     return output.transpose(1, 2).contiguous(), None
 
@@ -192,7 +194,7 @@ AttentionMaskInterface.register(PACKED, _mask)
 
 
 class _Blocks(NamedTuple):
-    """Bounds (B + 1,) of the blocks and their greatest lengths (0 if unknown), and the window."""
+    """Bounds (B + 1,) and greatest lengths (0 if unknown) of the blocks, and the window."""
 
     query_starts: torch.Tensor
     key_starts: torch.Tensor
@@ -211,9 +213,9 @@ def _choose_way(rows: _Rows, blocks: _Blocks) -> Callable:
     _, key, _ = rows
     if key.device.type == "cuda" and blocks.window is None:
         return _attend_nested
-    is_cpu = key.device.type == "cpu"
-    pays = is_cpu and key.numel() >= len(list(_runs(rows, blocks))) * _LARGE_CALL
-    return _attend_runs if pays else _attend_padded
+    if key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
+        return _attend_runs
+    return _attend_padded
 
 
 def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
@@ -238,7 +240,7 @@ def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.T
 def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
     """Attention in one call for each run of blocks of equal length, without padding."""
     query, key, value = rows
-    runs = list(_runs(rows, blocks))
+    runs = _runs(rows, blocks)
     n_queries = [n_blocks * queries for n_blocks, queries, _ in runs]
     n_keys = [n_blocks * keys for n_blocks, _, keys in runs]
     parts = (query.split(n_queries, 2), key.split(n_keys, 2), value.split(n_keys, 2))
@@ -250,20 +252,21 @@ def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Ten
     return torch.cat(outputs, dim=2)
 
 
-def _runs(rows: _Rows, blocks: _Blocks) -> Iterator[tuple[int, int, int]]:
+def _runs(rows: _Rows, blocks: _Blocks) -> list[tuple[int, int, int]]:
     """Runs of adjacent blocks with equally many queries and keys, of about `_LARGEST_CALL` at most.
 
-    Yields:
-        Number of blocks, queries of each, keys of each.
+    Returns:
+        Number of blocks, queries of each and keys of each, for each run.
     """
-    _, key, _ = rows
+    runs, (_, key, _) = [], rows
     width = key.numel() // key.shape[2]
     n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()
     for (queries, keys), adjacent in groupby(zip(n_queries, n_keys, strict=True)):
         n_left, most = len(list(adjacent)), max(_LARGEST_CALL // (keys * width), 1)
         while n_left > 0:
-            yield min(n_left, most), queries, keys
+            runs.append((min(n_left, most), queries, keys))
             n_left -= most
+    return runs
 
 
 def _attend_padded(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
@@ -288,7 +291,7 @@ def _attend_padded(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.T
         pad(query, query_places, most_queries),
         pad(key, key_places, most_keys),
         pad(value, key_places, most_keys),
-        # Rows of padding see themselves, so that each row sees something.
+        # Rows of padding see themselves, because each row must see something.
         mask if near is None else mask & near | near.new_ones(len(near)).diag(),
     )
     return output.transpose(1, 2).flatten(0, 1)[query_places].transpose(0, 1)[None]
@@ -300,22 +303,6 @@ def _places(starts: torch.Tensor, n_rows: int, width: int) -> torch.Tensor:
     of_row = block.repeat_interleave(starts.diff(), output_size=n_rows)
     row = torch.arange(n_rows, device=starts.device)
     return of_row * width + row - starts[:-1].long()[of_row]
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    *,
-    dropout: float,
-    scale: float | None,
-) -> torch.Tensor:
-    if dropout and query.device.type == "cpu":
-        return attention_with_dropout(query, key, value, mask, rate=dropout, scale=scale)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale
-    )
 
 
 def _window(length: int, width: int | None, device: torch.device) -> torch.Tensor | None:

@@ -29,15 +29,10 @@ os.environ |= {
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from transformers import (  # noqa: E402
-    BertConfig,
-    BertForMaskedLM,
-    PreTrainedTokenizerBase,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import PreTrainedTokenizerBase  # noqa: E402
 
 from tests import tokenizers  # noqa: E402
+from tests.backbones.encoders import BACKBONES  # noqa: E402
 from tests.hub.making import make_collection, make_run  # noqa: E402
 
 # The fixture `loopback_hub`: a Hub on this machine, for the real clients.
@@ -111,42 +106,21 @@ def _limited(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-_TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-}
-
-
-def _save(cls: type, config: object, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        cls(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+# Larger than the tests of all encoders need, and with dropout.
+_TINY = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.02}
+_TINY |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 @pytest.fixture(scope="session")
-def bert_folder(
-    wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def bert_folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random BERT with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    size, folder = len(wordpiece_tokenizer), tmp_path_factory.mktemp("bert")
-    config = BertConfig(vocab_size=size, max_position_embeddings=MAX_TOKENS, **_TINY)
-    return _save(BertForMaskedLM, config, wordpiece_tokenizer, folder)
+    return BACKBONES["BERT"].save(tmp_path_factory.mktemp("bert"), texts, **_TINY)
 
 
 @pytest.fixture(scope="session")
-def roberta_folder(
-    byte_level_tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A tiny random RoBERTa with its MLM head and tokenizer, for sequences of up to 64 tokens."""
-    size, folder = len(byte_level_tokenizer), tmp_path_factory.mktemp("roberta")
-    config = RobertaConfig(vocab_size=size, max_position_embeddings=MAX_TOKENS + 2, **_TINY)
-    return _save(RobertaForMaskedLM, config, byte_level_tokenizer, folder)
+def roberta_folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a RoBERTa."""
+    return BACKBONES["RoBERTa"].save(tmp_path_factory.mktemp("roberta"), texts, **_TINY)
 
 
 @pytest.fixture(scope="session")

@@ -13,26 +13,19 @@ from torch.nn import functional as F
 Weights = dict[str, torch.Tensor]
 
 
-def naive_loss(weights: Weights, config, batch, *, n_items=None) -> dict[str, torch.Tensor]:
+def naive_loss(weights: Weights, config, batch) -> dict[str, torch.Tensor]:
     """Losses of a batch of `input_ids`, `attention_mask` and `labels`, each (B, T)."""
     encoder = config.encoder_config
-    hidden = embed(weights, encoder, batch["input_ids"])
-    early = hidden
+    states = [embed(weights, encoder, batch["input_ids"])]
     for number in range(encoder.num_hidden_layers):
-        if number == config.skip_from:
-            early = hidden
         prefix = f"condenser.encoder.encoder.layer.{number}."
-        hidden = layer(weights, prefix, encoder, hidden, batch["attention_mask"])
-    if config.skip_from == encoder.num_hidden_layers:
-        early = hidden
-    late = hidden
-
-    cd = early.clone()
+        states.append(layer(weights, prefix, encoder, states[-1], batch["attention_mask"]))
+    late, cd = states[-1], states[config.skip_from].clone()
     cd[:, 0] = late[:, 0]  # [cls_late ; early]
     for number in range(config.n_head_layers):
         cd = layer(weights, f"head.{number}.", encoder, cd, batch["attention_mask"])
 
-    n_items = n_items or int((batch["labels"] != -100).sum())
+    n_items = (batch["labels"] != -100).sum()
     head_loss = mlm(weights, encoder, cd, batch["labels"]) / n_items
     late_loss = mlm(weights, encoder, late, batch["labels"]) / n_items
     loss = head_loss + late_loss if config.late_mlm else head_loss
@@ -72,12 +65,7 @@ def mlm(weights: Weights, config, hidden: torch.Tensor, labels: torch.Tensor) ->
     transformed = norm(weights, prefix + "transform.LayerNorm.", config, transformed)
     vocabulary = weights["condenser.encoder.embeddings.word_embeddings.weight"]
     logits = transformed @ vocabulary.T + weights[prefix + "bias"]  # (B, T, V)
-    return F.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]),
-        labels.reshape(-1),
-        ignore_index=-100,
-        reduction="sum",
-    )
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
 
 def linear(weights: Weights, prefix: str, x: torch.Tensor) -> torch.Tensor:
@@ -85,7 +73,6 @@ def linear(weights: Weights, prefix: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def norm(weights: Weights, prefix: str, config, x: torch.Tensor) -> torch.Tensor:
-    mean = x.mean(-1, keepdim=True)
-    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
     x = (x - mean) / torch.sqrt(variance + config.layer_norm_eps)
     return x * weights[prefix + "weight"] + weights[prefix + "bias"]

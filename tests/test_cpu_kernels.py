@@ -13,7 +13,6 @@ from modeling_condenser.cpu_kernels import (
     draw_kept,
     rounded_rate,
 )
-from modeling_condenser.packing import use_packing
 from tests.backbones.encoders import BACKBONES
 from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
 
@@ -21,10 +20,12 @@ RATE = 0.3
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9])
-def test_units_are_dropped_at_the_rate_and_independently(rate: float) -> None:
+def test_units_are_dropped_at_the_rate_independently_and_by_the_generator_of_torch(
+    rate: float,
+) -> None:
     torch.manual_seed(0)
     n = 2_000_003  # not a multiple of the four that share a number
-    kept = draw_kept(torch.Size([n]), rate)
+    kept, again = draw_kept(torch.Size([n]), rate), draw_kept(torch.Size([n]), rate)
     assert set(kept.unique().tolist()) == {0, 1}
     variance = rate * (1 - rate)
     assert abs(1 - kept.double().mean().item() - rounded_rate(rate)) < 4 * (variance / n) ** 0.5
@@ -33,16 +34,9 @@ def test_units_are_dropped_at_the_rate_and_independently(rate: float) -> None:
     for distance in (1, 2, 3, 4, 768):
         correlation = (centred[distance:] * centred[:-distance]).mean().item() / variance
         assert abs(correlation) < 4 * n**-0.5, distance
-
-
-def test_the_generator_of_torch_decides() -> None:
-    shape = torch.Size([3, 5, 7])
-    torch.manual_seed(1)
-    first, second = draw_kept(shape, 0.5), draw_kept(shape, 0.5)
-    torch.manual_seed(1)
-    assert torch.equal(draw_kept(shape, 0.5), first)
-    assert not torch.equal(first, second)
-    assert draw_kept(torch.Size([0, 4]), 0.5).shape == (0, 4)
+    assert not torch.equal(again, kept)
+    torch.manual_seed(0)
+    assert torch.equal(draw_kept(torch.Size([n]), rate), kept)
 
 
 def make_rows() -> list[torch.Tensor]:
@@ -51,11 +45,8 @@ def make_rows() -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-def make_mask() -> torch.Tensor:
-    torch.manual_seed(0)
-    mask = torch.rand(2, 1, 3, 4) > 0.3
-    mask[..., 0] = True
-    return mask
+MASK = torch.ones(2, 1, 3, 4, dtype=torch.bool)
+MASK[0, 0, 1, 1:] = MASK[1, 0, :, 2] = False
 
 
 def seeded(*rows: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -64,57 +55,45 @@ def seeded(*rows: torch.Tensor, **kwargs: Any) -> torch.Tensor:
 
 
 def test_attention_is_the_formula_and_its_gradient_is_its_own() -> None:
-    (query, key, value), mask, scale = make_rows(), make_mask(), 0.2
-    found = seeded(query, key, value, mask=mask, scale=scale)
+    (query, key, value), scale = make_rows(), 0.2
+    found = seeded(query, key, value, mask=MASK, scale=scale)
     torch.manual_seed(1)
-    scores = (query @ key.transpose(-1, -2) * scale).masked_fill(~mask, -torch.inf)
+    scores = (query @ key.transpose(-1, -2) * scale).masked_fill(~MASK, -torch.inf)
     kept = draw_kept(scores.shape, RATE).double() / (1 - rounded_rate(RATE))
     expected = scores.softmax(-1) * kept @ value
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    assert torch.autograd.gradcheck(lambda *rows: seeded(*rows, mask=mask), make_rows())
+    assert torch.autograd.gradcheck(lambda *rows: seeded(*rows, mask=MASK), make_rows())
 
 
 def test_attention_almost_without_dropout_is_torchs() -> None:
-    rows, mask = make_rows(), make_mask()
-    found = attention_with_dropout(*rows, mask, rate=1e-9)
-    torch.testing.assert_close(found, F.scaled_dot_product_attention(*rows, attn_mask=mask))
+    rows = make_rows()
+    found = attention_with_dropout(*rows, MASK, rate=1e-9)
+    torch.testing.assert_close(found, F.scaled_dot_product_attention(*rows, attn_mask=MASK))
 
 
 def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight() -> None:
-    wide = [row.detach().bfloat16().float().requires_grad_() for row in make_rows()]
-    short = [row.detach().bfloat16().requires_grad_() for row in wide]
+    short = [row.detach().bfloat16().requires_grad_() for row in make_rows()]
+    wide = [row.detach().float().requires_grad_() for row in short]
     kept: list[torch.Tensor] = []
     with (
         torch.autocast("cpu", torch.bfloat16),
         torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t),
     ):
-        found = seeded(*short)
-        found.sum().backward()
-    expected = seeded(*wide)
+        found, expected = seeded(*short), seeded(*wide)
+    found.sum().backward()
     expected.sum().backward()
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
-    for one, other in zip(short, wide, strict=True):
-        torch.testing.assert_close(one.grad.float(), other.grad, rtol=2e-2, atol=2e-2)
-    n_weights = 2 * 2 * 3 * 4
-    of_attention = [t for t in kept if t.dtype == torch.bfloat16 and t.dim() == 4]
-    assert sum(t.nbytes for t in of_attention) == sum(t.nbytes for t in short) + 2 * n_weights
+    pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(short, wide, strict=True))]
+    for one, other in pairs:
+        torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2)
+    # Queries, keys, values and one number a weight.
+    assert [t.dtype for t in kept] == [torch.bfloat16] * 4 + [torch.float32] * 4
+    assert [t.numel() for t in kept] == [48, 64, 64, 48] * 2
 
 
-def make_dropping_model() -> Any:
-    model = make_model("BERT")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = RATE
-    use_packing(model, narrow=False)
-    return model.train()
-
-
-@pytest.mark.parametrize("large", [0, float("inf")], ids=["run by run", "in one call"])
-def test_packed_batches_drop_weights_only_in_training(
-    large: float, monkeypatch: pytest.MonkeyPatch
+def test_packed_batches_drop_weights_in_training_and_the_same_again_when_recomputed(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packing, "_LARGE_CALL", large)
     rates = []
 
     def count(*rows: Any, rate: float, **kwargs: Any) -> torch.Tensor:
@@ -122,19 +101,18 @@ def test_packed_batches_drop_weights_only_in_training(
         return attention_with_dropout(*rows, rate=rate, **kwargs)
 
     monkeypatch.setattr(packing, "attention_with_dropout", count)
-    model, batch = make_dropping_model(), pack(BACKBONES["BERT"].batch(6, 40))
-    assert len({model(**batch).loss.item() for _ in range(3)}) == 3
-    assert set(rates) == {RATE}
-    rates.clear()
-    model.eval()
-    assert model(**batch).loss.item() == model(**batch).loss.item()
-    assert rates == []
-
-
-def test_gradient_checkpointing_drops_the_same_again() -> None:
-    model, batch = make_dropping_model(), pack(BACKBONES["BERT"].batch(6, 40))
+    model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = RATE
+    packing.use_packing(model, narrow=False)
     torch.manual_seed(0)
     expected = losses_and_gradients(model, batch)
+    assert set(rates) == {RATE}
+    assert losses_and_gradients(model, batch)[0] != expected[0]
     model.gradient_checkpointing_enable()
     torch.manual_seed(0)
     assert_same(losses_and_gradients(model, batch), expected)
+    rates.clear()
+    model.eval()(**batch)
+    assert rates == []

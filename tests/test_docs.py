@@ -34,19 +34,13 @@ def commands_of(page: Path) -> list[str]:
 def workplace(tmp_path, monkeypatch, texts, corpus_file, wordpiece_tokenizer):
     """A folder in which the README's names mean small things."""
     encoder = tmp_path / "google-bert" / "bert-base-uncased"
-    config = BertConfig(
-        vocab_size=len(wordpiece_tokenizer),
-        hidden_size=16,
-        num_hidden_layers=12,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=512,
-    )
+    widths = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(wordpiece_tokenizer), **widths)
     BertForMaskedLM(config).save_pretrained(encoder)
     wordpiece_tokenizer.save_pretrained(encoder)
-    lines = Path(corpus_file).read_text().splitlines()[:120]
-    (tmp_path / "my-documents.jsonl").write_text("\n".join(lines) + "\n")
-    make_collection(tmp_path / "my-collection", list(texts))
+    lines = corpus_file.read_text().splitlines(keepends=True)[:120]
+    (tmp_path / "my-documents.jsonl").write_text("".join(lines))
+    make_collection(tmp_path / "my-collection", texts)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.nn import functional as F
 from transformers import AutoModel
 
@@ -20,12 +21,6 @@ from modeling_condenser import (
 )
 from modeling_condenser.packing import use_packing
 from tests.backbones.encoders import BACKBONES
-
-PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
-# ALBERT calls one layer again and again; ModernBERT projects keys and queries at once.
-COMPUTE_ALL_ROWS = ("ALBERT", "ModernBERT")
-# BERT; positions with an offset; local attention
-NAMES = ("BERT", "RoBERTa", "ModernBERT")
 
 # torch warns where nested tensors have no kernel of their own, as on a CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -43,9 +38,14 @@ def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
-    torch.manual_seed(0)
+    """A model without dropout, with biases and norms away from 0 and 1."""
+    torch.manual_seed(1)
     config = CondenserConfig(encoder_config=BACKBONES[name].config(positions=40), **settings)
-    return model_class(config).double().eval()
+    model = model_class(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.double().train()
 
 
 def pack(batch: dict[str, torch.Tensor], *, filler: int = 0) -> dict[str, Any]:
@@ -85,18 +85,17 @@ def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
 
 
 @pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("name", NAMES)
+# BERT; positions with an offset; local attention, in blocks that are wider
+@pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ModernBERT"])
 @pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
 def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
     name: str, model_class: Any
 ) -> None:
-    """In blocks of up to 40 tokens, wider than ModernBERT's local attention."""
     model = make_model(name, model_class)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
     late = model.condenser(batch["input_ids"], attention_mask=batch["attention_mask"])
     use_packing(model)
-    assert (model.choose_rows is None) == (name in COMPUTE_ALL_ROWS)
     for inputs in (pack(batch), pack(batch, filler=7), batch):  # still takes padded ones
         assert_same(losses_and_gradients(model, inputs), expected)
         for vectors_only in (True, False):
@@ -124,50 +123,52 @@ def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch: pytest.Mon
         (10 * heads * size, [(2, 5, 5), (1, 5, 5), (1, 7, 7), (1, 7, 7), (1, 5, 5)]),
     ):
         monkeypatch.setattr(packing, "_LARGEST_CALL", limit)
-        assert list(packing._runs(rows, blocks)) == runs
+        assert packing._runs(rows, blocks) == runs
         found = packing._attend_runs(rows, blocks, F.scaled_dot_product_attention)
         torch.testing.assert_close(found, torch.cat(expected, dim=2), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("device", "n_keys", "window", "way"),
-    [
+def test_the_way_to_attend_depends_on_device_window_and_size() -> None:
+    starts = torch.tensor([0, 3, 7])
+    for device, n_keys, window, way in (
         ("cuda", 10**9, None, "nested"),
         ("cuda", 10**9, 64, "padded"),
         ("cpu", 10**9, 64, "runs"),
         ("cpu", 10**3, None, "padded"),
-    ],
-)
-def test_the_way_to_attend_depends_on_device_window_and_size(
-    device: str, n_keys: int, window: int | None, way: str
-) -> None:
-    key = SimpleNamespace(
-        device=torch.device(device), numel=lambda: n_keys, shape=(1, 2, 7, n_keys // 14)
-    )
-    starts = torch.tensor([0, 3, 7])
-    blocks = packing._Blocks(starts, starts, 4, 4, window)
-    assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
+    ):
+        shape = (1, 2, 7, n_keys // 14)
+        key = SimpleNamespace(device=torch.device(device), numel=lambda n=n_keys: n, shape=shape)
+        blocks = packing._Blocks(starts, starts, 4, 4, window)
+        assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradient_checkpointing_changes_nothing(name: str) -> None:
-    model = make_model(name).train()  # without dropout
-    batch = BACKBONES[name].batch(6, 40)
+def test_gradient_checkpointing_computes_all_rows_and_changes_nothing() -> None:
+    model = make_model("BERT")
+    batch = BACKBONES["BERT"].batch(6, 40)
     expected = losses_and_gradients(model, batch)
     use_packing(model)
     model.gradient_checkpointing_enable()
     assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
-@pytest.mark.parametrize(("n_layers", "skip_from"), [(4, 4), (1, 0)])
-def test_a_head_that_reads_the_last_layers_input_or_all_of_its_output_keeps_all_rows(
-    n_layers: int, skip_from: int
+@pytest.mark.parametrize(
+    ("name", "n_layers", "skip_from", "omits"),
+    [
+        ("BERT", 4, 2, True),
+        ("ALBERT", 4, 2, False),  # calls one layer again and again
+        ("ModernBERT", 4, 2, False),  # projects keys and queries at once
+        ("BERT", 4, 4, False),  # the head reads all outputs of the last layer
+        ("BERT", 1, 0, False),  # the head reads the inputs of the last layer
+    ],
+)
+def test_rows_are_omitted_only_where_nothing_reads_them(
+    name: str, n_layers: int, skip_from: int, omits: bool
 ) -> None:
-    encoder_config = BACKBONES["BERT"].config(num_hidden_layers=n_layers)
+    encoder_config = BACKBONES[name].config(num_hidden_layers=n_layers)
     config = CondenserConfig(encoder_config=encoder_config, skip_from=skip_from)
     model = CondenserForPreTraining(config)
     use_packing(model)
-    assert model.choose_rows is None
+    assert (model.choose_rows is not None) == omits
 
 
 def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
@@ -188,7 +189,7 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
     assert seen == [n_all] * 6
 
 
-@pytest.mark.parametrize("name", PADDED_ONLY)
+@pytest.mark.parametrize("name", ["DeBERTa-v2", "DeBERTa-v3", "MPNet"])
 def test_an_encoder_with_attention_of_its_own_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
         use_packing(make_model(name))
@@ -200,3 +201,24 @@ def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     assert "packed" not in (tmp_path / "config.json").read_text()
     assert AutoModel.from_pretrained(tmp_path).encoder.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
+def test_a_compiled_model_meets_new_shapes_without_new_graphs(name: str, is_packed: bool) -> None:
+    model, compiled = make_model(name), make_model(name)
+    if is_packed:
+        use_packing(compiled)
+    torch.compiler.reset()
+    counters.clear()
+    compiled.compile(backend="eager")  # graphs are counted; kernels do not matter here
+    n_graphs = []
+    for shape in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38), (4, 22), (9, 31)):  # blocks, longest
+        batch = BACKBONES[name].batch(*shape)
+        expected, _ = losses_and_gradients(model, batch)
+        found, _ = losses_and_gradients(compiled, pack(batch, filler=3) if is_packed else batch)
+        assert found == pytest.approx(expected, rel=1e-9)
+        n_graphs.append(counters["stats"]["unique_graphs"])
+    torch.compiler.reset()
+    assert n_graphs[0] > 0
+    assert len(set(n_graphs[3:])) == 1, n_graphs

@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer, set_seed
 
 from modeling_condenser import condenser_from_encoder
@@ -13,38 +13,39 @@ from tests.backbones.encoders import BACKBONES
 from tests.hub.making import run_isolated
 
 TEXTS = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
-OPEN = """
-import json, torch
-from sentence_transformers import SentenceTransformer
+MEASURE = """
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
-kwargs = {"trust_remote_code": True}
 
-def measure(folder):
+def measure(folder, texts, **kwargs):
     batch = AutoTokenizer.from_pretrained(folder)(
-        json.loads(sys.argv[1]), padding=True, return_tensors="pt", return_token_type_ids=False
+        texts, padding=True, return_tensors="pt", return_token_type_ids=False
     )
     labels = batch["input_ids"].clone()
     labels[:, ::2] = -100
     whole = AutoModelForPreTraining.from_pretrained(folder, **kwargs).eval()
-    assert type(whole).__module__.split(".")[0] == "transformers_modules"
     output = whole(**batch, labels=labels)
     output.loss.backward()
     model = AutoModel.from_pretrained(folder, **kwargs).eval()
     masked_lm = AutoModelForMaskedLM.from_pretrained(folder, **kwargs).eval()
-    return whole, {
+    return {
         "losses": [output.head_loss.item(), output.late_loss.item()],
         "cls": model(**batch).last_hidden_state[:, 0].tolist(),
         "logits": masked_lm(**batch).logits[0, 1].tolist(),
     }
-
-found = [measure(folder) for folder in sys.argv[2:]]
-whole, _ = found[0]
+"""
+OPEN = f"""{MEASURE}
+import json
+from sentence_transformers import SentenceTransformer
+kwargs = {{"trust_remote_code": True}}
+texts, *folders = json.loads(sys.argv[1])
+whole = AutoModelForPreTraining.from_pretrained(folders[0], **kwargs)
+assert type(whole).__module__.split(".")[0] == "transformers_modules"
 whole.save_pretrained("again")
-AutoTokenizer.from_pretrained(sys.argv[2]).save_pretrained("again")
-found.append(measure("again"))
-vectors = SentenceTransformer("again", device="cpu", **kwargs).encode(json.loads(sys.argv[1]))
+AutoTokenizer.from_pretrained(folders[0]).save_pretrained("again")
+found = [measure(folder, texts, **kwargs) for folder in (*folders, "again")]
+vectors = SentenceTransformer("again", device="cpu", **kwargs).encode(texts)
 assert "modeling_condenser" not in sys.modules
-print("RESULT" + json.dumps([[figures for _, figures in found], vectors.tolist()]))
+print("RESULT" + json.dumps([*found, {{"cls": vectors.tolist()}}]))
 """
 
 
@@ -53,35 +54,21 @@ def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(
     texts: list[str], tmp_path: Path
 ) -> None:
     """All encoders in one process, whose start takes longer than the rest."""
+    names: dict[str, Any] = {}
+    exec(MEASURE, names)
     folders, expected = [], []
     for backbone in BACKBONES.values():
         set_seed(0)
         encoder = backbone.save(tmp_path / "encoder" / backbone.title, texts)
-        model = condenser_from_encoder(str(encoder), n_head_layers=2, skip_from=1).eval()
-        saved = tmp_path / backbone.title.replace("-", "_")
-        model.save_pretrained(saved)
-        tokenizer = AutoTokenizer.from_pretrained(encoder)
-        tokenizer.save_pretrained(saved)
-        folders.append(saved)
-        batch = tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False)
-        labels = batch["input_ids"].clone()
-        labels[:, ::2] = -100
-        output = model(**batch, labels=labels)
-        late = model.condenser(**batch).last_hidden_state
-        expected.append(
-            {
-                "losses": torch.stack([output.head_loss, output.late_loss]),
-                "cls": late[:, 0],
-                "logits": model(**batch).logits[0, 1],
-            }
-        )
-    printed = run_isolated(OPEN, json.dumps(TEXTS), *folders, scratch=tmp_path / "elsewhere")
-    found, vectors = json.loads(printed.partition("RESULT")[2])
-    titles = [*BACKBONES, "saved again"]
-    for title, one, other in zip(titles, found, [*expected, expected[0]], strict=True):
-        for name, tensor in other.items():
-            np.testing.assert_allclose(
-                one[name], tensor.detach().numpy(), rtol=0, atol=1e-5, err_msg=f"{title}, {name}"
-            )
-    cls_late = expected[0]["cls"].detach().numpy()
-    np.testing.assert_allclose(vectors, cls_late, rtol=0, atol=1e-5)
+        folders.append(str(tmp_path / backbone.title.replace("-", "_")))
+        model = condenser_from_encoder(str(encoder), n_head_layers=2, skip_from=1)
+        model.save_pretrained(folders[-1])
+        AutoTokenizer.from_pretrained(encoder).save_pretrained(folders[-1])
+        expected.append(names["measure"](folders[-1], TEXTS))
+    expected += [expected[0], expected[0]]  # of the copy, and by sentence-transformers
+    printed = run_isolated(OPEN, json.dumps([TEXTS, *folders]), scratch=tmp_path / "elsewhere")
+    found = json.loads(printed.partition("RESULT")[2])
+    for title, one, other in zip([*BACKBONES, "copy", "vectors"], found, expected, strict=True):
+        for name, values in one.items():
+            message = f"{title}, {name}"
+            np.testing.assert_allclose(values, other[name], rtol=0, atol=1e-5, err_msg=message)

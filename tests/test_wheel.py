@@ -39,21 +39,18 @@ def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path: Path) -> No
     names = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
     assert names == {"bin", "modeling_condenser", "condenser_commands"}
 
-    work = tmp_path / "work"
-    work.mkdir()
-    printed = run(site / "bin" / "condenser", "--help", cwd=work, path=site)
+    printed = run(site / "bin" / "condenser", "--help", cwd=tmp_path, path=site)
     assert printed.startswith("usage: condenser VERB [RECIPE.yaml] [--field value ...]")
     code = (
         "import modeling_condenser\nfrom modeling_condenser.runs.recipe import find_recipe\n"
         "from modeling_condenser import CondenserForPreTraining\n"
         "print(modeling_condenser.__file__)\nprint(find_recipe('pretrain/own-text'))"
     )
-    package, recipe = map(Path, run("-c", code, cwd=work, path=site).splitlines())
+    package, recipe = map(Path, run("-c", code, cwd=tmp_path, path=site).splitlines())
     assert package == site / "modeling_condenser" / "__init__.py"
     assert recipe.is_relative_to(site)
     shipped = (ROOT / "configuration" / "pretrain" / "own-text.yaml").read_text()
     assert recipe.read_text() == shipped
-    starter = [path.name for path in (site / "modeling_condenser" / "starter").iterdir()]
-    assert "model.safetensors" in starter
-    for template in (ROOT / "modeling_condenser").rglob("*.jinja"):
-        assert (site / template.relative_to(ROOT)).is_file()
+    templates = (ROOT / "modeling_condenser").rglob("*.jinja")
+    for file in (ROOT / "modeling_condenser" / "starter" / "model.safetensors", *templates):
+        assert (site / file.relative_to(ROOT)).is_file()

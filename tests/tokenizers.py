@@ -1,28 +1,23 @@
 """Tokenizers of every kind, trained on a few texts and the same each time they are made.
 
-The tokenizers library's own trainers for WordPiece and Unigram break ties as a hash map happens to
-stand in memory, so a test could pass in one process and fail in the next.
+The tokenizers library's own trainers for WordPiece and Unigram break ties by the order of a hash
+map, so a test could pass in one process and fail in the next.
 """
 
+import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     AlbertTokenizer,
     BertTokenizerFast,
     DebertaV2Tokenizer,
     MPNetTokenizer,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
 )
 
 SIZE = 500
@@ -53,56 +48,23 @@ def deberta_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
 
 def sentencepiece_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     """As of xlm-roberta-base: Unigram, `▁` before tokens that follow a blank."""
-    tokenizer = Tokenizer(models.Unigram(_unigrams(texts, _OF_ROBERTA), unk_id=3))
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
-    )
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>",
-        pair="<s> $A </s> </s> $B </s>",
-        special_tokens=[("<s>", 0), ("</s>", 2)],
-    )
-    return _wrap(tokenizer, *_OF_ROBERTA)
+    return XLMRobertaTokenizer(vocab=_unigrams(texts, _OF_ROBERTA))
 
 
 def roberta_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     """As of roberta-base: byte-level BPE, `Ġ` before tokens that follow a blank."""
-    tokenizer = _byte_pairs(texts, _OF_ROBERTA)
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), add_prefix_space=False
-    )
-    return _wrap(tokenizer, *_OF_ROBERTA)
+    return RobertaTokenizer(**_byte_pairs(texts, _OF_ROBERTA))
 
 
 def modernbert_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerBase:
     """Byte-level BPE between BERT's special tokens, with runs of blanks as tokens of their own."""
     special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
-    tokenizer = _byte_pairs(texts, special)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B [SEP]",
-        special_tokens=[("[CLS]", 0), ("[SEP]", 2)],
-    )
-    wrapped = _wrap(tokenizer, *special)
-    wrapped.add_tokens(["  ", "   "])
-    return wrapped
-
-
-def _wrap(
-    tokenizer: Tokenizer, cls: str, pad: str, sep: str, unknown: str, mask: str
-) -> PreTrainedTokenizerBase:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=cls,
-        eos_token=sep,
-        cls_token=cls,
-        pad_token=pad,
-        sep_token=sep,
-        unk_token=unknown,
-        mask_token=mask,
-    )
+    kinds = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    names = dict(zip(kinds, special, strict=True))
+    ends = {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+    tokenizer = RobertaTokenizer(**_byte_pairs(texts, special), **names, **ends)
+    tokenizer.add_tokens(["  ", "   "])
+    return tokenizer
 
 
 def _word_pieces(texts: Sequence[str], special: list[str]) -> dict[str, int]:
@@ -121,11 +83,10 @@ def _word_pieces(texts: Sequence[str], special: list[str]) -> dict[str, int]:
     return tokenizer.get_vocab()
 
 
-def _byte_pairs(texts: Sequence[str], special: list[str]) -> Tokenizer:
-    """A byte-level BPE tokenizer, special tokens first."""
+def _byte_pairs(texts: Sequence[str], special: list[str]) -> dict[str, Any]:
+    """Vocabulary and merges of a byte-level BPE tokenizer, special tokens first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=SIZE,
         special_tokens=special,
@@ -133,7 +94,8 @@ def _byte_pairs(texts: Sequence[str], special: list[str]) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    model = json.loads(tokenizer.to_str())["model"]
+    return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
 
 
 def _unigrams(texts: Sequence[str], special: list[str]) -> list[tuple[str, float]]:

@@ -11,10 +11,8 @@ logger = logging.getLogger(__name__)
 # Marks a complete checkpoint. Older versions listed the other files and their sizes in it.
 MANIFEST = "checkpoint_manifest.json"
 # Files that the Trainer saves beside the model, for resuming.
-_TRAINING_STATE = (
-    "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json training_args.bin "
-    f"{MANIFEST}"
-).split()
+_TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
+_TRAINING_STATE += ["training_args.bin", MANIFEST]
 
 
 def seal_checkpoint(folder: Path) -> None:

@@ -48,16 +48,17 @@ def find_recipe(name_or_path: str | Path) -> Path:
     package = Path(__file__).parents[1]
     installed = package / "recipes"  # the folder configuration/ of the repository
     shipped = installed if installed.is_dir() else package.parent / "configuration"
-    files = shipped.rglob("*.yaml")
-    recipes = {file.relative_to(shipped).with_suffix("").as_posix(): file for file in files}
     name = str(name_or_path).removesuffix(".yaml")
-    if name not in recipes:
-        nearest = ", ".join(get_close_matches(name, recipes, n=3, cutoff=0.0))
+    recipe = shipped / f"{name}.yaml"
+    if not recipe.is_file():
+        files = (file.relative_to(shipped) for file in shipped.rglob("*.yaml"))
+        names = [file.with_suffix("").as_posix() for file in files]
+        nearest = ", ".join(get_close_matches(name, names, n=3, cutoff=0.0))
         raise FileNotFoundError(
             f"There is no recipe {str(name_or_path)!r}: give a YAML file, or a recipe such as "
             f"{nearest}; all are in {shipped}."
         )
-    return recipes[name]
+    return recipe
 
 
 def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
     """
     path = find_recipe(name_or_path)
     try:
-        settings = yaml.load(path.read_text(), Loader=_Loader) or {}
+        settings = parse_value(path.read_text()) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):
@@ -99,20 +100,15 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
             nearest = get_close_matches(name, known, n=1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"A recipe has no field {name!r}.{hint}")
-    if settings.get("bf16") and _has_cpu_only():
-        settings = {"use_cpu": True, **settings}
+    if settings.get("bf16"):
+        import torch  # takes seconds, which commands without a model should not wait for
+
+        settings = {"use_cpu": not torch.accelerator.is_available(), **settings}
     return tuple(_fill(cls, settings) for cls in classes)
 
 
-def _has_cpu_only() -> bool:
-    import torch  # takes seconds, which commands without a model should not wait for
-
-    return not torch.accelerator.is_available()
-
-
 def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
-    hints = typing.get_type_hints(cls)
-    values = {}
+    values, hints = {}, typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.init and field.name in settings:
             values[field.name] = _checked(field.name, settings[field.name], hints[field.name])

@@ -22,17 +22,15 @@ MODEL_FOLDER = "model"
 LOG_FILE = "log.json"
 
 # Settings that may change when a run is resumed, because its result does not depend on them.
-_FREE = frozenset(
+_FREE = set(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
     "dataloader_pin_memory disable_tqdm hub_always_push hub_model_id hub_private_repo hub_revision "
     "hub_strategy log_level logging_dir logging_first_step logging_steps preprocessing_workers "
     "push_to_hub readiness report_to resume_from_checkpoint run_name save_steps save_strategy "
     "save_total_limit".split()
 )
-_UNSTATED = frozenset({"output_dir", "hub_token"})  # the place of the folder, and a secret
-_PACKAGES = tuple(
-    "torch transformers datasets sentence-transformers numpy faiss-cpu bm25s ir-measures".split()
-)
+_UNSTATED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
+_PACKAGES = "torch transformers datasets sentence-transformers numpy faiss-cpu bm25s ir-measures"
 
 
 def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -50,11 +48,11 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
             )
         return
     before = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    changed = [
-        f"{name}: {before.get(name, 'not set')!r} then, {settings.get(name, 'not set')!r} now"
-        for name in sorted({*before, *settings} - _FREE - _UNSTATED)
-        if before.get(name, "not set") != settings.get(name, "not set")
-    ]
+    changed = []
+    for name in sorted({*before, *settings} - _FREE - _UNSTATED):
+        then, now = before.get(name, "not set"), settings.get(name, "not set")
+        if then != now:
+            changed.append(f"{name}: {then!r} then, {now!r} now")
     if changed:
         raise ValueError(
             f"{folder} holds a run of another recipe ({', '.join(changed)}). Choose another "
@@ -75,19 +73,15 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
 def describe_machine() -> dict[str, Any]:
     """Versions and hardware, for the run's record and the model card."""
     versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in _PACKAGES.split():
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     cpuinfo = Path("/proc/cpuinfo")  # on Linux
     cpu = re.search(r"model name\s*: (.*)", cpuinfo.read_text() if cpuinfo.is_file() else "")
-    gpus = []
+    name, gpus = cpu[1] if cpu else platform.machine(), []
     if torch := sys.modules.get("torch"):  # BM25 does not import it, and uses no GPU
         gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    hardware = {
-        "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "gpus": gpus,
-    }
+    hardware = {"cpu": name, "cores": os.cpu_count(), "gpus": gpus}
     return {"versions": versions, "hardware": hardware}
 
 

@@ -9,22 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AlbertConfig,
-    AutoModelForMaskedLM,
-    BertConfig,
-    CamembertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    RobertaConfig,
-    XLMRobertaConfig,
-    set_seed,
-)
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from tests.tokenizers import (
     albert_tokenizer,
@@ -36,12 +21,12 @@ from tests.tokenizers import (
     sentencepiece_tokenizer,
 )
 
-LAYERS, HEADS, WIDTH, VOCABULARY, POSITIONS = 4, 2, 16, 60, 32
+LAYERS, VOCABULARY, POSITIONS = 4, 60, 32
 
 _WIDTHS: dict[str, Any] = {
-    "hidden_size": WIDTH,
+    "hidden_size": 16,
     "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
+    "num_attention_heads": 2,
     "intermediate_size": 24,
 }
 _SIZES = {**_WIDTHS, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -53,43 +38,33 @@ _RELATIVE: dict[str, Any] = {
     "pos_att_type": "p2c|c2p",
     "position_biased_input": False,
     "type_vocab_size": 0,
+    **_SIZES,
 }
+_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """How a tiny encoder of one architecture is made.
+    """How a tiny encoder of one architecture is made."""
 
-    Attributes:
-        title: its name in the docs.
-        config_class: its configuration.
-        settings: of the configuration, beside vocabulary and positions.
-        tokenizer: makes a tokenizer of its kind from texts.
-        padding: id of its padding token.
-        offset: positions that no token can have, because they are counted from behind that id.
-    """
-
-    title: str
-    config_class: type[PreTrainedConfig]
-    settings: dict[str, Any]
+    title: str  # in the docs
+    model_type: str
+    settings: dict[str, Any]  # beside vocabulary and positions
     tokenizer: Callable[[Sequence[str]], PreTrainedTokenizerBase]
-    padding: int = 0
-    offset: int = 0
+    padding: int = 0  # id of the padding token
+    offset: int = 0  # positions that no token has, where they are counted from behind that id
 
     def config(
         self, *, vocab_size: int = VOCABULARY, positions: int = POSITIONS, **changes: Any
     ) -> Any:
         """The configuration of a tiny encoder without dropout, far from linear."""
-        return self.config_class(
-            **{
-                "vocab_size": vocab_size,
-                "max_position_embeddings": positions + self.offset,
-                "pad_token_id": self.padding,
-                "initializer_range": 0.3,
-                **self.settings,
-                **changes,
-            }
-        )
+        settings = {
+            "vocab_size": vocab_size,
+            "max_position_embeddings": positions + self.offset,
+            "pad_token_id": self.padding,
+            "initializer_range": 0.3,
+        }
+        return AutoConfig.for_model(self.model_type, **{**settings, **self.settings, **changes})
 
     def save(
         self, folder: Path, texts: Sequence[str], *, positions: int = 64, **changes: Any
@@ -98,8 +73,9 @@ class Backbone:
         tokenizer = self.tokenizer(texts)
         tokenizer.model_max_length = positions
         config = self.config(vocab_size=len(tokenizer), positions=positions, **changes)
-        set_seed(0)
-        AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return folder
 
@@ -125,48 +101,32 @@ _NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden
 BACKBONES = {
     backbone.title: backbone
     for backbone in (
-        Backbone("ALBERT", AlbertConfig, {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
-        Backbone("BERT", BertConfig, _SIZES, bert_tokenizer),
-        Backbone("CamemBERT", CamembertConfig, _SIZES, sentencepiece_tokenizer, 1, 2),
-        Backbone(
-            "DeBERTa-v2",
-            DebertaV2Config,
-            {**_RELATIVE, "conv_kernel_size": 3, "conv_act": "gelu", **_SIZES},
-            deberta_tokenizer,
-        ),
-        Backbone("DeBERTa-v3", DebertaV2Config, {**_RELATIVE, **_SIZES}, deberta_tokenizer),
+        Backbone("ALBERT", "albert", {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
+        Backbone("BERT", "bert", _SIZES, bert_tokenizer),
+        Backbone("CamemBERT", "camembert", _SIZES, sentencepiece_tokenizer, 1, 2),
+        Backbone("DeBERTa-v2", "deberta-v2", {**_RELATIVE, **_CONVOLUTION}, deberta_tokenizer),
+        Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer),
         Backbone(
             "DistilBERT",
-            DistilBertConfig,
-            {
-                "dim": WIDTH,
-                "n_layers": LAYERS,
-                "n_heads": HEADS,
-                "hidden_dim": 24,
-                "dropout": 0.0,
-                "attention_dropout": 0.0,
-            },
+            "distilbert",
+            {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0},
             bert_tokenizer,
         ),
-        Backbone("ELECTRA", ElectraConfig, _NARROW, bert_tokenizer),
+        Backbone("ELECTRA", "electra", _NARROW, bert_tokenizer),
         Backbone(
             "ModernBERT",
-            ModernBertConfig,
+            "modernbert",
             {
                 **_WIDTHS,
                 "local_attention": 4,
                 # The last layer is local: the head must be like the last but one.
                 "layer_types": ["full_attention", "sliding_attention"] * 2,
-                "bos_token_id": 0,
-                "cls_token_id": 0,
-                "eos_token_id": 2,
-                "sep_token_id": 2,
             },
             modernbert_tokenizer,
             1,
         ),
-        Backbone("MPNet", MPNetConfig, _SIZES, mpnet_tokenizer, 1, 2),
-        Backbone("RoBERTa", RobertaConfig, _SIZES, roberta_tokenizer, 1, 2),
-        Backbone("XLM-RoBERTa", XLMRobertaConfig, _SIZES, sentencepiece_tokenizer, 1, 2),
+        Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2),
+        Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
+        Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),
     )
 }

@@ -1,6 +1,7 @@
 """A Condenser on every encoder: started from it, saved, opened, resized, exported."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BertConfig,
     DebertaV2ForMaskedLM,
     ElectraForPreTraining,
+    FNetConfig,
+    PreTrainedConfig,
     set_seed,
 )
 
@@ -25,60 +29,24 @@ from modeling_condenser import (
     condenser_from_encoder,
     masked_lm_from_encoder,
 )
+from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.pretraining.warm_start import check_fit
 from tests.backbones.encoders import BACKBONES, VOCABULARY, Backbone
 from tests.backbones.two_encoders import LM_HEADS
-from tests.hub.making import plain_vectors
 
+DOCS = Path(__file__).parents[2] / "docs" / "pretraining.md"
 SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
 
 
-@pytest.fixture(scope="session")
-def checkpoint(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pre-training checkpoint with noisy weights and its tokenizer."""
-    set_seed(0)
-    model = condenser_from_encoder(str(folder), n_head_layers=1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "pooler" not in name:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    out = tmp_path_factory.mktemp("checkpoints") / folder.name
-    model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
-    return out
-
-
-@pytest.fixture(scope="session")
-def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_encoder(checkpoint, tmp_path_factory.mktemp("exports") / checkpoint.name)
-
-
-def tokenized(folder: Path) -> dict[str, torch.Tensor]:
+def tokenized(folder: Path) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return dict(
-        tokenizer(SENTENCES, padding=True, return_tensors="pt", return_token_type_ids=False)
-    )
-
-
-@torch.no_grad()
-def test_backbone_and_lm_head_are_the_encoders_own(folder: Path) -> None:
-    plain = AutoModelForMaskedLM.from_pretrained(folder).eval()
-    model = condenser_from_encoder(str(folder)).eval()
-    batch = tokenized(folder)
-    expected = plain(**batch, output_hidden_states=True)
-    late, early, output = model.encode(**batch)
-    torch.testing.assert_close(model(**batch).logits, expected.logits, rtol=0, atol=1e-5)
-    assert len(output.hidden_states) == plain.config.num_hidden_layers + 1
-    torch.testing.assert_close(late, expected.hidden_states[-1], rtol=0, atol=1e-5)
-    torch.testing.assert_close(early, expected.hidden_states[2], rtol=0, atol=1e-5)
+    return tokenizer(SENTENCES, padding=True, return_tensors="pt", return_token_type_ids=False)
 
 
 def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone: Backbone) -> None:
-    """The same biases and norms, and weights of the same spread.
-
-    transformers 5.23 skips modules without own weights in custom code, such as ModernBERT's MLP.
-    """
+    """The same biases and norms, and weights of the same spread."""
     set_seed(0)
     config = backbone.config(hidden_size=64)
     model = CondenserForPreTraining(CondenserConfig(encoder_config=config, n_head_layers=3))
@@ -108,9 +76,20 @@ def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert not torch.equal(found[name], parameter), name
 
 
-def test_saving_and_opening_keeps_every_weight_and_every_tie(folder: Path, tmp_path: Path) -> None:
-    set_seed(1)
+@torch.no_grad()
+def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved(
+    folder: Path, tmp_path: Path
+) -> None:
+    plain = AutoModelForMaskedLM.from_pretrained(folder).eval()
     model = condenser_from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
+    batch = tokenized(folder)
+    expected, found = plain(**batch, output_hidden_states=True), model(**batch)
+    late, early, output = model.encode(**batch)
+    assert len(output.hidden_states) == plain.config.num_hidden_layers + 1
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-5)
+    for one, other in ((early, expected.hidden_states[1]), (late, expected.hidden_states[-1])):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
     model.save_pretrained(tmp_path)
     opened, info = CondenserForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -118,11 +97,9 @@ def test_saving_and_opening_keeps_every_weight_and_every_tie(folder: Path, tmp_p
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, state[n]) for n, tensor in model.state_dict().items())
     assert opened.get_output_embeddings().weight is opened.get_input_embeddings().weight
-    batch = tokenized(folder)
-    expected = model(**batch)
-    assert torch.equal(opened.eval()(**batch).head_logits, expected.head_logits)
+    assert torch.equal(opened.eval()(**batch).head_logits, found.head_logits)
     masked_lm = CondenserForMaskedLM.from_pretrained(tmp_path).eval()
-    assert torch.equal(masked_lm(**batch).logits, expected.logits)
+    assert torch.equal(masked_lm(**batch).logits, found.logits)
 
 
 def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(
@@ -161,17 +138,24 @@ def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(
 
 
 @torch.no_grad()
-def test_the_export_is_the_plain_encoder_bit_for_bit(
-    backbone: Backbone, checkpoint: Path, exported: Path
+def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give_its_cls_vectors(
+    backbone: Backbone, folder: Path, tmp_path: Path
 ) -> None:
+    set_seed(0)
+    model = condenser_from_encoder(str(folder), n_head_layers=1).eval()
+    for name, parameter in model.named_parameters():
+        if "pooler" not in name:
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path / "checkpoint")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "checkpoint")
+    exported = export_encoder(tmp_path / "checkpoint", tmp_path / "exported")
     config = json.loads((exported / "config.json").read_text())
-    assert config["model_type"] == backbone.config_class.model_type
+    assert config["model_type"] == backbone.model_type
     assert "auto_map" not in config
     plain, info = AutoModel.from_pretrained(exported, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    trained = CondenserForPreTraining.from_pretrained(checkpoint).eval()
     batch = tokenized(exported)
-    late, _, output = trained.encode(**batch)
+    late, _, output = model.encode(**batch)
     found = plain.eval()(**batch, output_hidden_states=True)
     assert torch.equal(found.last_hidden_state, late)
     pairs = zip(found.hidden_states, output.hidden_states, strict=True)
@@ -182,30 +166,73 @@ def test_the_export_is_the_plain_encoder_bit_for_bit(
     if has_pooler:
         torch.testing.assert_close(found.pooler_output, torch.tanh(late[:, 0]), rtol=0, atol=1e-6)
 
-
-def test_every_way_to_encode_with_the_export_gives_its_cls_vectors(exported: Path) -> None:
-    expected = plain_vectors(exported, SENTENCES).numpy()
-    model = SentenceTransformer(str(exported), device="cpu")
-    np.testing.assert_allclose(model.encode(SENTENCES), expected, rtol=0, atol=1e-5)
+    sentences = SentenceTransformer(str(exported), device="cpu")
     retriever = Retriever(str(exported), device="cpu")
-    np.testing.assert_allclose(retriever.encode_queries(SENTENCES), expected, rtol=0, atol=1e-5)
     passages = Dataset.from_dict({"title": [""] * 3, "text": SENTENCES})
-    np.testing.assert_allclose(retriever.encode_passages(passages), expected, rtol=0, atol=1e-5)
+    for vectors in (
+        sentences.encode(SENTENCES),
+        retriever.encode_queries(SENTENCES),
+        retriever.encode_passages(passages),
+    ):
+        np.testing.assert_allclose(vectors, late[:, 0].numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("title", ["ELECTRA", "DeBERTa-v3"])
-def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(title: str, tmp_path: Path) -> None:
-    """DeBERTa-v3 as published has an untrained LM head of another shape, which its config hides."""
-    plain: Any
-    if title == "ELECTRA":
-        plain = ElectraForPreTraining(BACKBONES[title].config())
-    else:
-        plain = DebertaV2ForMaskedLM(BACKBONES[title].config(legacy=False))
-        plain.config.legacy = True
+def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_the_docs() -> None:
+    [table] = re.findall(r"<!-- encoders -->\n(.*?)\n<!-- /encoders -->", DOCS.read_text(), re.S)
+    rows = [[cell.strip(" `") for cell in row.split("|")[1:3]] for row in table.splitlines()[2:]]
+    assert rows == [[b.title, b.model_type] for b in BACKBONES.values()]
+    assert sorted({model_type for _, model_type in rows}) == list(SUPPORTED_ENCODERS)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (FNetConfig(), "'fnet': it is not supported; supported: albert, bert, "),
+        (BertConfig(is_decoder=True), "set is_decoder=False"),
+        (BACKBONES["DeBERTa-v3"].config(legacy=False), "legacy=True"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused_before_its_weights_are_loaded(
+    config: PreTrainedConfig, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
+        CondenserConfig(encoder_config=config)
+    config.save_pretrained(tmp_path)  # without weights, which are not looked for
+    with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
+        condenser_from_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("title", "model_class", "changes"),
+    [
+        ("ELECTRA", ElectraForPreTraining, {}),
+        # Its LM head reads embeddings and is untrained; a new one starts, as the refusal says.
+        ("DeBERTa-v3", DebertaV2ForMaskedLM, {"legacy": True}),
+    ],
+)
+def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
+    title: str, model_class: Any, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = model_class(BACKBONES[title].config(**dict.fromkeys(changes, False)))
     plain.save_pretrained(tmp_path)
-    model = condenser_from_encoder(str(tmp_path))
+    model = condenser_from_encoder(str(tmp_path), config_changes=changes)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert all(p.eq(0).all() for n, p in model.lm_head.named_parameters() if n.endswith("bias"))
     state = model.condenser.encoder.state_dict()
     own = plain.base_model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in own.items())
+    with pytest.raises(ValueError, match="'hidden_drop'.*"):
+        condenser_from_encoder(str(tmp_path), config_changes={"hidden_drop": 0.0})
+
+
+def test_a_tokenizer_with_another_padding_token_is_refused(folder: Path, texts: list[str]) -> None:
+    """RoBERTa and its kin pad with 1 and count positions from behind it; BERT's pads with 0."""
+    model = condenser_from_encoder(str(folder))
+    own = AutoTokenizer.from_pretrained(folder)
+    check_fit(own, model, 64)
+    with pytest.raises(ValueError, match="max_length is 65"):
+        check_fit(own, model, 65)
+    other = BACKBONES["BERT" if own.pad_token_id else "RoBERTa"].tokenizer(texts)
+    model.resize_token_embeddings(1000)
+    with pytest.raises(ValueError, match="pads with"):
+        check_fit(other, model, 64)

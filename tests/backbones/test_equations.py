@@ -1,17 +1,19 @@
 """Losses and gradients of a Condenser on every encoder, against two encoders of the library."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import set_seed
+from transformers import AutoModel
 
-from modeling_condenser import CondenserConfig, CondenserForPreTraining
 from modeling_condenser.encoder_parts import embed
 from modeling_condenser.packing import use_packing, why_not_packed
-from tests.backbones.encoders import BACKBONES, LAYERS, VOCABULARY, Backbone
+from modeling_condenser.positions import n_positions
+from tests.backbones.encoders import BACKBONES, LAYERS, POSITIONS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders
-from tests.test_packing import pack
+from tests.pretraining.contrasting import assert_same_gradients, build_trainer, naive_step, step
+from tests.test_packing import make_model, pack
 
 WEIGHT = 0.3  # of the bag-of-words loss
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -19,16 +21,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no skip, no late MLM": {"skip_from": LAYERS, "n_head_layers": 1, "late_mlm": False},
     "a second masking": {"head_mlm_probability": 0.5, "n_head_layers": 1},
 }
-
-
-def make_model(backbone: Backbone, **settings: Any) -> CondenserForPreTraining:
-    set_seed(1)
-    config = CondenserConfig(encoder_config=backbone.config(), **settings)
-    model = CondenserForPreTraining(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)  # biases and norms away from 0 and 1
-    return model.double().train()
 
 
 def make_batch(backbone: Backbone, *, twice_masked: bool = False) -> dict[str, torch.Tensor]:
@@ -51,8 +43,11 @@ def make_batch(backbone: Backbone, *, twice_masked: bool = False) -> dict[str, t
     return batch
 
 
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """By name; a tied weight is there under each of its names."""
+def gradients(model: torch.nn.Module, *batches: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Sums over batches, by name; a tied weight is there under each of its names."""
+    model.zero_grad()
+    for batch in batches:
+        model(**batch, bow_weight=WEIGHT).loss.backward()
     named = model.named_parameters(remove_duplicate=False)
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
@@ -67,23 +62,19 @@ def assert_same(found: dict, expected: dict, *, tolerance: float = 1e-7) -> None
 def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
     backbone: Backbone, settings: dict[str, Any]
 ) -> None:
-    model = make_model(backbone, **settings)
+    model = make_model(backbone.title, **settings)
     padded = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     oracle = TwoEncoders(model)
     losses = oracle.losses(padded, bow_weight=WEIGHT)
     losses["loss"].backward()
     expected = oracle.gradients()
-    batches = [padded]
-    if why_not_packed(model.condenser.encoder) is None:
-        batches.append(pack(padded, filler=3))
-    for batch in batches:
+    can_pack = why_not_packed(model.condenser.encoder) is None
+    for batch in (padded, *([pack(padded, filler=3)] if can_pack else [])):
         if batch is not padded:
             use_packing(model)
-        model.zero_grad()
         output = model(**batch, bow_weight=WEIGHT)
-        output.loss.backward()
         assert_same({name: output[name] for name in losses}, losses)
-        assert_same(gradients(model), expected)
+        assert_same(gradients(model, batch), expected)
     assert any(name.startswith("head.") for name in expected)
     # Data parallelism would wait for the gradients of other trained weights.
     named = dict(model.named_parameters(remove_duplicate=False))
@@ -92,7 +83,7 @@ def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
 
 
 def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
-    model = make_model(backbone)
+    model = make_model(backbone.title)
     first = model(**backbone.batch()).loss.item()
     before = {id(m): vars(m).keys() for m in model.modules()}
     model(**backbone.batch(3, 8))
@@ -102,25 +93,23 @@ def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
 
 
 def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backbone) -> None:
-    model = make_model(backbone, n_head_layers=1, head_mlm_probability=0.5)
+    model = make_model(backbone.title, n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(backbone, twice_masked=True)
-    model(**batch, bow_weight=WEIGHT).loss.backward()
-    whole = gradients(model)
     counts = {
         "num_items_in_batch": (batch["labels"] != -100).sum(),
         "num_head_items_in_batch": (batch["head_targets"] != -100).sum(),
         "num_bags_in_batch": 4,
     }
-    model.zero_grad()
-    for rows in (slice(0, 2), slice(2, 5)):  # 1 and 3 bags
-        part = {name: column[rows] for name, column in batch.items()}
-        model(**part, **counts, bow_weight=WEIGHT).loss.backward()
-    assert_same(gradients(model), whole, tolerance=1e-10)
+    parts = [  # of 1 and 3 bags
+        {name: column[rows] for name, column in batch.items()} | counts
+        for rows in (slice(0, 2), slice(2, 5))
+    ]
+    assert_same(gradients(model, *parts), gradients(model, batch), tolerance=1e-10)
 
 
 def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> None:
     """As in a plain Trainer, which counts only labels."""
-    model = make_model(BACKBONES["BERT"], n_head_layers=1, head_mlm_probability=0.5)
+    model = make_model("BERT", n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(BACKBONES["BERT"], twice_masked=True)
     whole = model(**batch)
     part = model(**batch, num_items_in_batch=4 * (batch["labels"] != -100).sum())
@@ -128,22 +117,15 @@ def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> 
         assert part[name].item() == pytest.approx(whole[name].item() / 4, rel=1e-12), name
 
 
-def test_attention_back_ends_agree(backbone: Backbone) -> None:
-    model = make_model(backbone).float()  # ModernBERT's eager attention is in float32
-    expected = model(**backbone.batch()).loss
+def test_attention_back_ends_and_bfloat16_stay_near_float32(backbone: Backbone) -> None:
+    model, batch = make_model(backbone.title).float(), backbone.batch()
+    expected = model(**batch).loss
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
-        torch.testing.assert_close(model(**backbone.batch()).loss, expected, rtol=1e-5, atol=0)
-
-
-def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> None:
-    model = make_model(backbone).float()
-    batch = backbone.batch()
-    expected = model(**batch).loss
+        torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-5, atol=0)
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(**batch).loss
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=0.1, atol=0)
+    torch.testing.assert_close(loss, expected, rtol=0.1, atol=0)  # in float32, too
     torch.testing.assert_close(model.bfloat16()(**batch).loss, expected, rtol=0.1, atol=0)
 
 
@@ -151,32 +133,45 @@ def test_bfloat16_weights_and_autocast_stay_near_float32(backbone: Backbone) -> 
 def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
     backbone: Backbone, settings: dict[str, Any]
 ) -> None:
-    model = make_model(backbone, **settings)
+    model = make_model(backbone.title, **settings)
     batch = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     if not model.condenser.encoder.supports_gradient_checkpointing:
         with pytest.raises(ValueError, match="not compatible with gradient checkpointing"):
             model.gradient_checkpointing_enable()
         return
-    model(**batch).loss.backward()
-    expected = gradients(model)
-    model.zero_grad()
+    expected = gradients(model, batch)
     model.gradient_checkpointing_enable()
     assert all(layer.gradient_checkpointing for layer in (*model.condenser.layers, *model.head))
-    model(**batch).loss.backward()
-    assert_same(gradients(model), expected, tolerance=1e-12)
+    assert_same(gradients(model, batch), expected, tolerance=1e-12)
 
 
 def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
     once, twice = (make_batch(BACKBONES["BERT"], twice_masked=flag) for flag in (False, True))
     with pytest.raises(ValueError, match=r"both of head_input_ids.*\(head_mlm_probability=0.5\)"):
-        make_model(BACKBONES["BERT"], head_mlm_probability=0.5)(**once)
+        make_model("BERT", head_mlm_probability=0.5)(**once)
     with pytest.raises(ValueError, match="neither of head_input_ids"):
-        make_model(BACKBONES["BERT"])(**twice)
+        make_model("BERT")(**twice)
+    # Without labels the head reads the block itself.
+    model, ids = make_model("BERT", head_mlm_probability=0.5), once["input_ids"]
+    assert torch.equal(model.encode(ids)[1], embed(model.condenser.encoder, input_ids=ids))
+    assert model(input_ids=ids).head_logits.shape == (*ids.shape, VOCABULARY)
 
 
-def test_without_labels_the_head_reads_the_block_itself() -> None:
-    model = make_model(BACKBONES["BERT"], head_mlm_probability=0.5)
-    ids = torch.randint(5, VOCABULARY, (2, 7))
-    _, early, _ = model.encode(ids)
-    assert torch.equal(early, embed(model.condenser.encoder, input_ids=ids))
-    assert model(input_ids=ids).head_logits.shape == (2, 7, VOCABULARY)
+def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone: Backbone) -> None:
+    encoder = AutoModel.from_config(backbone.config()).eval()
+    assert n_positions(encoder) == POSITIONS
+    assert torch.isfinite(encoder(torch.full((1, POSITIONS), 7)).last_hidden_state).all()
+    if backbone.title not in ("DeBERTa-v2", "DeBERTa-v3", "ModernBERT"):  # distances only
+        with pytest.raises((IndexError, RuntimeError)):
+            encoder(torch.full((1, POSITIONS + 1), 7))
+
+
+def test_with_dropout_the_cached_gradient_is_the_uncached_one(
+    folder: Path, texts: list[str], tmp_path: Path
+) -> None:
+    trainer = build_trainer(tmp_path, folder, texts, cache_chunk_size=4)
+    loss, found, state = step(trainer)
+    expected_loss, expected, expected_state = naive_step(trainer, 4)
+    assert abs(loss - expected_loss) < 1e-5 * abs(expected_loss)
+    assert_same_gradients(found, expected)
+    assert torch.equal(state, expected_state)

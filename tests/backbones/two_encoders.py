@@ -15,16 +15,11 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
 # What masked LMs call their LM head, and what a Condenser calls it.
-_CLS, _LM_HEAD, _SEVERAL = (
-    ("cls.", "lm_head."),
-    ("lm_head.", "lm_head."),
-    ("", "lm_head.masked_lm."),
-)
 LM_HEADS = {
-    **dict.fromkeys(("bert", "deberta-v2"), _CLS),
-    **dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), _LM_HEAD),
-    **dict.fromkeys(("distilbert", "electra", "modernbert"), _SEVERAL),
     "albert": ("predictions.", "lm_head."),
+    **dict.fromkeys(("bert", "deberta-v2"), ("cls.", "lm_head.")),
+    **dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), ("lm_head.", "lm_head.")),
+    **dict.fromkeys(("distilbert", "electra", "modernbert"), ("", "lm_head.masked_lm.")),
 }
 
 
