@@ -7,7 +7,7 @@ from types import ModuleType
 
 from datasets import Dataset
 
-from modeling_condenser.hub.fetching import HubName, fetch
+from modeling_condenser.hub.model_folder import fetch, split_revision
 
 from . import beir, dpr, msmarco
 from .collection import Collection
@@ -35,7 +35,7 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     """
     if not _is_on_hub(source):
         return _find_layout(Path(source)).load_collection(Path(source), split=split)
-    name = HubName.parse(str(source)).name
+    name, _ = split_revision(str(source))
     folder = _fetch_collection(str(source))
     beside = None if beir.find_judgements(folder) else _fetch_qrels(name)
     own_name = name.rpartition("/")[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.fetching import HubName
+from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import EXACT, SearchSettings
@@ -52,7 +52,7 @@ def report_on_card(
     )
     source_name, revision = None, None
     if hub_name(str(source)) and not Path(source).exists():
-        source_name, revision = HubName.parse(str(source))
+        source_name, revision = split_revision(str(source))
     identity, default = result.record["identity"], SearchSettings()
     changed = {n: identity[n] for n in INDEX_SETTINGS if identity[n] != getattr(default, n)}
     own = EvaluationResult(

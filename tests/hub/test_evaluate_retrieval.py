@@ -1,6 +1,5 @@
 """The script that is published with a model, where nothing else of this project is."""
 
-import gzip
 import importlib.util
 import json
 import shutil
@@ -11,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from modeling_condenser.collection.load import load_collection
@@ -36,12 +36,10 @@ assert "modeling_condenser" not in sys.modules
 """
 
 CONTRACTS: tuple[dict[str, Any], ...] = (
-    {"similarity": "dot"},
     {"similarity": "cosine"},
-    {"similarity": "cosine", "pooling": "mean"},
     {"similarity": "dot", "pooling": "mean", "token_type_ids": True},
     {"similarity": "cosine", "pooling": "max"},
-    {"similarity": "dot", "pooling": "max", "query_prompt": "the ", "passage_prompt": "a "},
+    {"similarity": "dot", "query_prompt": "the ", "passage_prompt": "a "},
 )
 MEASURES = (
     "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
@@ -54,7 +52,7 @@ def open_script(folder: Path) -> ModuleType:
     name = "evaluate_retrieval"
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec and spec.loader
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -65,16 +63,14 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(folder: Path, *words: object) -> int:
         monkeypatch.setattr(sys, "argv", ["evaluate_retrieval.py", *map(str, words)])
-        status: int = open_script(folder).main()
-        return status
+        return open_script(folder).main()
 
     return run
 
 
-def write_lines(file: Path, lines: list[str]) -> None:
+def write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    data = "".join(f"{line}\n" for line in lines).encode()
-    file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+    pd.DataFrame(rows).to_json(file, orient="records", lines=True)
 
 
 def write_collection(
@@ -85,10 +81,11 @@ def write_collection(
     *,
     ending: str = "",
 ) -> Path:
-    write_lines(folder / f"corpus.jsonl{ending}", [json.dumps(row) for row in passages])
-    write_lines(folder / f"queries.jsonl{ending}", [json.dumps(row) for row in queries])
-    rows = ["\t".join(map(str, row)) for row in qrels]
-    write_lines(folder / "qrels" / f"test.tsv{ending}", ["query-id\tcorpus-id\tscore", *rows])
+    write_rows(folder / f"corpus.jsonl{ending}", passages)
+    write_rows(folder / f"queries.jsonl{ending}", queries)
+    (folder / "qrels").mkdir()
+    judged = pd.DataFrame(qrels, columns=["query-id", "corpus-id", "score"])
+    judged.to_csv(folder / "qrels" / f"test.tsv{ending}", sep="\t", index=False)
     return folder
 
 
@@ -190,7 +187,6 @@ def test_figures_are_compared_with_the_cards(exported, collection, tmp_path, sta
     assert f"{'Hit@20':16}  0.5000       -\n" in found.out
     assert f"These figures are not the card's: {collection.name}: R@5\n" in found.err
     assert start(folder, collection, "--depth", 50) == 0  # of which the card says nothing
-    assert f"{'MRR@10':16}       -" in capsys.readouterr().out
     with pytest.raises(SystemExit):  # without a collection there is nothing public to look at
         start(folder)
     assert "no result in" in capsys.readouterr().err
@@ -215,7 +211,7 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
     write_results(folder, public, {**public, "collection": "gone", "source": "owner/gone"})
     loopback_hub.put(folder, "owner/encoder")
     assert start(folder, "--model", "owner/encoder", "--revision", revision) == 0
-    assert "owner/tied (test): 8 queries, 60 passages, depth 100\n" in capsys.readouterr().out
+    assert "owner/tied (test): 8 queries, depth 100\n" in capsys.readouterr().out
     assert start(folder, "--model", "owner/encoder") == 2
     assert "error: owner/gone (test): " in capsys.readouterr().err
 
@@ -229,17 +225,17 @@ def test_configurations_of_a_data_set_are_read(
     tables: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"id": 100 + i, "text": texts[i]} for i in range(40)],
         "queries": [{"id": i, "text": texts[i][:30]} for i in range(10)],
-        "validation": [
+        "default": [
             {"query-id": i, "corpus-id": 100 + i + j, "score": 2 - j}
             for i in range(10)
             for j in range(3)
         ],
     }
     configs = []
-    for split, rows in tables.items():
-        write_lines(folder / "data" / f"{split}.jsonl", [json.dumps(row) for row in rows])
-        name = "default" if split == "validation" else split
-        files = [{"split": split, "path": f"data/{split}.jsonl"}]
+    for name, rows in tables.items():
+        write_rows(folder / "data" / f"{name}.jsonl", rows)
+        split = "validation" if name == "default" else name
+        files = [{"split": split, "path": f"data/{name}.jsonl"}]
         configs.append({"config_name": name, "data_files": files})
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
     expected = evaluate_system(exported, folder, tmp_path / "run", split="dev", progress=False)
@@ -258,22 +254,18 @@ def test_ids_stay_as_they_are_and_titles_may_be_missing(
         [("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
     )
     passages, queries, qrels = open_script(exported).read_collection(str(folder), "test")
-    assert list(passages["_id"]) == ids
-    assert set(passages["title"]) == {""}
+    assert list(passages) == [(name, "", texts[i]) for i, name in enumerate(ids)]
     assert queries == {"007": "why?", "7": "a"}
     assert qrels == {"007": {"007": 1}, "7": {"2020-01-01": 2, "7": 0}}
-    # A file that has changed is read anew.
-    write_lines(folder / "corpus.jsonl", ['{"_id": "a", "text": "new"}'])
-    passages, _, _ = open_script(exported).read_collection(str(folder), "test")
-    assert set(passages["text"]) == {"new"}
 
 
 def test_what_cannot_be_evaluated_is_an_error(exported, collection, tmp_path, start, capsys):
-    assert start(exported, collection, "--split", "dev") == 2
-    assert "has no judgements of the split 'dev', but test.tsv" in capsys.readouterr().err
-    assert start(exported, collection, "--measures", "Hit@20") == 2
-    assert "measure not found: Hit" in capsys.readouterr().err
     row = {"_id": "a", "text": "x"}
-    folder = write_collection(tmp_path / "broken", [row], [row], [("absent", "a", 1)])
-    assert start(exported, folder) == 2
-    assert "not all have a text" in capsys.readouterr().err
+    broken = write_collection(tmp_path / "broken", [row], [row], [("absent", "a", 1)])
+    for words, message in (
+        ((collection, "--split", "dev"), "has no judgements of the split 'dev', but test.tsv"),
+        ((collection, "--measures", "Hit@20"), "measure not found: Hit"),
+        ((broken,), "1 queries have a relevant passage, 0 a text"),
+    ):
+        assert start(exported, *words) == 2
+        assert message in capsys.readouterr().err

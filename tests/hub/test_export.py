@@ -179,7 +179,7 @@ def test_all_libraries_give_the_vectors_of_transformers(
         assert_close(vectors, queries.numpy())
     for vectors in (
         retriever.encode_passages(rows),
-        script.encode_passages([None] * len(TEXTS), TEXTS),
+        script.encode_passages([""] * len(TEXTS), TEXTS),
         model.encode_document(TEXTS, batch_size=4),
     ):
         assert_close(vectors, passages.numpy())

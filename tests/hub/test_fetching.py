@@ -9,8 +9,7 @@ import pytest
 from modeling_condenser import hub
 from modeling_condenser.hub import model_folder
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.fetching import fetch
-from modeling_condenser.hub.model_folder import find_model_folder
+from modeling_condenser.hub.model_folder import fetch, find_model_folder
 from modeling_condenser.hub.provenance import read_provenance
 from tests.hub.loopback_hub import contents
 

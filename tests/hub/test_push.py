@@ -84,12 +84,12 @@ def test_what_does_not_open_is_refused(folder):
     pooling = folder / "1_Pooling" / "config.json"
     original = pooling.read_text()
     pooling.write_text(json.dumps({**json.loads(original), "pooling_mode": "mean"}))
-    (problem,) = opening_problems(folder, "encoder")
+    (problem,) = opening_problems(folder)
     assert problem == "pooling is mean in sentence-transformers, but cls in the contract"
     pooling.write_text(original)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
-    assert "32 weights are missing" in opening_problems(folder, "encoder")[0]
+    assert "32 weights are missing" in opening_problems(folder)[0]
 
 
 def test_a_folder_without_a_model_of_ours_is_refused(tmp_path, bert_folder):
@@ -131,7 +131,7 @@ def test_old_weights_are_deleted_in_the_same_commit_and_other_files_kept(loopbac
 
 
 def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopback_hub, small):
-    loopback_hub.fail_next("POST", "/commit/", status=400)
+    loopback_hub.fails_next_commit = True
     with pytest.raises(OSError, match="Cannot push to owner/encoder: Bad request"):
         commit_folder(small, NAME, message="First")
     assert held(loopback_hub) == set()
