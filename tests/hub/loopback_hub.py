@@ -20,9 +20,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-_TYPES = {"models": "model", "datasets": "dataset", "spaces": "space"}
-_PAGE = r"/((?P<types>datasets|spaces)/)?(?P<repo>[^/]+/[^/]+)"
-_API = r"/api/(?P<types>models|datasets|spaces)/(?P<repo>[^/]+/[^/]+)"
+_TYPES = {"models": "model", "datasets": "dataset"}
+_PAGE = r"/((?P<types>datasets)/)?(?P<repo>[^/]+/[^/]+)"
+_API = r"/api/(?P<types>models|datasets)/(?P<repo>[^/]+/[^/]+)"
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-_RESOLVE = (
-    r"/((?P<types>datasets|spaces)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)"
-)
+_RESOLVE = r"/((?P<types>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)"
 _ROUTES: list[tuple[str, str, Any]] = [
     ("GET", r"/api/whoami-v2", _Handler.whoami),
     ("POST", r"/api/validate-yaml", _Handler.validate_yaml),
