@@ -72,8 +72,8 @@ def fetch(
             repository,
             repo_type=repo_type,
             revision=revision,
-            allow_patterns=only and list(only),
-            ignore_patterns=without and list(without),
+            allow_patterns=list(only) if only else None,
+            ignore_patterns=list(without) if without else None,
         )
     except _NOT_FOUND as error:
         raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None

@@ -5,7 +5,6 @@ arguments. While training they are switched off by the library's own arguments, 
 their work after each checkpoint; no private method is overridden.
 """
 
-import json
 import logging
 import shutil
 from concurrent.futures import Future
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
@@ -63,17 +62,29 @@ class WholeTrainer(Trainer):
         """The checkpoint to resume from, if any.
 
         Args:
-            asked: a checkpoint folder; a repository of the Hub that holds one; None or True for
-                the last complete one of `output_dir`; False to start again.
+            asked: a checkpoint folder; a repository of the Hub, `owner/name` or
+                `owner/name@revision`, that was pushed with `hub_strategy="checkpoint"`; None or
+                True for the last complete checkpoint of `output_dir`, which also replaces an older
+                one of the Hub; False to start again.
+
+        Raises:
+            FileNotFoundError: the repository does not exist, or holds no complete checkpoint.
         """
-        run_folder = Path(str(self.args.output_dir))
+        if asked is False or (isinstance(asked, str) and Path(asked).is_dir()):
+            return asked or None
+        checkpoint = last_whole_checkpoint(Path(str(self.args.output_dir)))
         if isinstance(asked, str):
-            if Path(asked).is_dir():
-                return asked
             with self.args.main_process_first():
-                return str(fetch_checkpoint(asked, run_folder))
-        last = None if asked is False else last_whole_checkpoint(run_folder)
-        return str(last) if last else None
+                fetched = fetch(asked, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
+            if not is_complete(fetched):
+                raise FileNotFoundError(
+                    f"{asked} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
+                    'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
+                    "(owner/name@COMMIT)."
+                )
+            if checkpoint is None or _step(checkpoint) < _step(fetched):
+                checkpoint = fetched
+        return str(checkpoint) if checkpoint else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As `Trainer.train`; returns after the last push has ended."""
@@ -200,25 +211,5 @@ def _warn_of_failure(upload: Future) -> None:
         logger.warning("The push failed, and the training continues: %s", error)
 
 
-def fetch_checkpoint(name: str, run_folder: Path) -> Path:
-    """Fetch the last checkpoint that a run pushed, to resume from it.
-
-    Args:
-        name: `owner/name` or `owner/name@revision`, pushed with `hub_strategy="checkpoint"`.
-        run_folder: of the local run; a later checkpoint in it is returned instead.
-
-    Raises:
-        FileNotFoundError: the repository does not exist, or holds no complete checkpoint.
-    """
-    fetched = fetch(name, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
-    if not is_complete(fetched):
-        raise FileNotFoundError(
-            f"{name} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
-            f'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
-            "(owner/name@COMMIT)."
-        )
-    step = json.loads((fetched / TRAINER_STATE_NAME).read_text("utf-8"))["global_step"]
-    local = last_whole_checkpoint(run_folder)
-    if local is not None and int(local.name.rpartition("-")[2]) >= step:
-        return local
-    return fetched
+def _step(checkpoint: Path) -> int:
+    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step

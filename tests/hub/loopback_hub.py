@@ -1,7 +1,7 @@
 """A small Hugging Face Hub on 127.0.0.1: repositories in memory, for tests with the real clients.
 
 It answers the requests of create_repo, create_branch, upload_folder, snapshot_download,
-hf_hub_download, from_pretrained and load_dataset. All files are "regular": no LFS and no Xet.
+hf_hub_download and from_pretrained. All files are "regular": no LFS and no Xet.
 `tests/conftest.py` names it as the endpoint before the libraries are imported, offline; the fixture
 `loopback_hub` brings the clients of this process online, logged in as `owner`.
 """
@@ -14,13 +14,12 @@ import shutil
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-_TYPES = {"models": "model", "datasets": "dataset"}
 _PAGE = r"/((?P<types>datasets)/)?(?P<repo>[^/]+/[^/]+)"
 _API = r"/api/(?P<types>models|datasets)/(?P<repo>[^/]+/[^/]+)"
 
@@ -111,21 +110,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            while size := int(self.rfile.readline(), 16):
-                self.body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
         parts = urlsplit(self.path)
         self.query = parse_qs(parts.query)
-        method = "GET" if self.command == "HEAD" else self.command
-        for wanted, pattern, route in _ROUTES:
-            match = re.fullmatch(pattern, parts.path)
-            if match and method == wanted:
+        for pattern, route in _ROUTES.items():
+            if match := re.fullmatch(pattern, parts.path):
                 named = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
-                if "repo" not in named or self._find(**named):
-                    route(self, **named)
-                return
+                code = self._find(**named) if "repo" in named else None
+                return self._answer_missing(code) if code else route(self, **named)
         self._answer({"error": f"no such route: {self.path}"}, 404)
 
     do_GET = do_HEAD = do_POST = _handle
@@ -139,27 +130,23 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _missing(self, code: str) -> bool:
+    def _answer_missing(self, code: str) -> None:
         self._answer({"error": code}, 404, X_Error_Code=code, X_Error_Message=code)
-        return False
 
     @property
     def _is_owner(self) -> bool:
         return self.headers.get("Authorization") == f"Bearer {self.server.token}"
 
-    def _find(self, repo: str, types: str = "models", rev: str = "main", **_: str) -> bool:
-        """Whether there is such a commit that may be read; answers if not."""
-        repository = self.server.repositories.get((_TYPES[types], repo))
+    def _find(self, repo: str, types: str = "models", rev: str = "main", **_: str) -> str | None:
+        """Find the repository and the commit that may be read, or name the error."""
+        repository = self.server.repositories.get((types.removesuffix("s"), repo))
         if repository is None or (repository.private and not self._is_owner):
-            return self._missing("RepoNotFound")
+            return "RepoNotFound"
         head = repository.find(rev)
         if head is None:
-            return self._missing("RevisionNotFound")
+            return "RevisionNotFound"
         self.repository, self.head = repository, head
-        return True
-
-    def whoami(self) -> None:
-        self._answer({"name": "owner", "type": "user"})
+        return None
 
     def validate_yaml(self) -> None:
         self._answer({"errors": [], "warnings": []})
@@ -214,26 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in self.head.tree]
         self._answer({**told, "sha": self.head.sha, "siblings": siblings, "downloads": 0})
 
-    def tree(self, path: str = "", **_: str) -> None:
-        """Files and folders below a path; without `recursive`, those that lie directly in it."""
-        start = f"{path}/" if path else ""
-        inside = [name for name in self.head.tree if name.startswith(start)]
-        if path and not inside:
-            self._missing("EntryNotFound")
-            return
-        parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
-        folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
-        entries = [
-            {"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders
-        ]
-        entries += [self._entry(name) for name in inside]
-        if self.query.get("recursive") not in (["True"], ["true"], ["1"]):
-            entries = [e for e in entries if "/" not in e["path"].removeprefix(start)]
-        self._answer(entries)
-
-    def paths_info(self, **_: str) -> None:
-        paths = parse_qs(self.body.decode()).get("paths", [])
-        self._answer([self._entry(path) for path in paths if path in self.head.tree])
+    def tree(self, **_: str) -> None:
+        self._answer([self._entry(path) for path in self.head.tree])
 
     def _entry(self, path: str) -> dict[str, Any]:
         content = self.head.tree[path]
@@ -242,8 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def resolve(self, path: str, **_: str) -> None:
         if path not in self.head.tree:
-            self._missing("EntryNotFound")
-            return
+            return self._answer_missing("EntryNotFound")
         tag = f'"{self._entry(path)["oid"]}"'
         self._answer(self.head.tree[path], ETag=tag, X_Repo_Commit=self.head.sha)
 
@@ -255,19 +223,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 _RESOLVE = r"/((?P<types>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)"
-_ROUTES: list[tuple[str, str, Any]] = [
-    ("GET", r"/api/whoami-v2", _Handler.whoami),
-    ("POST", r"/api/validate-yaml", _Handler.validate_yaml),
-    ("POST", r"/api/repos/create", _Handler.create),
-    ("POST", rf"{_API}/branch/(?P<branch>.+)", _Handler.create_branch),
-    ("POST", rf"{_API}/preupload/(?P<rev>[^/]+)", _Handler.preupload),
-    ("POST", rf"{_API}/commit/(?P<rev>[^/]+)", _Handler.commit),
-    ("POST", rf"{_API}/paths-info/(?P<rev>[^/]+)", _Handler.paths_info),
-    ("GET", rf"{_API}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?", _Handler.tree),
-    ("GET", rf"{_API}/revision/(?P<rev>[^/]+)", _Handler.info),
-    ("GET", _API, _Handler.info),
-    ("GET", rf"{_PAGE}/resolve/(?P<rev>[^/]+)/(?P<path>.+)", _Handler.resolve),
-]
+_ROUTES: dict[str, Any] = {
+    r"/api/validate-yaml": _Handler.validate_yaml,
+    r"/api/repos/create": _Handler.create,
+    rf"{_API}/branch/(?P<branch>.+)": _Handler.create_branch,
+    rf"{_API}/preupload/(?P<rev>[^/]+)": _Handler.preupload,
+    rf"{_API}/commit/(?P<rev>[^/]+)": _Handler.commit,
+    rf"{_API}/tree/(?P<rev>[^/]+)": _Handler.tree,
+    rf"{_API}(/revision/(?P<rev>[^/]+))?": _Handler.info,
+    rf"{_PAGE}/resolve/(?P<rev>[^/]+)/(?P<path>.+)": _Handler.resolve,
+}
 
 HUB = LoopbackHub()
 

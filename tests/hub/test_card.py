@@ -158,20 +158,12 @@ def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run: Path, tmp_
         write_card(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("stages", "cited"),
-    [
-        ([], "gao-callan-2021-condenser"),
-        (
-            [pretraining(objective="cocondenser")],
-            "gao-callan-2021-condenser gao-callan-2022-cocondenser",
-        ),
-        (
-            [pretraining(objective="ict"), finetuning("margin_mse", mini_batch_size=8)],
-            "lee-etal-2019-latent hofstatter-etal-2020-improving gao-etal-2021-scaling "
-            "reimers-gurevych-2019-sentence-bert",
-        ),
-    ],
-)
-def test_the_papers_of_all_methods_are_cited(stages: list[Stage], cited: str) -> None:
-    assert re.findall(r"@\w+\{([\w-]+)", cite(stages)) == cited.split()
+def test_the_papers_of_all_methods_are_cited() -> None:
+    assert cite([]).startswith("@inproceedings{gao-callan-2021-condenser,")
+    first = pretraining("owner/co-condenser-marco", objective="ict")
+    stages = [first, finetuning("margin_mse", mini_batch_size=8)]
+    assert re.findall(r"@\w+\{([\w-]+)", cite(stages)) == [
+        *("lee-etal-2019-latent", "gao-callan-2021-condenser", "gao-callan-2022-cocondenser"),
+        *("hofstatter-etal-2020-improving", "gao-etal-2021-scaling"),
+        "reimers-gurevych-2019-sentence-bert",
+    ]

@@ -21,7 +21,7 @@ from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.results import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
-from tests.hub.making import run_isolated
+from tests.hub.making import run_isolated, write_collection
 
 RUN = """
 import runpy
@@ -57,27 +57,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def write_rows(file: Path, rows: list[dict[str, Any]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_json(file, orient="records", lines=True)
-
-
-def write_collection(
-    folder: Path,
-    passages: list[dict[str, Any]],
-    queries: list[dict[str, Any]],
-    qrels: list[tuple[str, str, int]],
-    *,
-    ending: str = "",
-) -> Path:
-    write_rows(folder / f"corpus.jsonl{ending}", passages)
-    write_rows(folder / f"queries.jsonl{ending}", queries)
-    (folder / "qrels").mkdir()
-    judged = pd.DataFrame(qrels, columns=["query-id", "corpus-id", "score"])
-    judged.to_csv(folder / "qrels" / f"test.tsv{ending}", sep="\t", index=False)
-    return folder
-
-
 def figures(file: Path) -> dict[str, float]:
     [found] = json.loads(file.read_text())
     return found["values"]
@@ -93,7 +72,7 @@ def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
     passages = [{"_id": f"{n:03d}", "text": texts[0 if n < 30 else n]} for n in numbers.tolist()]
     queries = [{"_id": f"0{i}", "text": texts[0][: 10 + 5 * i]} for i in range(8)]
     qrels = [(f"0{i}", f"{n:03d}", 1 + i % 3) for i in range(8) for n in (2 * i, 29, 30 + i)]
-    return write_collection(folder, passages, queries, qrels, ending=ending)
+    return write_collection(folder, passages, queries, test=qrels, ending=ending)
 
 
 @pytest.mark.slow
@@ -200,6 +179,7 @@ def test_configurations_of_a_data_set_are_read(
 ) -> None:
     """As MTEB has them; ids may be numbers, and a split may have the other of its two names."""
     folder = tmp_path / "set"
+    (folder / "data").mkdir(parents=True)
     tables: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"id": 100 + i, "text": texts[i]} for i in range(40)],
         "queries": [{"id": i, "text": texts[i][:30]} for i in range(10)],
@@ -211,7 +191,7 @@ def test_configurations_of_a_data_set_are_read(
     }
     configs = []
     for name, rows in tables.items():
-        write_rows(folder / "data" / f"{name}.jsonl", rows)
+        pd.DataFrame(rows).to_json(folder / f"data/{name}.jsonl", orient="records", lines=True)
         split = "validation" if name == "default" else name
         files = [{"split": split, "path": f"data/{name}.jsonl"}]
         configs.append({"config_name": name, "data_files": files})
@@ -229,7 +209,7 @@ def test_ids_stay_as_they_are_and_titles_may_be_missing(
         tmp_path / "ids",
         [{"_id": name, "text": texts[i], "metadata": {"n": i}} for i, name in enumerate(ids)],
         [{"_id": "007", "text": "why?"}, {"_id": 7, "text": "a"}, {"_id": "8", "text": "b"}],
-        [("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
+        test=[("007", "007", 1), ("7", "2020-01-01", 2), ("7", "7", 0), ("8", "7", 0)],
     )
     passages, queries, qrels = open_script(exported).read_collection(str(folder), "test")
     assert list(passages) == [(name, "", texts[i]) for i, name in enumerate(ids)]
@@ -239,7 +219,7 @@ def test_ids_stay_as_they_are_and_titles_may_be_missing(
 
 def test_what_cannot_be_evaluated_is_an_error(exported, collection, tmp_path, start, capsys):
     row = {"_id": "a", "text": "x"}
-    broken = write_collection(tmp_path / "broken", [row], [row], [("absent", "a", 1)])
+    broken = write_collection(tmp_path / "broken", [row], [row], test=[("absent", "a", 1)])
     for words, message in (
         ((collection, "--split", "dev"), "has no judgements of the split 'dev', but test.tsv"),
         ((collection, "--measures", "Hit@20"), "measure not found: Hit"),

@@ -4,7 +4,6 @@ The expected losses come from a Condenser put together of the library's masked L
 the reference's names: no code of the package.
 """
 
-import json
 import pickle
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoTokenizer, BertForMaskedLM, RobertaForMaskedLM
@@ -154,23 +152,6 @@ def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_mach
     assert not list(out.glob("*.pt")) + list(out.glob("*.bin"))
     files = [file for file in out.rglob("*") if file.is_file()]
     assert not [file for file in files if str(tmp_path).encode() in file.read_bytes()]
-
-
-def test_half_precision_becomes_single(reference: Path, tmp_path: Path) -> None:
-    for name in ("pytorch_model.bin", "model.pt"):
-        halved = {
-            name: value.half() if value.is_floating_point() else value
-            for name, value in torch.load(reference / name).items()
-        }
-        torch.save(halved, reference / name)
-    config = json.loads((reference / "config.json").read_text())
-    config.pop("dtype", None)  # `torch_dtype` in the libraries of that time
-    (reference / "config.json").write_text(json.dumps({**config, "torch_dtype": "float16"}))
-    out = import_reference(reference, tmp_path / "ours", skip_from=1)
-    got = load_file(out / "model.safetensors")
-    assert {value.dtype for value in got.values()} == {torch.float32}
-    name = "head.1.output.dense.weight"
-    assert torch.equal(got[name], halved[f"c_{name}"].float())
 
 
 @pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])

@@ -1,12 +1,15 @@
 """Training that pushes: whole repositories after each push, and training that goes on elsewhere."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from modeling_condenser import CondenserTrainingArguments, condenser_from_encoder
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.trainer import fetch_checkpoint
+from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from tests.hub.loopback_hub import contents
 from tests.hub.making import run_isolated
@@ -90,8 +93,9 @@ def test_training_goes_on_from_the_hub_on_another_machine(loopback_hub, settings
     # A local checkpoint that is as new is preferred.
     local = tmp_path / "first" / "checkpoint-4"
     local.with_name("checkpoint-9").mkdir()  # incomplete
-    assert fetch_checkpoint(NAME, tmp_path / "first") == local
-    assert fetch_checkpoint(NAME, tmp_path / "new").name == "last-checkpoint"
+    trainer: Any = SimpleNamespace(args=TrainingArguments(str(tmp_path / "first")))
+    assert WholeTrainer.find_resume(trainer, NAME) == str(local)
+    assert WholeTrainer.find_resume(trainer, False) is None
 
 
 def test_a_push_that_fails_does_not_end_the_training(loopback_hub, settings, caplog):
