@@ -29,7 +29,7 @@ from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from tests.hub.loopback_hub import contents
-from tests.hub.making import make_run, plain_vectors, run_isolated
+from tests.hub.making import make_run, plain_vectors
 from tests.hub.test_evaluate_retrieval import open_script
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
@@ -48,23 +48,6 @@ CONTRACTS = {
     "mean": EncodingContract(16, 12, pooling="mean", query_prompt="the ", passage_prompt="a "),
     "max": EncodingContract(24, 32, pooling="max", similarity="euclidean", token_type_ids=True),
 }
-# Runs every block of Python that each card has, and says what each left in its variables.
-RUN_CARDS = r"""
-import contextlib, io, json, re, sys
-from pathlib import Path
-left = {}
-for folder in map(Path, sys.argv[1:]):
-    text = (folder / "README.md").read_text()
-    left[folder.name] = []
-    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
-        names, printed = {}, io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(block.replace("OWNER/NAME", str(folder)), names)
-        values = {k: v.tolist() for k, v in names.items() if k in ("queries", "passages")}
-        kinds = {k: type(v).__name__ for k, v in names.items() if k != "__builtins__"}
-        left[folder.name].append({"kinds": kinds, "printed": printed.getvalue(), **values})
-print("\n" + json.dumps(left))
-"""
 
 
 @pytest.fixture(scope="module", params=list(CLASSES))
@@ -84,13 +67,6 @@ def exports(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         name: export_encoder(bert_run, place / name, contract=contract)
         for name, contract in CONTRACTS.items()
     }
-
-
-@pytest.fixture(scope="module")
-def left_by_cards(exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict:
-    scratch = tmp_path_factory.mktemp("isolated")
-    printed = run_isolated(RUN_CARDS, *exports.values(), scratch=scratch)
-    return json.loads(printed.splitlines()[-1])
 
 
 def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(
@@ -245,41 +221,42 @@ def test_a_pipeline_and_a_classifier_open_an_export(exported: Path) -> None:
     assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
 
 
-@pytest.mark.slow
+def run_snippets(folder: Path) -> list[dict[str, Any]]:
+    """The variables that each block of Python on a card leaves."""
+    text = (folder / "README.md").read_text()
+    left: list[dict[str, Any]] = []
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        assert "modeling_condenser" not in block
+        left.append({})
+        exec(block.replace(PLACEHOLDER, str(folder)), left[-1])
+    return left
+
+
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_the_cards_snippets_encode_as_the_contract_says(
-    name: str, exports: dict[str, Path], left_by_cards: dict
+    name: str, exports: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     contract = CONTRACTS[name]
     queries, passages = expected_vectors(exports[name], contract, [QUERY], [(TITLE, TEXT)])
     [[score]] = similarities(contract, queries, passages)
-    for left in left_by_cards[name][:2]:  # with sentence-transformers, and with transformers alone
-        assert_close(left["queries"], queries)
-        assert_close(left["passages"], passages)
-        printed = re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", left["printed"])
-        assert float(printed[0]) == pytest.approx(score, rel=1e-3)
+    left = run_snippets(exports[name])
+    for names in left[:2]:  # with sentence-transformers, and with transformers alone
+        assert_close(names["queries"], queries)
+        assert_close(names["passages"], passages)
+    printed = re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", capsys.readouterr().out)
+    assert [float(number) for number in printed] == pytest.approx([score] * 2, rel=1e-3)
+    # To fine-tune on pairs of sequences.
+    assert len(left) == (2 if contract.token_type_ids else 3)
+    for names in left[2:]:
+        assert names["tokenizer"]("one", "two")["token_type_ids"][-1] == 1
 
 
-@pytest.mark.slow
-def test_a_checkpoints_snippets_open_all_its_parts_by_its_own_code(
-    bert_run: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoints_snippets_open_all_its_parts(bert_run: Path, tmp_path: Path) -> None:
     checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "my-checkpoint"))
     write_card(checkpoint)
-    printed = run_isolated(RUN_CARDS, checkpoint, scratch=tmp_path / "isolated")
-    [left] = json.loads(printed.splitlines()[-1])["my-checkpoint"]
-    assert left["kinds"]["encoder"] == "CondenserModel"
-    assert left["kinds"]["language_model"] == "CondenserForMaskedLM"
-    assert left["kinds"]["condenser"] == "CondenserForPreTraining"
-
-
-def test_the_card_says_how_a_tokenizer_for_pairs_is_restored(exports: dict[str, Path]) -> None:
-    text = (exports["dot"] / "README.md").read_text()
-    [block] = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "token_type" in b]
-    names: dict = {}
-    exec(block.replace(PLACEHOLDER, str(exports["dot"])), names)
-    assert names["tokenizer"]("one", "two")["token_type_ids"][-1] == 1
-    assert "token_type_ids" not in (exports["max"] / "README.md").read_text().split("## Eval")[0]
+    [names] = run_snippets(checkpoint)
+    opened = [type(names[part]).__name__ for part in ("encoder", "language_model", "condenser")]
+    assert opened == ["CondenserModel", "CondenserForMaskedLM", "CondenserForPreTraining"]
 
 
 @pytest.mark.slow
