@@ -53,7 +53,7 @@ def find_folder(name: str, files: list[str], **kind: Any) -> Path:
 
 
 class Encoder:
-    """Encodes texts with sentence-transformers, cut and joined as the contract says."""
+    """Encodes with sentence-transformers; its modules hold the contract, except for titles."""
 
     def __init__(self, folder: Path, device: str | None = None):
         self.contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
@@ -66,18 +66,13 @@ class Encoder:
 
     def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
         """Vectors of N queries, (N, H) float32."""
-        return self._encode([self.contract["query_prompt"] + text for text in texts], "query")
+        return np.asarray(self.model.encode_query(list(texts), show_progress_bar=False))
 
     def encode_passages(self, titles: Iterable[str], texts: Iterable[str]) -> np.ndarray:
         """Vectors of N passages, (N, H) float32."""
-        separator, prompt = self.contract["title_separator"], self.contract["passage_prompt"]
-        starts = [f"{prompt}{title}{separator}" if title else prompt for title in titles]
+        starts = [title and title + self.contract["title_separator"] for title in titles]
         bodies = [start + text for start, text in zip(starts, texts, strict=True)]
-        return self._encode(bodies, "passage")
-
-    def _encode(self, texts: list[str], kind: str) -> np.ndarray:
-        self.model.max_seq_length = self.contract[f"{kind}_max_length"]
-        return np.asarray(self.model.encode(texts, prompt="", show_progress_bar=False))
+        return np.asarray(self.model.encode_document(bodies, show_progress_bar=False))
 
 
 def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels]:
