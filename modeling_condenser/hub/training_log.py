@@ -20,12 +20,12 @@ ENTROPY_FILE = "attention_entropy.png"
 PREFIX = "readiness/"
 ENTROPY, EVEN_ENTROPY = f"{PREFIX}entropy", f"{PREFIX}entropy_even"
 HOW_TO_READ = (
-    "Zero cost and swap cost are the rise of the head's loss when the late CLS vectors are zeroed "
-    "or exchanged: near zero, the head does not use the vector; where they stop growing, more "
-    "steps bring little. Entropy is that of the CLS token's attention, in nats, averaged over "
-    "heads and texts: the closer it is to that of a fine-tuned model, the less fine-tuning has to "
-    "change (Gao & Callan 2021, section 5). Lower alignment means that matching texts are closer, "
-    "lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
+    "Zero cost and swap cost are the rise of the head's loss (nats a masked token) when the late "
+    "CLS vectors are zeroed or exchanged: near zero, the head does not use the vector; where they "
+    "stop growing, more steps bring little. Entropy is that of the CLS token's attention, in nats, "
+    "averaged over heads and texts: the closer it is to that of a fine-tuned model, the less "
+    "fine-tuning has to change (Gao & Callan 2021, section 5). Lower alignment means that matching "
+    "texts are closer, lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
 )
 _LAYER = f"{PREFIX}entropy_layer_"
 _TITLES = {

@@ -48,7 +48,7 @@ def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_
     assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1})]
 
 
-def make_run(folder: Path, recipe: dict, log: list = []) -> Path:  # noqa: B006
+def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
     (folder / "model").mkdir(parents=True)
     for name, content in {
         "recipe.yaml": recipe,
@@ -67,7 +67,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path:
         {"loss": float("nan"), "late_loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
         {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
     ]
-    assert read_stage(make_run(tmp_path / "mine", recipe, log), "Pre-training") == Stage(
+    assert read_stage(make_run(tmp_path / "mine", recipe, *log), "Pre-training") == Stage(
         "Pre-training",
         recipe={"encoder": "local: start", "corpus": "local: notes.txt"},
         run={"data": "local: data.json", "steps": 3},
