@@ -14,11 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.hub.loopback_hub import HUB, loopback_hub  # noqa: F401
+
 _CACHE = tempfile.mkdtemp(prefix="condenser-tests-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 # The libraries read these when they are imported, so they stand before the imports.
 os.environ |= {
+    "HF_ENDPOINT": HUB.url,
+    "NO_PROXY": "127.0.0.1",
     "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HOME": _CACHE,
     "HF_HUB_CACHE": f"{_CACHE}/hub",
     "HF_DATASETS_CACHE": f"{_CACHE}/datasets",
@@ -34,9 +40,6 @@ from transformers import PreTrainedTokenizerBase  # noqa: E402
 from tests import tokenizers  # noqa: E402
 from tests.backbones.encoders import BACKBONES  # noqa: E402
 from tests.hub.making import make_collection, make_run  # noqa: E402
-
-# The fixture `loopback_hub`: a Hub on this machine, for the real clients.
-pytest_plugins = ["tests.hub.loopback_hub"]
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 

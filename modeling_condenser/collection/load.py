@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from modeling_condenser.hub.fetching import HubName, fetch
+from modeling_condenser.hub.model_folder import fetch, split_revision
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection
@@ -46,7 +46,7 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     layout, folder = _find(source)
     name, options = folder.resolve().name, dict[str, Any]()
     if _is_on_hub(source):
-        repository = HubName.parse(str(source)).name
+        repository = split_revision(str(source))[0]
         name = repository.rpartition("/")[2]
         if not beir.find_judgements(folder):
             options["beside"] = _fetch_qrels(repository)

@@ -27,7 +27,7 @@ from modeling_condenser.collection.collection import (
 )
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_texts
-from modeling_condenser.hub.fetching import HubName
+from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
@@ -224,7 +224,7 @@ def report_on_card(
         }
     )
     is_public = hub_name(str(source)) and not Path(source).exists()
-    source_name, revision = HubName.parse(str(source)) if is_public else (None, None)
+    source_name, revision = split_revision(str(source)) if is_public else (None, None)
     changed = {name: identity[name] for name in INDEX_SETTINGS if identity[name]}
     own = EvaluationResult(
         collection=result.collection,

@@ -23,15 +23,8 @@ from .contract import CONTRACT_FILE, EncodingContract
 from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
 from .model_folder import is_checkpoint, read_config
 from .provenance import FINETUNING, Stage, hub_name, label_stages, read_provenance
-from .results import DIGITS, EvaluationResult, read_results
-from .training_log import (
-    ENTROPY_FILE,
-    EVEN_ENTROPY,
-    READINESS_FILE,
-    Entry,
-    first_and_last,
-    layer_entropies,
-)
+from .results import EvaluationResult, read_results
+from .training_log import ENTROPY_FILE, EVEN_ENTROPY, READINESS_FILE, layer_entropies
 
 CARD_FILE = "README.md"
 CURVES_FILE = "training_curves.png"
@@ -68,12 +61,23 @@ def write_card(
             "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
         )
     stages, results = read_provenance(folder), read_results(folder)
-    readiness = {label: s.readiness for label, s in label_stages(stages).items() if s.readiness}
-    pictures = _draw_pictures(stages, readiness)
+    is_finetuned = any(stage.name == FINETUNING for stage in stages)
+    pictures = _draw_pictures(stages)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
-    made = _make_metadata(stages, results, title, is_encoder=contract is not None)
-    merged = {**_merge_metadata(existing, made), **(metadata or {})}
+    task, tags = "fill-mask", ["condenser", "dense-retrieval"]
+    if contract:
+        task = "sentence-similarity" if is_finetuned else "feature-extraction"
+        tags += ["sentence-transformers", "feature-extraction"]
+    made = ModelCardData(
+        library_name="sentence-transformers" if contract else "transformers",
+        pipeline_tag=task,
+        tags=tags,
+        model_name=title if results else None,
+        eval_results=_list_figures(results) or None,
+        **_name_sources(stages),
+    )
+    merged = {**_merge_metadata(existing, made.to_dict()), **(metadata or {})}
     card = ModelCard.from_template(
         ModelCardData(**merged),
         template_path=str(_TEMPLATE),
@@ -87,9 +91,9 @@ def write_card(
         contract=contract,
         code_files=sorted(file.name for file in folder.glob("*.py")),
         stages=stages,
-        is_finetuned=_is_finetuned(stages),
+        is_finetuned=is_finetuned,
         results=results,
-        readiness=readiness,
+        readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
         pictures=pictures,
         log=training_log,
         training=training_section(stages),
@@ -130,26 +134,8 @@ def read_card(file: Path) -> tuple[dict[str, Any], str]:
     return card.data.to_dict(), card.text
 
 
-def _make_metadata(
-    stages: Sequence[Stage],
-    results: Sequence[EvaluationResult],
-    model_name: str,
-    *,
-    is_encoder: bool,
-) -> dict[str, Any]:
-    """The metadata that follow from stages and results."""
-    task, tags = "fill-mask", ["condenser", "dense-retrieval"]
-    if is_encoder:
-        task = "sentence-similarity" if _is_finetuned(stages) else "feature-extraction"
-        tags += ["sentence-transformers", "feature-extraction"]
-    encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
-    sources = [
-        hub_name(part.get("path") if isinstance(part, Mapping) else part)
-        for stage in stages
-        for key in ("corpus", "collection", "data")
-        for part in markdown.as_list(stage.recipe.get(key))
-    ]
-    entries = [
+def _list_figures(results: Sequence[EvaluationResult]) -> list[EvalResult]:
+    return [
         EvalResult(
             task_type="information-retrieval",
             task_name="Retrieval",
@@ -159,21 +145,27 @@ def _make_metadata(
             dataset_revision=result.revision,
             metric_type=measure,
             metric_name=measure,
-            metric_value=round(value, DIGITS),
+            metric_value=round(value, 4),
             metric_args={"depth": result.depth, **result.search},
         )
         for result in results
         for measure, value in result.values.items()
     ]
-    return ModelCardData(
-        library_name="sentence-transformers" if is_encoder else "transformers",
-        pipeline_tag=task,
-        tags=tags,
-        base_model=next(filter(None, encoders), None),  # the nearest that is on the Hub
-        datasets=list(dict.fromkeys(filter(None, sources))) or None,
-        model_name=model_name if results else None,
-        eval_results=entries or None,
-    ).to_dict()
+
+
+def _name_sources(stages: Sequence[Stage]) -> dict[str, Any]:
+    """The encoder that the stages started from, the nearest that is on the Hub, and their data."""
+    encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
+    data = [
+        hub_name(part.get("path") if isinstance(part, Mapping) else part)
+        for stage in stages
+        for key in ("corpus", "collection", "data")
+        for part in markdown.as_list(stage.recipe.get(key))
+    ]
+    return {
+        "base_model": next(filter(None, encoders), None),
+        "datasets": list(dict.fromkeys(filter(None, data))) or None,
+    }
 
 
 def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,34 +173,28 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
     replaced = {key: made[key] for key in ("base_model", "model-index") if key in made}
     merged = {**made, **kept, **replaced}
     for key in ("tags", "datasets"):
-        values = [*markdown.as_list(existing.get(key)), *markdown.as_list(made.get(key))]
-        if values:
+        if values := markdown.as_list(existing.get(key)) + markdown.as_list(made.get(key)):
             merged[key] = list(dict.fromkeys(values))
     return merged
 
 
-def _draw_pictures(
-    stages: Sequence[Stage], readiness: Mapping[str, Sequence[Entry]]
-) -> dict[str, bytes]:
+def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
-    pictures = {}
-    if logs := {label: s.log for label, s in label_stages(stages).items() if has_curves(s.log)}:
+    labelled = label_stages(stages)
+    pictures, panels, even = {}, {}, None
+    if logs := {label: s.log for label, s in labelled.items() if has_curves(s.log)}:
         pictures[CURVES_FILE] = draw_curves(logs)
-    if any(len(entries) > 1 for entries in readiness.values()):
-        pictures[READINESS_FILE] = draw_readiness(readiness)
-    panels = {
-        label: {end: layer_entropies(entry) for end, entry in first_and_last(entries).items()}
-        for label, entries in readiness.items()
-        if layer_entropies(entries[-1])
-    }
+    measured = {label: stage.readiness for label, stage in labelled.items() if stage.readiness}
+    if any(len(entries) > 1 for entries in measured.values()):
+        pictures[READINESS_FILE] = draw_readiness(measured)
+    for label, entries in measured.items():
+        if layer_entropies(entries[-1]):
+            ends = training_log.first_and_last(entries)
+            panels[label] = {end: layer_entropies(entry) for end, entry in ends.items()}
+            even = entries[-1].get(EVEN_ENTROPY)
     if panels:
-        even = list(readiness.values())[-1][-1].get(EVEN_ENTROPY)
         pictures[ENTROPY_FILE] = draw_entropies(panels, even=even)
     return pictures
-
-
-def _is_finetuned(stages: Sequence[Stage]) -> bool:
-    return any(stage.name == FINETUNING for stage in stages)
 
 
 def _title(folder: Path) -> str:

@@ -1,16 +1,14 @@
 """Draw training curves and readiness from logs as PNG files; a log always gives the same bytes."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from .training_log import FEW_SHOT, PREFIX, ZERO_SHOT, Entry
+from .training_log import Entry, titled_measures
 
 Log = Sequence[Entry]
-# Run and measure -> x and y; the lines of a run have one colour.
-_Lines = dict[tuple[str, str], tuple[Sequence[float], Sequence[float]]]
+Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # label -> x and y
 
 _LOSSES = {
     "late_loss": "late MLM loss (nats a masked token)",
@@ -19,23 +17,13 @@ _LOSSES = {
     "bow_loss": "bag-of-words loss (nats a block)",
     "contrastive_loss": "contrastive loss (nats a text)",
 }
-_READINESS = {  # title -> name -> label
-    "head's loss rises by (nats a masked token)": {
-        f"{PREFIX}zero_cost": "zero cost",
-        f"{PREFIX}swap_cost": "swap cost",
-    },
-    "CLS attention entropy (nats)": {f"{PREFIX}entropy": ""},
-    "alignment (lower: pairs are closer)": {f"{PREFIX}alignment": ""},
-    "uniformity (lower: more even)": {f"{PREFIX}uniformity": ""},
-}
 _TOKENS = "num_input_tokens_seen"
-_STYLES = ("-", "--", ":", "-.")
 _FONT = 9
 
 
 def has_curves(log: Log) -> bool:
     """Whether a log holds losses of pre-training."""
-    return bool((_LOSSES.keys() - {"swap_cost"}) & _names([log]))
+    return any(name in entry for entry in log for name in _LOSSES if name != "swap_cost")
 
 
 def draw_curves(runs: Mapping[str, Log]) -> bytes:
@@ -44,26 +32,19 @@ def draw_curves(runs: Mapping[str, Log]) -> bytes:
     Args:
         runs: label -> entries of its log, as `thin_log` returns them.
     """
-    logged = _names(runs.values())
+    logged = {name for log in runs.values() for entry in log for name in entry}
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
     names = [name for name in _LOSSES if name in logged] or ["late_loss"]
-    return _draw_logs(runs, {_LOSSES[name]: {name: ""} for name in names})
+    return _draw_logs(runs, {name: _LOSSES[name] for name in names})
 
 
 def draw_readiness(runs: Mapping[str, Log]) -> bytes:
-    """Draw readiness over the tokens seen, or over the steps where tokens were not counted.
+    """Draw each measure over the tokens seen, or over the steps where tokens were not counted.
 
     Args:
         runs: label -> entries of its log, as `readiness_entries` returns them.
     """
-    logged = _names(runs.values())
-    panels = {title: dict(lines) for title, lines in _READINESS.items()}
-    for prefix, label in ((ZERO_SHOT, "no labels"), (FEW_SHOT, "few labels")):
-        for name in sorted(name for name in logged if name.startswith(prefix)):
-            title = f"{name.removeprefix(prefix)} on a small collection"
-            panels.setdefault(title, {})[name] = label
-    shown = {title: lines for title, lines in panels.items() if logged & lines.keys()}
-    return _draw_logs(runs, shown)
+    return _draw_logs(runs, titled_measures([entry for log in runs.values() for entry in log]))
 
 
 def draw_entropies(
@@ -76,51 +57,43 @@ def draw_entropies(
             label has one colour in all panels.
         even: entropy of a row that attends to all tokens alike; None not to draw it.
     """
-    drawn = {}
+    drawn: dict[str, Lines] = {}
     for title, lines in panels.items():
         layers = range(1, max(map(len, lines.values())) + 1)
-        shown: _Lines = {(label, ""): (layers[: len(y)], y) for label, y in lines.items()}
+        shown = {label: (layers[: len(y)], y) for label, y in lines.items()}
         if even is not None:
-            shown["even attention", ""] = (layers, [even] * len(layers))
+            shown["even attention"] = (layers, [even] * len(layers))
         drawn[f"{title}\nCLS attention entropy (nats)".strip()] = shown
     return _draw(drawn, "layer")
 
 
-def _names(logs: Iterable[Log]) -> set[str]:
-    return {name for log in logs for entry in log for name in entry}
-
-
-def _draw_logs(runs: Mapping[str, Log], panels: Mapping[str, Mapping[str, str]]) -> bytes:
-    """Draw panels (title -> name -> label) of all runs over tokens or steps."""
+def _draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
+    """Draw a panel for each measure (name -> title), with a line for each run that has it."""
     counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
     over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
-    drawn: dict[str, _Lines] = {title: {} for title in panels}
-    for title, names in panels.items():
+    drawn: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    for name, title in titles.items():
+        drawn[title] = {}
         for run, log in runs.items():
-            for name, label in names.items():
-                if found := [entry for entry in log if name in entry and over in entry]:
-                    x = [entry[over] / scale for entry in found]
-                    drawn[title][run, label] = (x, [entry[name] for entry in found])
+            if found := [entry for entry in log if name in entry and over in entry]:
+                x = [entry[over] / scale for entry in found]
+                drawn[title][run] = (x, [entry[name] for entry in found])
     return _draw(drawn, "tokens seen (millions)" if counts_tokens else "steps")
 
 
-def _draw(panels: Mapping[str, _Lines], xlabel: str) -> bytes:
+def _draw(panels: Mapping[str, Lines], xlabel: str) -> bytes:
     """Draw at most three panels in a row."""
     n_columns = min(len(panels), 3)
     n_rows = -(-len(panels) // n_columns)
     figure = Figure(figsize=(4.2 * n_columns, 3.3 * n_rows), layout="constrained")
-    runs = list(dict.fromkeys(run for lines in panels.values() for run, _ in lines))
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
     for number, (title, lines) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(n_rows, n_columns, number)
-        labels = list(dict.fromkeys(label for _, label in lines))
-        for (run, label), (x, y) in lines.items():
-            style = _STYLES[labels.index(label) % len(_STYLES)]
-            text = f"{run}, {label}" if label else run
-            axes.plot(x, y, style, color=f"C{runs.index(run) % 10}", label=text, marker=".")
+        for label, (x, y) in lines.items():
+            axes.plot(x, y, color=f"C{labels.index(label) % 10}", label=label, marker=".")
         axes.set_title(title, fontsize=_FONT)
         axes.set_xlabel(xlabel, fontsize=_FONT)
-        if xlabel == "layer":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.locator_params("x", integer=xlabel == "layer")
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend(fontsize=_FONT - 1)

@@ -19,6 +19,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,7 +29,6 @@ import faiss
 import ir_measures
 import numpy as np
 import torch
-from datasets import Dataset, Value
 from huggingface_hub import snapshot_download
 from sentence_transformers import SentenceTransformer
 
@@ -40,6 +40,7 @@ QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
 OTHER_SPLIT = {"dev": "validation", "validation": "dev"}  # data sets have the one for the other
 CHUNK = 8192  # passages that are searched together
 MARGIN = 32  # passages that faiss proposes beyond the depth, among which float64 decides
+Texts = Iterator[tuple[str, str, str]]  # id, title and text
 Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
 Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage id, best first
 
@@ -52,7 +53,7 @@ def find_folder(name: str, files: list[str], **kind: Any) -> Path:
 
 
 class Encoder:
-    """Encodes texts with sentence-transformers, cut and joined as the contract says."""
+    """Encodes with sentence-transformers; its modules hold the contract, except for titles."""
 
     def __init__(self, folder: Path, device: str | None = None):
         self.contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
@@ -65,42 +66,40 @@ class Encoder:
 
     def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
         """Vectors of N queries, (N, H) float32."""
-        return self._encode([self.contract["query_prompt"] + text for text in texts], "query")
+        return np.asarray(self.model.encode_query(list(texts), show_progress_bar=False))
 
-    def encode_passages(self, titles: Iterable[str | None], texts: Iterable[str]) -> np.ndarray:
+    def encode_passages(self, titles: Iterable[str], texts: Iterable[str]) -> np.ndarray:
         """Vectors of N passages, (N, H) float32."""
-        separator, prompt = self.contract["title_separator"], self.contract["passage_prompt"]
-        starts = [f"{prompt}{title}{separator}" if title else prompt for title in titles]
+        starts = [title and title + self.contract["title_separator"] for title in titles]
         bodies = [start + text for start, text in zip(starts, texts, strict=True)]
-        return self._encode(bodies, "passage")
-
-    def _encode(self, texts: list[str], kind: str) -> np.ndarray:
-        self.model.max_seq_length = self.contract[f"{kind}_max_length"]
-        return np.asarray(self.model.encode(texts, prompt="", show_progress_bar=False))
+        return np.asarray(self.model.encode_document(bodies, show_progress_bar=False))
 
 
-def read_collection(name: str, split: str) -> tuple[Dataset, dict[str, str], Qrels]:
+def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels]:
     """Passages, and the queries of a split that have a relevant passage, with their judgements."""
     folder = find_folder(name, COLLECTION_FILES, repo_type="dataset")
-    if corpus := find_file(folder, "corpus.jsonl"):
-        passages = store(corpus)
-        questions = store(find_file(folder, "queries.jsonl") or folder / "queries.jsonl")
-    else:
-        passages = load_table(name, ["corpus"], split)
-        questions = load_table(name, ["queries", "query"], split)
     qrels: Qrels = {}
     for query, passage, grade in read_qrels(name, folder, split):
         qrels.setdefault(str(query), {})[str(passage)] = int(float(grade))
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
-    texts = dict(zip(map(str, questions["_id"]), questions["text"], strict=True))
-    if not qrels or not qrels.keys() <= texts.keys():
-        raise ValueError(f"{len(qrels)} queries have a relevant passage, but not all have a text")
-    return passages, {query: text for query, text in texts.items() if query in qrels}, qrels
+    passages: Iterable[Any]
+    questions: Iterable[Any]
+    if (corpus := find_file(folder, "corpus.jsonl")).is_file():
+        passages = map(json.loads, read_lines(corpus))
+        questions = map(json.loads, read_lines(find_file(folder, "queries.jsonl")))
+    else:
+        passages = load_table(name, ["corpus"], split)
+        questions = load_table(name, ["queries", "query"], split)
+    queries = {query: text for query, _, text in read_texts(questions) if query in qrels}
+    if not queries or len(queries) < len(qrels):
+        raise ValueError(f"{len(qrels)} queries have a relevant passage, {len(queries)} a text")
+    return read_texts(passages), queries, qrels
 
 
-def find_file(folder: Path, name: str) -> Path | None:
-    """A file of a folder, as it is or with .gz behind its name."""
-    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+def find_file(folder: Path, name: str) -> Path:
+    """A file of a folder, with .gz behind its name if it is compressed."""
+    packed = folder / f"{name}.gz"
+    return packed if packed.is_file() else folder / name
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -109,21 +108,14 @@ def read_lines(file: Path) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in lines if line.strip())
 
 
-def read_rows(file: Path, state: str) -> Iterator[dict[str, str]]:
-    """Passages or queries; parsed here, since readers of tables take some ids for dates."""
-    for record in map(json.loads, read_lines(file)):
-        title = record.get("title") or ""
-        yield {"_id": str(record["_id"]), "title": title, "text": record["text"]}
+def read_texts(records: Iterable[dict[str, Any]]) -> Texts:
+    """Passages or queries, one after the other, since a collection may not fit into memory."""
+    for record in records:
+        name = record["_id"] if "_id" in record else record["id"]
+        yield str(name), record.get("title") or "", record["text"]
 
 
-def store(file: Path) -> Dataset:
-    """The rows of a file, memory-mapped; stored anew if its size or time changes."""
-    columns = datasets.Features({name: Value("string") for name in ("_id", "title", "text")})
-    given = {"file": file, "state": f"{file.stat().st_size} {file.stat().st_mtime_ns}"}
-    return Dataset.from_generator(read_rows, features=columns, gen_kwargs=given)
-
-
-def load_table(source: str, configs: list[str], split: str) -> Dataset:
+def load_table(source: str, configs: list[str], split: str) -> Iterable[dict[str, Any]]:
     """A split of the first configuration that there is, or its only split."""
     known = datasets.get_dataset_config_names(source)
     config = next((config for config in configs if config in known), configs[0])
@@ -131,15 +123,12 @@ def load_table(source: str, configs: list[str], split: str) -> Dataset:
     chosen = [name for name in (split, OTHER_SPLIT.get(split)) if name in splits]
     if not chosen and ("qrels" in configs or len(splits) > 1):
         raise ValueError(f"{config} has no split {split!r}, but {', '.join(splits)}")
-    table = datasets.load_dataset(source, config, split=(chosen or splits)[0])
-    if "id" in table.column_names and "_id" not in table.column_names:
-        table = table.rename_column("id", "_id")
-    return table
+    return datasets.load_dataset(source, config, split=(chosen or splits)[0])
 
 
 def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     """Query id, passage id and grade of each judgement, of the data set or the one beside it."""
-    is_table = find_file(folder, "corpus.jsonl") is None
+    is_table = not find_file(folder, "corpus.jsonl").is_file()
     if is_table and {"qrels", "default"} & {*datasets.get_dataset_config_names(name)}:
         table = load_table(name, ["default", "qrels"], split)
         return ([row[column] for column in QRELS_COLUMNS] for row in table)
@@ -147,29 +136,29 @@ def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     if not held.is_dir():
         held = find_folder(f"{name.rstrip('/')}-qrels", ["*.tsv*"], repo_type="dataset")
     for chosen in (split, OTHER_SPLIT.get(split)):
-        if file := find_file(held, f"{chosen}.tsv"):
+        if (file := find_file(held, f"{chosen}.tsv")).is_file():
             rows = (line.split("\t") for line in read_lines(file))
             return (row for row in rows if row != QRELS_COLUMNS)
     there = ", ".join(sorted(file.name for file in held.glob("*"))) or "nothing"
     raise ValueError(f"{held} has no judgements of the split {split!r}, but {there}")
 
 
-def search(encoder: Encoder, passages: Dataset, queries: dict[str, str], depth: int) -> Run:
+def search(encoder: Encoder, passages: Texts, queries: dict[str, str], depth: int) -> Run:
     """The best `depth` passages of each query, ties by id; one chunk of passages at a time."""
     query_vectors = encoder.encode_queries(queries.values())  # (Q, H)
     is_far = encoder.contract["similarity"] == "euclidean"
     metric = faiss.METRIC_L2 if is_far else faiss.METRIC_INNER_PRODUCT
     best: Run = {query: [] for query in queries}
-    for first in datasets.utils.tqdm(range(0, len(passages), CHUNK), desc=f"{CHUNK} passages each"):
-        chunk = passages[first : first + CHUNK]
-        titles = chunk.get("title") or [""] * len(chunk["text"])
-        vectors = encoder.encode_passages(titles, chunk["text"])  # (P, H)
+    chunks = iter(lambda: list(islice(passages, CHUNK)), [])
+    for chunk in datasets.utils.tqdm(chunks, desc=f"{CHUNK} passages each"):
+        ids, titles, texts = zip(*chunk, strict=True)
+        vectors = encoder.encode_passages(titles, texts)  # (P, H)
         k = min(depth + MARGIN, len(vectors))
         _, proposed = faiss.knn(query_vectors, vectors, k, metric=metric)  # (Q, k)
         for query, vector, rows in zip(queries, query_vectors, proposed, strict=True):
             near, wide = vectors[rows].astype(np.float64), vector.astype(np.float64)
             costs = ((near - wide) ** 2).sum(axis=1) if is_far else -(near * wide).sum(axis=1)
-            found = zip(costs.tolist(), [str(chunk["_id"][row]) for row in rows], strict=True)
+            found = zip(costs.tolist(), [ids[row] for row in rows], strict=True)
             best[query] = heapq.nsmallest(depth, [*best[query], *found])
     return best
 
@@ -188,19 +177,18 @@ def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float
 
 def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What to evaluate, in the form of the card's results: all public ones, or what is named."""
-    if (name := wanted.collection) is None:
-        return [r for r in results if r["source"] and wanted.split in (None, r["split"])]
+    name, split, depth = wanted.collection, wanted.split, wanted.depth
+    if name is None:
+        return [r for r in results if r["source"] and split in (None, r["split"])]
     own = Path(name).resolve().name
-    split = wanted.split or "test"
-    kept = [
+    new = {"collection": own, "source": name, "split": split or "test", "values": {}}
+    same = [
         {**result, "source": name}
         for result in results
-        if result["split"] == split
-        and wanted.depth in (None, result["depth"])
-        and result["collection"].rpartition("/")[2] == own
+        if (result["collection"].rpartition("/")[2], result["split"]) == (own, new["split"])
+        and depth in (None, result["depth"])
     ]
-    new = {"collection": own, "source": name, "split": split, "values": {}}
-    return kept or [{**new, "depth": wanted.depth or DEPTH}]
+    return same or [{**new, "depth": depth or DEPTH}]
 
 
 def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace) -> dict[str, Any]:
@@ -210,12 +198,13 @@ def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace)
     passages, queries, qrels = read_collection(source, split)
     run = search(encoder, passages, queries, depth)
     if wanted.run:
-        rows = ((q, p, i, -cost) for q in run for i, (cost, p) in enumerate(run[q], start=1))
-        lines = [f"{q} Q0 {p} {i} {score!r} evaluate_retrieval\n" for q, p, i, score in rows]
-        wanted.run.write_text("".join(lines), encoding="utf-8")
+        with wanted.run.open("w", encoding="utf-8") as lines:
+            for query, found in run.items():
+                for rank, (cost, passage) in enumerate(found, start=1):
+                    lines.write(f"{query} Q0 {passage} {rank} {-cost!r} evaluate_retrieval\n")
     here = measure_run(qrels, run, names)
     differing = [m for m in here if m in known and round(here[m], 4) != round(known[m], 4)]
-    print(f"\n{source} ({split}): {len(queries)} queries, {len(passages)} passages, depth {depth}")
+    print(f"\n{source} ({split}): {len(queries)} queries, depth {depth}")
     print(f"{'measure':16}{'card':>8}{'here':>8}")
     for name in dict.fromkeys([*here, *known]):
         figures = [f"{column[name]:.4f}" if name in column else "-" for column in (known, here)]
@@ -234,7 +223,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="TREC file to write, of one collection")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--device", help="such as cpu or cuda:1")
-    wanted, found, failed = parser.parse_args(), [], False
+    wanted, found = parser.parse_args(), []
     folder = find_folder(wanted.model, MODEL_FILES, revision=wanted.revision)
     file = folder / "evaluation_results.json"
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
@@ -247,13 +236,12 @@ def main() -> int:
             found.append(evaluate(encoder, task, wanted))
         except Exception as error:  # the other collections can still be evaluated
             print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
-            failed = True
     if wanted.json:
         wanted.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if differing := [f"{r['collection']}: {name}" for r in found for name in r["differing"]]:
         print(f"These figures are not the card's: {', '.join(differing)}", file=sys.stderr)
         return 1
-    return 2 if failed else 0
+    return 2 if len(found) < len(tasks) else 0
 
 
 if __name__ == "__main__":

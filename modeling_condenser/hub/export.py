@@ -45,7 +45,7 @@ def export_encoder(
             of the encoder.
     """
     out = Path(out)
-    is_taken = out.is_file() or (out.is_dir() and any(out.iterdir()))
+    is_taken = any(out.iterdir()) if out.is_dir() else out.exists()
     if is_taken and not (out / EVALUATION_SCRIPT).is_file():
         raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
     source = find_model_folder(checkpoint)
@@ -54,9 +54,10 @@ def export_encoder(
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
     tokenizer = AutoTokenizer.from_pretrained(source)
-    limits = (tokenizer.model_max_length, n_positions(model.encoder))
-    longest = min(limit for limit in limits if limit is not None)
-    contract = contract or EncodingContract(longest, longest)
+    if contract is None:
+        limit = tokenizer.model_max_length
+        longest = min(limit, n_positions(model.encoder) or limit)
+        contract = EncodingContract(longest, longest)
     stages = read_provenance(source) or read_pretraining(source.resolve().parent)
     with whole_folder(out) as partial:
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
@@ -97,12 +98,16 @@ def save_tokenizer(
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
         # The attribute alone is not saved.
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
-    for name in ("is_local", "local_files_only"):  # of this session
+    forget_session(tokenizer)
+    tokenizer.save_pretrained(folder)
+
+
+def forget_session(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Remove what `save_pretrained` should not store: how it was opened, and its last call."""
+    for name in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(name, None)
-    # Otherwise the truncation and padding of the last call would be saved.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    tokenizer.save_pretrained(folder)
 
 
 def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:
@@ -118,10 +123,8 @@ def _write_sentence_transformers_modules(folder: Path, contract: EncodingContrac
         )
         dimension = transformer.get_embedding_dimension()
         modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
-        if contract.similarity == "cosine":
-            modules.append(Normalize())
         model = SentenceTransformer(
-            modules=modules,
+            modules=[*modules, Normalize()] if contract.similarity == "cosine" else modules,
             similarity_fn_name=contract.similarity,
             prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
         )

@@ -25,6 +25,7 @@ from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import checksum_file
 
 from .card import write_card
+from .export import forget_session
 from .provenance import PRETRAINING, Stage, write_provenance
 from .quiet_loading import quiet_loading
 
@@ -61,7 +62,7 @@ def import_reference(
         ValueError: the folder is no such checkpoint, or its files do not fit each other.
     """
     folder, out = Path(folder), Path(out)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+    if any(out.iterdir()) if out.is_dir() else out.exists():
         raise ValueError(f"{out} exists and is not empty: choose another folder for the import.")
     if not (folder / HEAD_FILE).is_file():
         raise ValueError(
@@ -76,8 +77,7 @@ def import_reference(
             "pre-trained with, such as --tokenizer google-bert/bert-base-uncased."
         )
     opened: Any = AutoTokenizer.from_pretrained(tokenizer or folder, trust_remote_code=False)
-    for name in ("is_local", "local_files_only"):  # how it was opened here
-        opened.init_kwargs.pop(name, None)
+    forget_session(opened)
     recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
     try:
         model = _load(folder, recipe)

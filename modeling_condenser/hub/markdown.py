@@ -8,13 +8,13 @@ from typing import Any
 
 def escape(text: object) -> str:
     """Text on one line, with the characters that mean something in Markdown or HTML escaped."""
-    line = html.escape(_one_line(text), quote=False)
+    line = html.escape(" ".join(str(text).split()), quote=False)
     return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", line)
 
 
 def code(text: object) -> str:
     """Text as inline code on one line; safe in a table cell."""
-    line = _one_line(text).replace("|", "\\|")
+    line = " ".join(str(text).split()).replace("|", "\\|")
     ticks = _ticks(line, 1)
     return f"{ticks} {line} {ticks}" if "`" in line or not line else f"`{line}`"
 
@@ -25,19 +25,9 @@ def code_block(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())
-
-
 def _ticks(text: str, at_least: int) -> str:
     longest = max(map(len, re.findall("`+", text)), default=0)
     return "`" * max(at_least, longest + 1)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1) -> str:
-    """A table of finished cells; columns from `numbers_from` on are aligned to the right."""
-    rule = ["---" if i < numbers_from else "---:" for i in range(len(header))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
 
 
 def listed(items: Sequence[str]) -> str:

@@ -1,14 +1,15 @@
-"""Find the folder of a model by its name, and download it if needed."""
+"""Find a model by its name, and download it, or any other repository, if needed."""
 
 import importlib.metadata
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from huggingface_hub import errors, snapshot_download
 
 from modeling_condenser.runs.checkpoints import last_whole_checkpoint
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
-
-from .fetching import fetch
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
@@ -19,6 +20,12 @@ STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 # Sentence-transformers keeps the weights of small modules, such as 2_Dense, in pickles.
 _NEEDED_FILES = "*.json *.txt *.model *.jinja *.safetensors *_Dense/pytorch_model.bin".split()
 _OTHER_FORMATS = "onnx/* openvino/* coreml/* gguf/* *checkpoint*/* evaluation/*".split()
+_NOT_FOUND = (
+    errors.RepositoryNotFoundError,
+    errors.RevisionNotFoundError,
+    errors.LocalEntryNotFoundError,
+    errors.HFValidationError,
+)
 
 
 def resolve_encoder_name(name: str | Path) -> str:
@@ -32,6 +39,45 @@ def describe_starter() -> str:
         return f"{STARTER_TITLE} {importlib.metadata.version('condenser')}"
     except importlib.metadata.PackageNotFoundError:  # not installed
         return STARTER_TITLE
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """Split `owner/name@revision`, which pins a branch, tag or commit; None without one."""
+    repository, _, revision = name.partition("@")
+    return repository, revision or None
+
+
+def fetch(
+    name: str,
+    *,
+    repo_type: Literal["model", "dataset", "space"] = "model",
+    only: Sequence[str] | None = None,
+    without: Sequence[str] | None = None,
+) -> Path:
+    """Fetch a repository into the Hub's cache.
+
+    Args:
+        name: `owner/name` or `owner/name@revision`.
+        repo_type: kind of repository.
+        only, without: patterns of the files to fetch, all by default, and of those to leave out.
+
+    Raises:
+        FileNotFoundError: it does not exist on the Hub, or may not be read; or the Hub cannot be
+            reached and the files are not in the cache.
+        OSError: the Hub failed.
+    """
+    repository, revision = split_revision(name)
+    try:
+        folder = snapshot_download(
+            repository,
+            repo_type=repo_type,
+            revision=revision,
+            allow_patterns=list(only) if only else None,
+            ignore_patterns=list(without) if without else None,
+        )
+    except _NOT_FOUND as error:
+        raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None
+    return Path(folder)
 
 
 def find_model_folder(model: str | Path) -> Path:
@@ -59,18 +105,22 @@ def find_model_folder(model: str | Path) -> Path:
         ) from None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """A model's config.json; empty if there is none."""
-    file = folder / CONFIG_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
 def find_weights(folder: Path) -> Path | None:
     """Find the folder with the weights: itself, a run's model, or a run's last checkpoint."""
     for found in (folder, folder / MODEL_FOLDER):
         if (found / CONFIG_FILE).is_file():
             return found
-    return last_whole_checkpoint(folder) if folder.is_dir() else None
+    return last_whole_checkpoint(folder)
+
+
+def read_json(file: Path, otherwise: Any) -> Any:
+    """The content of a JSON file; `otherwise` if there is no such file."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's config.json; empty if there is none."""
+    return read_json(folder / CONFIG_FILE, {})
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -80,7 +130,4 @@ def is_checkpoint(folder: Path) -> bool:
 
 def module_paths(folder: Path) -> list[str]:
     """Subfolders of the sentence-transformers modules; of any other model only the folder, ""."""
-    file = folder / MODULES_FILE
-    if not file.is_file():
-        return [""]
-    return [module["path"] for module in json.loads(file.read_text(encoding="utf-8"))]
+    return [module["path"] for module in read_json(folder / MODULES_FILE, [{"path": ""}])]

@@ -4,8 +4,8 @@ Every stage copies the provenance of its predecessor and adds itself, so that th
 enough to write a card. Settings are published without secrets and local paths.
 """
 
-import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
@@ -16,7 +16,7 @@ import yaml
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
-from .model_folder import STARTER, describe_starter, resolve_encoder_name
+from .model_folder import STARTER, describe_starter, read_json, resolve_encoder_name
 from .refusals import hide_secrets
 from .training_log import readiness_entries, thin_log
 
@@ -57,9 +57,9 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
     """The stage of a run folder; None if it is not a run folder."""
     if not (run_folder / RECIPE_FILE).is_file():
         return None
-    recipe, run = _read_recipe(run_folder), _read_json(run_folder / RUN_FILE, {})
-    log = _read_json(run_folder / LOG_FILE, [])
-    return Stage(name, publishable(recipe), publishable(run), thin_log(log), readiness_entries(log))
+    run, log = read_json(run_folder / RUN_FILE, {}), read_json(run_folder / LOG_FILE, [])
+    recipe = publishable(_read_recipe(run_folder))
+    return Stage(name, recipe, publishable(run), thin_log(log), readiness_entries(log))
 
 
 def read_pretraining(run_folder: Path) -> list[Stage]:
@@ -74,9 +74,13 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
     return [*earlier, stage]
 
 
+def _read_recipe(run_folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
+
+
 def read_provenance(folder: Path) -> list[Stage]:
     """The stages that made a model, first to last; empty if not recorded."""
-    return [Stage(**stage) for stage in _read_json(folder / PROVENANCE_FILE, [])]
+    return [Stage(**stage) for stage in read_json(folder / PROVENANCE_FILE, [])]
 
 
 def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
@@ -85,19 +89,13 @@ def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
 
 def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
     """Stages by name, numbered where a name occurs again."""
-    labelled: dict[str, Stage] = {}
+    counts: Counter[str] = Counter()
+    labelled = {}
     for stage in stages:
-        number = sum(label.partition(" ")[0] == stage.name for label in labelled) + 1
+        counts[stage.name] += 1
+        number = counts[stage.name]
         labelled[stage.name if number == 1 else f"{stage.name} {number}"] = stage
     return labelled
-
-
-def _read_recipe(run_folder: Path) -> dict[str, Any]:
-    return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
-
-
-def _read_json(file: Path, otherwise: Any) -> Any:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
 
 
 def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:

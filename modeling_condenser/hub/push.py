@@ -7,9 +7,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from huggingface_hub import CommitInfo, HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -28,8 +27,6 @@ _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Weights of an earlier commit that would be loaded beside the new ones.
 STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
-
-Kind = Literal["encoder", "checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,7 @@ def push(
             f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
-    kind: Kind = "encoder" if (source / CONTRACT_FILE).is_file() else "checkpoint"
-    if kind == "checkpoint" and not is_checkpoint(source):
+    if not (source / CONTRACT_FILE).is_file() and not is_checkpoint(source):
         raise ValueError(
             f"{source} has no {CONTRACT_FILE}, so how it encodes is unknown: push an export, a "
             "retriever (condenser finetune) or a Condenser checkpoint (condenser pretrain)."
@@ -93,33 +89,36 @@ def push(
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
         _link_files(source, staging)
-        if kind == "checkpoint" and not (staging / PROVENANCE_FILE).is_file():
+        if not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
-        stated = {"license": license} if license else _find_license(staging, name, revision, token)
+        card = staging / CARD_FILE
+        stated = {"license": license} if license else {}
+        if not license and not read_card(card)[0].get("license"):
+            stated = _read_published_license(name, revision, token)
         write_card(staging, name=name, metadata=stated)
         paths = sorted(path for path in staging.rglob("*") if path.is_file())
         files = {path.relative_to(staging).as_posix(): path for path in paths}
         reasons = find_refusals(files)
-        if not read_card(staging / CARD_FILE)[0].get("license"):
+        if not read_card(card)[0].get("license"):
             reasons.append("no license is named: pass --license, such as --license apache-2.0")
         # A model is opened only if nothing else is wrong, since opening a pickle executes code.
-        reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging, kind)]
+        reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging)]
         if reasons:
             listed = "\n".join(f"  - {reason}" for reason in reasons)
             raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
-        report = PushReport({path: f.stat().st_size for path, f in files.items()})
+        sizes = {path: file.stat().st_size for path, file in files.items()}
         if dry_run:
-            return report
+            return PushReport(sizes)
         commit = commit_folder(
             staging,
             name,
-            message=message or f"Push {kind} with condenser",
+            message=message or "Push with condenser",
             revision=revision,
             private=private,
             create_pr=create_pr,
             token=token,
         )
-        return replace(report, commit=commit)
+        return PushReport(sizes, commit)
 
 
 def commit_folder(
@@ -171,12 +170,8 @@ def _link_files(source: Path, staging: Path) -> None:
     shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
 
 
-def _find_license(
-    staging: Path, name: str, revision: str | None, token: str | None
-) -> dict[str, Any]:
-    """The license on the card on the Hub, if the local card states none."""
-    if read_card(staging / CARD_FILE)[0].get("license"):
-        return {}
+def _read_published_license(name: str, revision: str | None, token: str | None) -> dict[str, str]:
+    """The entries on the license of the card on the Hub, if there is one."""
     try:
         card = hf_hub_download(name, CARD_FILE, revision=revision, token=token)
     except (HfHubHTTPError, EntryNotFoundError):  # there is no such repository yet, or no card
@@ -185,12 +180,12 @@ def _find_license(
     return {key: value for key, value in metadata.items() if key.startswith("license")}
 
 
-def opening_problems(folder: Path, kind: Kind) -> list[str]:
-    """Open a repository in a process without this package, and return what does not work."""
+def opening_problems(folder: Path) -> list[str]:
+    """What does not work when a process without this package opens a repository."""
     script = Path(__file__).with_name("open_repository.py")
     with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
         process = subprocess.run(
-            [sys.executable, "-IB", str(script), str(folder), kind],
+            [sys.executable, "-IB", str(script), str(folder)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,  # nobody answers a question

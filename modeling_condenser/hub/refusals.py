@@ -49,9 +49,18 @@ def find_refusals(files: Mapping[str, Path]) -> list[str]:
         if file.suffix in _PICKLES or _PICKLE_START.match(start):
             found.append(f"{path}: a pickle, which can execute code: save it as safetensors")
         elif b"\0" not in start and file.name not in _VOCABULARIES:
-            text = file.read_text(encoding="utf-8", errors="replace")
-            found += [f"{path}, {reason}" for reason in _search(text, patterns)]
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            for number, line in enumerate(lines, start=1):
+                if reason := _find_first(line, patterns):
+                    found.append(f"{path}, line {number}: {reason}")
     return found
+
+
+def _find_first(line: str, patterns: Mapping[str, str]) -> str | None:
+    for what, pattern in patterns.items():
+        if match := re.search(pattern, line):
+            return f"{what} ({match[0] if 'path' in what else match[0][:4] + '…'})"
+    return None
 
 
 def hide_secrets(text: str) -> str:
@@ -59,14 +68,3 @@ def hide_secrets(text: str) -> str:
     for pattern in SECRETS.values():
         text = re.sub(pattern, "…", text)
     return text
-
-
-def _search(text: str, patterns: Mapping[str, str]) -> list[str]:
-    reasons = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        for what, pattern in patterns.items():
-            if match := re.search(pattern, line):
-                shown = match[0] if "path" in what else f"{match[0][:4]}…"
-                reasons.append(f"line {number}: {what} ({shown})")
-                break
-    return reasons

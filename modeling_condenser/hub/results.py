@@ -17,9 +17,10 @@ from typing import Any
 
 from modeling_condenser.runs.whole_files import whole_file
 
+from .model_folder import read_json
+
 RESULTS_FILE = "evaluation_results.json"
 RUNS_FOLDER = "evaluation"
-DIGITS = 4  # of figures that are shown
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,10 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    file = folder / RESULTS_FILE
-    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    results = read_json(folder / RESULTS_FILE, [])
     for result in results:
-        compared = [BaselineComparison(**c) for c in result.get("comparisons", ())]
-        result["comparisons"] = tuple(compared)
+        compared = result.get("comparisons", ())
+        result["comparisons"] = tuple(BaselineComparison(**each) for each in compared)
     return [EvaluationResult(**result) for result in results]
 
 

@@ -7,29 +7,30 @@ their work after each checkpoint; no private method is overridden.
 
 import logging
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
 from modeling_condenser.runs.checkpoints import (
     MANIFEST,
     drop_old_checkpoints,
+    is_complete,
     last_whole_checkpoint,
     seal_checkpoint,
 )
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .fetching import LAST_CHECKPOINT, fetch_checkpoint
+from .model_folder import fetch
 from .push import STALE_WEIGHTS, commit_folder
 
 logger = logging.getLogger(__name__)
+
+LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 
 
 class WholeTrainer(Trainer):
@@ -61,39 +62,51 @@ class WholeTrainer(Trainer):
         """The checkpoint to resume from, if any.
 
         Args:
-            asked: a checkpoint folder; a repository of the Hub that holds one; None or True for
-                the last complete one of `output_dir`; False to start again.
+            asked: a checkpoint folder; a repository of the Hub, `owner/name` or
+                `owner/name@revision`, that was pushed with `hub_strategy="checkpoint"`; None or
+                True for the last complete checkpoint of `output_dir`, which also replaces an older
+                one of the Hub; False to start again.
+
+        Raises:
+            FileNotFoundError: the repository does not exist, or holds no complete checkpoint.
         """
-        run_folder = Path(str(self.args.output_dir))
+        if asked is False or (isinstance(asked, str) and Path(asked).is_dir()):
+            return asked or None
+        checkpoint = last_whole_checkpoint(Path(str(self.args.output_dir)))
         if isinstance(asked, str):
-            if Path(asked).is_dir():
-                return asked
             with self.args.main_process_first():
-                return str(fetch_checkpoint(asked, run_folder))
-        last = None if asked is False else last_whole_checkpoint(run_folder)
-        return str(last) if last else None
+                fetched = fetch(asked, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
+            if not is_complete(fetched):
+                raise FileNotFoundError(
+                    f"{asked} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
+                    'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
+                    "(owner/name@COMMIT)."
+                )
+            if checkpoint is None or _step(checkpoint) < _step(fetched):
+                checkpoint = fetched
+        return str(checkpoint) if checkpoint else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As `Trainer.train`; returns after the last push has ended."""
-        with self._own_checkpoints():
-            output = super().train(*args, **kwargs)
-        if self._last_upload is not None:
-            self._last_upload.exception()  # wait
-        return output
-
-    @contextmanager
-    def _own_checkpoints(self) -> Iterator[None]:
-        """Switch off the library's pushes and removal of checkpoints."""
         arguments = self.args
         self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
         arguments.push_to_hub, arguments.save_total_limit = False, None
         try:
-            yield
+            output = super().train(*args, **kwargs)
         finally:
             arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
+        if self._last_upload is not None:
+            self._last_upload.exception()  # wait
+        return output
 
-    def finish_checkpoint(self, folder: Path) -> None:
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Of this step's checkpoint."""
+        return Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+
+    def finish_checkpoint(self) -> None:
         """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
+        folder = self.checkpoint_folder
         self.accelerator.wait_for_everyone()  # each process writes its random state
         if self.args.should_save:
             seal_checkpoint(folder)
@@ -109,29 +122,30 @@ class WholeTrainer(Trainer):
         is_busy = self._last_upload is not None and not self._last_upload.done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
-        staging = self._new_staging()
-        self.write_repository(staging, checkpoint)
-        stale: tuple[str, ...] = STALE_WEIGHTS
-        if strategy == HubStrategy.CHECKPOINT:
-            _add_training_state(checkpoint, staging / LAST_CHECKPOINT)
-            stale += (f"{LAST_CHECKPOINT}/*",)
-        elif strategy == HubStrategy.ALL_CHECKPOINTS:
-            _add_training_state(checkpoint, staging / checkpoint.name)
+        staging = self._stage(checkpoint)
+        stale = [*STALE_WEIGHTS]
+        state_folders = {
+            HubStrategy.CHECKPOINT: LAST_CHECKPOINT,
+            HubStrategy.ALL_CHECKPOINTS: checkpoint.name,
+        }
+        if state_folder := state_folders.get(strategy):
+            shutil.copytree(
+                checkpoint,
+                staging / state_folder,
+                ignore=shutil.ignore_patterns(TRAINING_ARGS_NAME),  # a pickle
+                copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
+            )
+            stale.append(f"{state_folder}/*")
         message = f"Training in progress, step {self.state.global_step}"
         self._upload(staging, message, stale=stale).add_done_callback(_warn_of_failure)
 
     def push_to_hub(  # type: ignore[override]
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs: Any,
+        self, commit_message: str = "End of training", blocking: bool = True, **options: Any
     ) -> CommitInfo | Future | None:
         """Push the model as it is, as a whole repository.
 
-        The arguments are the library's; those for its own card are not used.
+        The arguments are the library's: `token`, `revision` and `private`, too. Those for its own
+        card are not used.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
@@ -139,23 +153,25 @@ class WholeTrainer(Trainer):
         Raises:
             OSError: the Hub failed or refused.
         """
+        stated = {name: options.get(name) for name in ("token", "revision", "private")}
         if self.hub_model_id is None:
-            self.init_hf_repo(token=token, private=private)
-        staging = self._new_staging()
-        self.accelerator.wait_for_everyone()
-        self.write_repository(staging, None)
+            self.init_hf_repo(token=stated["token"], private=stated["private"])
+        staging = self._stage(None)
         if not self.is_world_process_zero():
             return None
-        given = {"token": token, "revision": revision, "private": private}
-        stated = {name: value for name, value in given.items() if value is not None}
-        upload = self._upload(staging, commit_message or "End of training", **stated)
+        given = {name: value for name, value in stated.items() if value is not None}
+        upload = self._upload(staging, commit_message, **given)
         return upload.result() if blocking else upload
 
-    def _new_staging(self) -> Path:
+    def _stage(self, checkpoint: Path | None) -> Path:
+        """A new folder with the repository, to upload."""
         staging = Path(str(self.args.output_dir)) / f".push-{self.state.global_step}"
         if self.is_world_process_zero():
             shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
             staging.mkdir(parents=True)
+        if checkpoint is None:  # all processes save the model
+            self.accelerator.wait_for_everyone()
+        self.write_repository(staging, checkpoint)
         return staging
 
     def _upload(self, staging: Path, message: str, **options: Any) -> Future:
@@ -179,23 +195,15 @@ class _SealAndPush(TrainerCallback):
     def __init__(self, trainer: WholeTrainer):
         self.trainer = trainer
 
-    def _unseal(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def _unseal(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Remove the marker of an earlier checkpoint of this step before it is written again."""
         if control.should_save and args.should_save:
-            (_checkpoint(args, state) / MANIFEST).unlink(missing_ok=True)
+            (self.trainer.checkpoint_folder / MANIFEST).unlink(missing_ok=True)
 
     on_step_end = on_epoch_end = on_evaluate = _unseal  # type: ignore[assignment]
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self.trainer.finish_checkpoint(_checkpoint(args, state))
-
-
-def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
-    return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+    def on_save(self, *_: Any, **__: Any) -> None:
+        self.trainer.finish_checkpoint()
 
 
 def _warn_of_failure(upload: Future) -> None:
@@ -203,11 +211,5 @@ def _warn_of_failure(upload: Future) -> None:
         logger.warning("The push failed, and the training continues: %s", error)
 
 
-def _add_training_state(checkpoint: Path, folder: Path) -> None:
-    """Put a complete checkpoint into a folder, without the pickle of the arguments."""
-    shutil.copytree(
-        checkpoint,
-        folder,
-        ignore=shutil.ignore_patterns(TRAINING_ARGS_NAME),
-        copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
-    )
+def _step(checkpoint: Path) -> int:
+    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step

@@ -1,4 +1,4 @@
-"""Entries of a training log: selection for provenance, names of readiness measures, tables.
+"""Entries of a training log: selection for provenance, and names of readiness measures.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
 readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
@@ -15,23 +15,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from .markdown import table
-
 READINESS_FILE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
 PREFIX = "readiness/"
 ENTROPY, EVEN_ENTROPY = f"{PREFIX}entropy", f"{PREFIX}entropy_even"
-SAMPLE = f"{PREFIX}sample"
-ZERO_SHOT, FEW_SHOT = f"{PREFIX}zero_shot_", f"{PREFIX}few_shot_"
 HOW_TO_READ = (
-    "Zero cost and swap cost are the rise of the head's loss when the late CLS vectors are zeroed "
-    "or exchanged: near zero, the head does not use the vector; where they stop growing, more "
-    "steps bring little. Entropy is that of the CLS token's attention, in nats, averaged over "
-    "heads and texts: the closer it is to that of a fine-tuned model, the less fine-tuning has to "
-    "change (Gao & Callan 2021, section 5). Lower alignment means that matching texts are closer, "
-    "lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
+    "Zero cost and swap cost are the rise of the head's loss (nats a masked token) when the late "
+    "CLS vectors are zeroed or exchanged: near zero, the head does not use the vector; where they "
+    "stop growing, more steps bring little. Entropy is that of the CLS token's attention, in nats, "
+    "averaged over heads and texts: the closer it is to that of a fine-tuned model, the less "
+    "fine-tuning has to change (Gao & Callan 2021, section 5). Lower alignment means that matching "
+    "texts are closer, lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
 )
 _LAYER = f"{PREFIX}entropy_layer_"
 _TITLES = {
@@ -41,6 +35,10 @@ _TITLES = {
     ENTROPY: "CLS attention entropy, mean over layers",
     f"{PREFIX}alignment": "alignment",
     f"{PREFIX}uniformity": "uniformity",
+}
+_RETRIEVAL = {
+    f"{PREFIX}zero_shot_": "without fine-tuning",
+    f"{PREFIX}few_shot_": "after fine-tuning",
 }
 _LOSSES = ("loss", "head_loss", "late_loss")
 _KEPT = (
@@ -92,23 +90,11 @@ def layer_entropies(entry: Entry) -> list[float]:
 
 def titled_measures(entries: Sequence[Entry]) -> dict[str, str]:
     """Name -> title of the measures that any entry has, in a fixed order."""
-    titles = dict(_TITLES)
     names = sorted({name for entry in entries for name in entry})
-    for prefix, when in ((ZERO_SHOT, "without fine-tuning"), (FEW_SHOT, "after fine-tuning")):
+    titles = {name: title for name, title in _TITLES.items() if name in names}
+    for prefix, when in _RETRIEVAL.items():
         titles |= {n: f"{n.removeprefix(prefix)} {when}" for n in names if n.startswith(prefix)}
-    return {name: title for name, title in titles.items() if name in names}
-
-
-def readiness_table(columns: Mapping[str, Entry]) -> str:
-    """Measures as rows, a column for each label; with two labels also their difference."""
-    titles = titled_measures(list(columns.values()))
-    figures = pd.DataFrame(columns, index=list(titles))
-    shown = figures.map("{:.4f}".format, na_action="ignore")
-    if len(columns) == 2:
-        difference = figures.iloc[:, 1] - figures.iloc[:, 0]
-        shown["difference"] = difference.map("{:+.4f}".format, na_action="ignore")
-    shown.insert(0, "", list(titles.values()))
-    return table(list(shown), shown.fillna("").values.tolist())
+    return titles
 
 
 def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:

@@ -53,9 +53,10 @@ def test_a_run_is_measured_as_it_was_during_training_and_its_card_shows_it(
     costs = [model["readiness/zero_cost"] for model in found["models"]]
     row = f"| zero cost | {costs[0]:.4f} | {costs[-1]:.4f} |"
     assert row in (run / "model" / "README.md").read_text()
-    entropies, course = ({x.get_label(): x for x in f.axes[0].lines} for f in figures[:2])
-    assert list(entropies) == [*labels, "even attention"]
-    assert list(course["mine, zero cost"].get_ydata()) == costs
+    entropies, course = figures[:2]
+    assert [x.get_label() for x in entropies.axes[0].lines] == [*labels, "even attention"]
+    panels = {axes.get_title(): axes.lines for axes in course.axes}
+    assert [list(line.get_ydata()) for line in panels["zero cost"]] == [costs]
 
 
 def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder):

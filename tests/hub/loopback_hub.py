@@ -1,36 +1,27 @@
 """A small Hugging Face Hub on 127.0.0.1: repositories in memory, for tests with the real clients.
 
 It answers the requests of create_repo, create_branch, upload_folder, snapshot_download,
-hf_hub_download, from_pretrained and load_dataset. All files are "regular": no LFS and no Xet.
-The fixture `loopback_hub` points the clients of this process at it, logged in as `owner`.
+hf_hub_download and from_pretrained. All files are "regular": no LFS and no Xet.
+`tests/conftest.py` names it as the endpoint before the libraries are imported, offline; the fixture
+`loopback_hub` brings the clients of this process online, logged in as `owner`.
 """
 
 import base64
 import hashlib
 import json
 import re
-import sys
+import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-# Imported before a test points their constants elsewhere.
-import datasets  # noqa: F401
-import evaluate  # noqa: F401
-import huggingface_hub
 import pytest
-import transformers.utils.hub  # noqa: F401
-from huggingface_hub import constants
-from huggingface_hub.utils import _http
-from huggingface_hub.utils.sha import git_hash
 
-_LIBRARIES = ("huggingface_hub", "transformers", "datasets", "evaluate", "sentence_transformers")
-_TYPES = {"models": "model", "datasets": "dataset", "spaces": "space"}
-_API = r"/api/(?P<types>models|datasets|spaces)/(?P<repo>[^/]+/[^/]+)"
+_PAGE = r"/((?P<types>datasets)/)?(?P<repo>[^/]+/[^/]+)"
+_API = r"/api/(?P<types>models|datasets)/(?P<repo>[^/]+/[^/]+)"
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class Commit:
 class Repository:
     """Branches as lists of commits, the oldest first."""
 
-    private: bool
+    private: bool = False
     branches: dict[str, list[Commit]] = field(default_factory=dict)
 
     def commits(self, revision: str = "main") -> list[Commit]:
@@ -67,18 +58,19 @@ class Repository:
 
     def add(self, branch: str, title: str, tree: dict[str, bytes]) -> Commit:
         before = self.branches.get(branch, [])
-        seed = f"{branch} {len(before)} {title} {[git_hash(content) for content in tree.values()]}"
+        seed = repr((branch, len(before), title, tree))
         commit = Commit(hashlib.sha1(seed.encode()).hexdigest(), title, tree)
         self.branches[branch] = [*before, commit]
         return commit
 
 
 class LoopbackHub(ThreadingHTTPServer):
-    """The Hub: its repositories, and orders to fail.
+    """The Hub, with its repositories by type and name.
 
     Attributes:
         url: the endpoint.
         token: of the user `owner`.
+        fails_next_commit: whether the next commit is answered with an error.
     """
 
     token = "hf_loopback_owner"
@@ -88,55 +80,19 @@ class LoopbackHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.repositories: dict[tuple[str, str], Repository] = {}
-        self._failures: list[tuple[str, str, int]] = []
-        threading.Thread(
-            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        ).start()
+        self.fails_next_commit = False
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-
-    def repo(self, name: str, *, repo_type: str = "model") -> Repository:
-        return self.repositories[repo_type, name]
+    def repo(self, name: str) -> Repository:
+        return self.repositories["model", name]
 
     def has_repo(self, name: str) -> bool:
         return ("model", name) in self.repositories
 
     def put(self, folder: Path, name: str, *, repo_type: str = "model") -> str:
         """Replace a repository's files by those of a folder; returns the commit."""
-        repository = self.repositories.setdefault((repo_type, name), Repository(private=False))
+        repository = self.repositories.setdefault((repo_type, name), Repository())
         return repository.add("main", "Put", contents(folder)).sha
-
-    def fail_next(self, method: str, path_regex: str, *, status: int) -> None:
-        """Answer the next such request with an error."""
-        self._failures.append((method, path_regex, status))
-
-    def ordered_failure(self, method: str, path: str) -> int | None:
-        for order in self._failures:
-            if order[0] == method and re.search(order[1], path):
-                self._failures.remove(order)
-                return order[2]
-        return None
-
-    def environment(self, folder: Path, *, token: str | None = None) -> dict[str, str]:
-        """Variables for a subprocess with its caches in a folder."""
-        return {
-            "HF_ENDPOINT": self.url,
-            "HF_HOME": str(folder),
-            "HF_HUB_CACHE": str(folder / "hub"),
-            "HF_DATASETS_CACHE": str(folder / "datasets"),
-            "HF_MODULES_CACHE": str(folder / "modules"),
-            "HF_TOKEN_PATH": str(folder / "token"),
-            "HF_TOKEN": token or "",
-            "HF_HUB_OFFLINE": "0",
-            "TRANSFORMERS_OFFLINE": "0",
-            "HF_DATASETS_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            "NO_PROXY": "127.0.0.1",
-        }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -154,66 +110,43 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            self.body = self._read_chunks()
         parts = urlsplit(self.path)
         self.query = parse_qs(parts.query)
-        if status := self.server.ordered_failure(self.command, self.path):
-            return self._answer({"error": "ordered to fail"}, status)
-        method = "GET" if self.command == "HEAD" else self.command
-        for wanted, pattern, route in _ROUTES:
-            match = re.fullmatch(pattern, parts.path)
-            if match and method == wanted:
+        for pattern, route in _ROUTES.items():
+            if match := re.fullmatch(pattern, parts.path):
                 named = {k: unquote(v) for k, v in match.groupdict().items() if v is not None}
-                if "repo" not in named or self._find(**named):
-                    route(self, **named)
-                return
+                code = self._find(**named) if "repo" in named else None
+                return self._answer_missing(code) if code else route(self, **named)
         self._answer({"error": f"no such route: {self.path}"}, 404)
 
     do_GET = do_HEAD = do_POST = _handle
 
-    def _read_chunks(self) -> bytes:
-        body = b""
-        while size := int(self.rfile.readline(), 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return body
-
-    def _answer(
-        self, content: Any, status: int = 200, headers: dict[str, str] | None = None
-    ) -> None:
+    def _answer(self, content: Any, status: int = 200, **headers: str) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-            self.send_header(name, value)
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _missing(self, code: str) -> bool:
-        self._answer({"error": code}, 404, {"X-Error-Code": code, "X-Error-Message": code})
-        return False
+    def _answer_missing(self, code: str) -> None:
+        self._answer({"error": code}, 404, X_Error_Code=code, X_Error_Message=code)
 
     @property
     def _is_owner(self) -> bool:
         return self.headers.get("Authorization") == f"Bearer {self.server.token}"
 
-    def _find(self, repo: str, types: str = "models", rev: str = "main", **_: str) -> bool:
-        """Whether there is such a commit that may be read; answers if not."""
-        repository = self.server.repositories.get((_TYPES[types], repo))
+    def _find(self, repo: str, types: str = "models", rev: str = "main", **_: str) -> str | None:
+        """Find the repository and the commit that may be read, or name the error."""
+        repository = self.server.repositories.get((types.removesuffix("s"), repo))
         if repository is None or (repository.private and not self._is_owner):
-            return self._missing("RepoNotFound")
+            return "RepoNotFound"
         head = repository.find(rev)
         if head is None:
-            return self._missing("RevisionNotFound")
+            return "RevisionNotFound"
         self.repository, self.head = repository, head
-        return True
-
-    def whoami(self) -> None:
-        if self._is_owner:
-            return self._answer({"name": "owner", "type": "user"})
-        self._answer({"error": "Invalid credentials"}, 401)
+        return None
 
     def validate_yaml(self) -> None:
         self._answer({"errors": [], "warnings": []})
@@ -236,12 +169,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({}, 201)
 
     def preupload(self, **_: str) -> None:
-        held = {path: git_hash(content) for path, content in self.head.tree.items()}
         paths = [file["path"] for file in json.loads(self.body)["files"]]
         mode = {"uploadMode": "regular", "shouldIgnore": False}
+        held = {path: self._entry(path)["oid"] for path in paths if path in self.head.tree}
         self._answer({"files": [{"path": p, "oid": held.get(p), **mode} for p in paths]})
 
     def commit(self, repo: str, rev: str, **_: str) -> None:
+        if self.server.fails_next_commit:
+            self.server.fails_next_commit = False
+            return self._answer({"error": "ordered to fail"}, 400)
         tree, title = dict(self.head.tree), ""
         for line in map(json.loads, self.body.splitlines()):
             value = line["value"]
@@ -265,38 +201,19 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in self.head.tree]
         self._answer({**told, "sha": self.head.sha, "siblings": siblings, "downloads": 0})
 
-    def tree(self, path: str = "", **_: str) -> None:
-        """Files and folders below a path; without `recursive`, those that lie directly in it."""
-        start = f"{path}/" if path else ""
-        inside = [name for name in self.head.tree if name.startswith(start)]
-        if path and not inside:
-            self._missing("EntryNotFound")
-            return
-        parents = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
-        folders = sorted(parent for parent in parents if len(parent) > len(start) and parent != ".")
-        entries = [
-            {"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in folders
-        ]
-        entries += [self._entry(name) for name in inside]
-        if self.query.get("recursive") not in (["True"], ["true"], ["1"]):
-            entries = [e for e in entries if "/" not in e["path"].removeprefix(start)]
-        self._answer(entries)
-
-    def paths_info(self, **_: str) -> None:
-        paths = parse_qs(self.body.decode()).get("paths", [])
-        self._answer([self._entry(path) for path in paths if path in self.head.tree])
+    def tree(self, **_: str) -> None:
+        self._answer([self._entry(path) for path in self.head.tree])
 
     def _entry(self, path: str) -> dict[str, Any]:
         content = self.head.tree[path]
-        return {"type": "file", "path": path, "size": len(content), "oid": git_hash(content)}
+        blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content)  # as git names it
+        return {"type": "file", "path": path, "size": len(content), "oid": blob.hexdigest()}
 
     def resolve(self, path: str, **_: str) -> None:
-        content = self.head.tree.get(path)
-        if content is None:
-            self._missing("EntryNotFound")
-        else:
-            tag = {"ETag": f'"{git_hash(content)}"', "X-Repo-Commit": self.head.sha}
-            self._answer(content, headers=tag)
+        if path not in self.head.tree:
+            return self._answer_missing("EntryNotFound")
+        tag = f'"{self._entry(path)["oid"]}"'
+        self._answer(self.head.tree[path], ETag=tag, X_Repo_Commit=self.head.sha)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -305,57 +222,31 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-_ROUTES: list[tuple[str, str, Any]] = [
-    ("GET", r"/api/whoami-v2", _Handler.whoami),
-    ("POST", r"/api/validate-yaml", _Handler.validate_yaml),
-    ("POST", r"/api/repos/create", _Handler.create),
-    ("POST", rf"{_API}/branch/(?P<branch>.+)", _Handler.create_branch),
-    ("POST", rf"{_API}/preupload/(?P<rev>[^/]+)", _Handler.preupload),
-    ("POST", rf"{_API}/commit/(?P<rev>[^/]+)", _Handler.commit),
-    ("POST", rf"{_API}/paths-info/(?P<rev>[^/]+)", _Handler.paths_info),
-    ("GET", rf"{_API}/tree/(?P<rev>[^/]+)(/(?P<path>.*))?", _Handler.tree),
-    ("GET", rf"{_API}/revision/(?P<rev>[^/]+)", _Handler.info),
-    ("GET", _API, _Handler.info),
-    (
-        "GET",
-        r"/((?P<types>datasets|spaces)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)",
-        _Handler.resolve,
-    ),
-]
+_RESOLVE = r"/((?P<types>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)"
+_ROUTES: dict[str, Any] = {
+    r"/api/validate-yaml": _Handler.validate_yaml,
+    r"/api/repos/create": _Handler.create,
+    rf"{_API}/branch/(?P<branch>.+)": _Handler.create_branch,
+    rf"{_API}/preupload/(?P<rev>[^/]+)": _Handler.preupload,
+    rf"{_API}/commit/(?P<rev>[^/]+)": _Handler.commit,
+    rf"{_API}/tree/(?P<rev>[^/]+)": _Handler.tree,
+    rf"{_API}(/revision/(?P<rev>[^/]+))?": _Handler.info,
+    rf"{_PAGE}/resolve/(?P<rev>[^/]+)/(?P<path>.+)": _Handler.resolve,
+}
 
-
-def _point_clients_at(hub: LoopbackHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the endpoint and the caches in the constants that the libraries read on import."""
-    for name, value in hub.environment(home).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("HF_TOKEN")
-    flags = {"HF_HUB_OFFLINE": False, "HF_DATASETS_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
-    replaced = {constants.ENDPOINT: hub.url, constants.HF_HOME: str(home)}
-    modules = [m for name, m in sys.modules.items() if name.split(".")[0] in _LIBRARIES]
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if name in flags:
-                monkeypatch.setattr(module, name, flags[name])
-            elif isinstance(value, huggingface_hub.HfApi):
-                monkeypatch.setattr(value, "endpoint", hub.url)
-            # The folder of remote code stays: Python has it on its path.
-            elif isinstance(value, str | Path) and name.isupper() and "MODULES" not in name:
-                for old, new in replaced.items():
-                    if str(value).startswith(old) and not name.startswith("_HF_DEFAULT"):
-                        changed = type(value)(new + str(value).removeprefix(old))
-                        monkeypatch.setattr(module, name, changed)
-    origins = _http._HUB_ORIGINS | {_http._url_origin(hub.url)}
-    monkeypatch.setattr(_http, "_HUB_ORIGINS", origins)
+HUB = LoopbackHub()
 
 
 @pytest.fixture
-def loopback_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    """An empty Hub for the clients of this process, with a fresh cache."""
-    hub, home = LoopbackHub(), tmp_path / "hf_home"
-    _http.close_session()
-    _point_clients_at(hub, home, monkeypatch)
-    home.mkdir()
-    (home / "token").write_text(hub.token)
-    yield hub
-    _http.close_session()
-    hub.close()
+def loopback_hub(monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
+    """An empty Hub, and the clients of this process online."""
+    import datasets
+    import huggingface_hub
+
+    HUB.repositories.clear()
+    shutil.rmtree(huggingface_hub.constants.HF_HUB_CACHE, ignore_errors=True)
+    for module in (huggingface_hub.constants, datasets.config):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+    for name, value in {"HF_TOKEN": HUB.token, "HF_HUB_OFFLINE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    return HUB

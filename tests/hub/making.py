@@ -1,11 +1,12 @@
 """Small things that many tests need: a pre-training run, a collection, an isolated process."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 from transformers import AutoTokenizer
 
@@ -55,7 +56,6 @@ def make_run(encoder: Path, folder: Path) -> Path:
 
 def make_collection(folder: Path, texts: list[str]) -> Path:
     """A BEIR folder: a query is the first words of its passage; every third passage has a title."""
-    (folder / "qrels").mkdir(parents=True)
     passages = [
         {"_id": f"p{i:02d}", "title": f"Title {i}" if i % 3 == 0 else "", "text": text}
         for i, text in enumerate(texts[:N_PASSAGES])
@@ -64,16 +64,31 @@ def make_collection(folder: Path, texts: list[str]) -> Path:
         {"_id": f"q{i}", "text": " ".join(passage["text"].split()[:8])}
         for i, passage in enumerate(passages)
     ]
+    judged = [
+        (f"q{i}", f"p{(i + 1 - grade) % N_PASSAGES:02d}", grade)
+        for i in range(N_PASSAGES)
+        for grade in (1, 0)
+    ]
+    splits = {"train": judged[: 2 * N_TRAIN], "test": judged[2 * N_TRAIN :]}
+    return write_collection(folder, passages, queries, **splits)
+
+
+def write_collection(
+    folder: Path,
+    passages: list[dict[str, Any]],
+    queries: list[dict[str, Any]],
+    *,
+    ending: str = "",
+    **splits: list[tuple[str, str, int]],
+) -> Path:
+    """Write a BEIR folder; the judgements of a split are ids of query and passage, and a grade."""
+    (folder / "qrels").mkdir(parents=True)
     for name, rows in (("corpus", passages), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for split, numbers in (
-        ("train", range(N_TRAIN)),
-        ("test", range(N_TRAIN, N_PASSAGES)),
-    ):
-        lines = ["query-id\tcorpus-id\tscore"]
-        for i in numbers:
-            lines += [f"q{i}\tp{i:02d}\t1", f"q{i}\tp{(i + 1) % N_PASSAGES:02d}\t0"]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+        file = folder / f"{name}.jsonl{ending}"
+        pd.DataFrame(rows).to_json(file, orient="records", lines=True)
+    for split, rows in splits.items():
+        table = pd.DataFrame(rows, columns=["query-id", "corpus-id", "score"])
+        table.to_csv(folder / "qrels" / f"{split}.tsv{ending}", sep="\t", index=False)
     return folder
 
 

@@ -1,8 +1,11 @@
 """What an export holds, and which vectors each way of opening it gives."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,6 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
@@ -20,8 +22,10 @@ from transformers import (
     pipeline,
 )
 
+from hub_scripts.main import main
 from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.encoding.retriever import Retriever
+from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from tests.hub.loopback_hub import contents
@@ -37,6 +41,13 @@ TEXTS = [
     "In 1987, the museum's poet cost $12.50; nobody knew why! " * 12,
     "",
 ]
+QUERY, TITLE, TEXT = "what is the capital of Norway", "Oslo", "It is the capital of Norway."  # card
+CONTRACTS = {
+    "dot": EncodingContract(24, 24),
+    "cosine": EncodingContract(8, 16, similarity="cosine", title_separator=' "in" '),
+    "mean": EncodingContract(16, 12, pooling="mean", query_prompt="the ", passage_prompt="a "),
+    "max": EncodingContract(24, 32, pooling="max", similarity="euclidean", token_type_ids=True),
+}
 
 
 @pytest.fixture(scope="module", params=list(CLASSES))
@@ -47,6 +58,15 @@ def run(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="module")
 def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_encoder(run, tmp_path_factory.mktemp("exports") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def exports(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("exports")
+    return {
+        name: export_encoder(bert_run, place / name, contract=contract)
+        for name, contract in CONTRACTS.items()
+    }
 
 
 def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(
@@ -77,8 +97,7 @@ def test_hidden_states_are_bit_identical_to_the_backbones(exported: Path, run: P
         expected = backbone(**batch, output_hidden_states=True).hidden_states
         found = plain(**batch, output_hidden_states=True)
     assert len(found.hidden_states) == len(expected) == 5
-    for hidden, other in zip(found.hidden_states, expected, strict=True):
-        assert torch.equal(hidden, other)
+    assert all(map(torch.equal, found.hidden_states, expected))
     # The encoder had no pooler, so it became the identity.
     cls = torch.tanh(found.last_hidden_state[:, 0])
     torch.testing.assert_close(found.pooler_output, cls, rtol=0, atol=1e-6)
@@ -100,12 +119,12 @@ def test_an_earlier_export_is_replaced_and_another_folder_refused(
     export_encoder(bert_run, out, contract=EncodingContract(8, 16))
     assert EncodingContract.load(out) == EncodingContract(8, 16)
     assert not (out / "left_over.json").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (out / "evaluate_retrieval.py").unlink()
     before = contents(out)
     with pytest.raises(ValueError, match="not an earlier export"):
         export_encoder(bert_run, out)
     assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_checkpoint_without_all_weights_is_refused(bert_run: Path, tmp_path: Path) -> None:
@@ -138,51 +157,55 @@ def test_an_encoders_own_pooler_is_kept(bert_folder: Path, tmp_path: Path) -> No
     assert torch.equal(pooler.bias, original.pooler.dense.bias)
 
 
-def assert_close(vectors: np.ndarray, expected: np.ndarray) -> None:
+def assert_close(vectors: Any, expected: np.ndarray) -> None:
     scale = max(1.0, float(np.abs(expected).max()))
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6 * scale)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=2e-6 * scale)
 
 
-@pytest.mark.parametrize(
-    "contract",
-    [
-        EncodingContract(8, 32, query_prompt="query: ", passage_prompt="passage: "),
-        EncodingContract(32, 32, similarity="cosine"),
-    ],
-    ids=["dot", "cosine"],
-)
-def test_all_libraries_give_the_vectors_of_transformers(
-    run: Path, contract: EncodingContract, tmp_path: Path
-) -> None:
-    folder = export_encoder(run, tmp_path / "encoder", contract=contract)
-    queries = plain_vectors(
-        folder, [contract.query(text) for text in TEXTS], max_length=contract.query_max_length
-    )
-    passages = plain_vectors(folder, [contract.passage("", text) for text in TEXTS], max_length=32)
+def expected_vectors(
+    folder: Path, contract: EncodingContract, queries: list[str], passages: list[tuple[str, str]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """One text at a time by the plain model, as the contract says."""
+    sides = [contract.query(q) for q in queries], [contract.passage(*p) for p in passages]
+    lengths = contract.query_max_length, contract.passage_max_length
+    found = [
+        plain_vectors(folder, texts, max_length=length, pooling=contract.pooling)
+        for texts, length in zip(sides, lengths, strict=True)
+    ]
     if contract.similarity == "cosine":
-        queries, passages = map(torch.nn.functional.normalize, (queries, passages))
+        found = [torch.nn.functional.normalize(vectors) for vectors in found]
+    return found[0].numpy(), found[1].numpy()
 
+
+def similarities(contract: EncodingContract, queries: np.ndarray, passages: np.ndarray) -> Any:
+    if contract.similarity == "euclidean":
+        return -np.linalg.norm(queries[:, None] - passages, axis=2)
+    return queries @ passages.T
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_all_libraries_give_the_vectors_of_the_contract(
+    name: str, exports: dict[str, Path]
+) -> None:
+    folder, contract = exports[name], CONTRACTS[name]
+    queries, passages = expected_vectors(folder, contract, TEXTS, [("", text) for text in TEXTS])
     model = SentenceTransformer(str(folder), trust_remote_code=False)
-    assert isinstance(model[1], Pooling) and model[1].pooling_mode == "cls"
-    assert [type(m) for m in model][2:] == [Normalize] * (contract.similarity == "cosine")
-    assert model.similarity_fn_name == contract.similarity
-    scores = model.similarity(model.encode_query(TEXTS), model.encode_document(TEXTS)).numpy()
-    assert_close(scores, (queries @ passages.T).numpy())
-
     retriever, script = Retriever(folder), open_script(folder).Encoder(folder)
     rows = Dataset.from_dict({"title": [""] * len(TEXTS), "text": TEXTS})
-    for vectors in (
+    for found in (
         retriever.encode_queries(TEXTS),
         script.encode_queries(TEXTS),
         model.encode_query(TEXTS, batch_size=4),
     ):
-        assert_close(vectors, queries.numpy())
-    for vectors in (
+        assert_close(found, queries)
+    for found in (
         retriever.encode_passages(rows),
-        script.encode_passages([None] * len(TEXTS), TEXTS),
+        script.encode_passages([""] * len(TEXTS), TEXTS),
         model.encode_document(TEXTS, batch_size=4),
     ):
-        assert_close(vectors, passages.numpy())
+        assert_close(found, passages)
+    scores = model.similarity(queries, passages).numpy()
+    assert_close(scores, similarities(contract, queries, passages))
 
 
 def test_a_pipeline_and_a_classifier_open_an_export(exported: Path) -> None:
@@ -196,3 +219,57 @@ def test_a_pipeline_and_a_classifier_open_an_export(exported: Path) -> None:
     expected = dict(AutoModel.from_pretrained(exported).named_parameters())
     assert expected.keys() - loaded.keys() <= {"pooler.dense.weight", "pooler.dense.bias"}
     assert all(torch.equal(weight, expected[name]) for name, weight in loaded.items())
+
+
+def run_snippets(folder: Path) -> list[dict[str, Any]]:
+    """The variables that each block of Python on a card leaves."""
+    text = (folder / "README.md").read_text()
+    left: list[dict[str, Any]] = []
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        assert "modeling_condenser" not in block
+        left.append({})
+        exec(block.replace(PLACEHOLDER, str(folder)), left[-1])
+    return left
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_the_cards_snippets_encode_as_the_contract_says(
+    name: str, exports: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = CONTRACTS[name]
+    queries, passages = expected_vectors(exports[name], contract, [QUERY], [(TITLE, TEXT)])
+    [[score]] = similarities(contract, queries, passages)
+    left = run_snippets(exports[name])
+    for names in left[:2]:  # with sentence-transformers, and with transformers alone
+        assert_close(names["queries"], queries)
+        assert_close(names["passages"], passages)
+    printed = re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", capsys.readouterr().out)
+    assert [float(number) for number in printed] == pytest.approx([score] * 2, rel=1e-3)
+    # To fine-tune on pairs of sequences.
+    assert len(left) == (2 if contract.token_type_ids else 3)
+    for names in left[2:]:
+        assert names["tokenizer"]("one", "two")["token_type_ids"][-1] == 1
+
+
+def test_a_checkpoints_snippets_open_all_its_parts(bert_run: Path, tmp_path: Path) -> None:
+    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "my-checkpoint"))
+    write_card(checkpoint)
+    [names] = run_snippets(checkpoint)
+    opened = [type(names[part]).__name__ for part in ("encoder", "language_model", "condenser")]
+    assert opened == ["CondenserModel", "CondenserForMaskedLM", "CondenserForPreTraining"]
+
+
+@pytest.mark.slow
+def test_the_cards_commands_search_and_evaluate(
+    exports: dict[str, Path], collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(exports["dot"], tmp_path / "encoder"))
+    text = (folder / "README.md").read_text()
+    [block] = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    block = block.replace(PLACEHOLDER, str(folder)).replace("COLLECTION", str(collection))
+    search, evaluate, _, script = map(shlex.split, block.strip().splitlines())
+    monkeypatch.chdir(tmp_path)
+    assert main(search[1:]) == 0
+    assert main(evaluate[1:]) == 0
+    assert "MRR@10" in (folder / "README.md").read_text()
+    assert (folder / script[1]).is_file()

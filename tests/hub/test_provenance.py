@@ -18,7 +18,6 @@ from modeling_condenser.hub.provenance import (
     write_provenance,
 )
 from modeling_condenser.hub.training_log import thin_log
-from modeling_condenser.runs.run_folder import claim_run_folder
 
 
 def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
@@ -40,39 +39,43 @@ def test_prompts_and_titles_stand_before_the_text() -> None:
     assert contract.passage("", "a text") == "p: a text"
 
 
-def test_written_stages_come_back_in_order(tmp_path: Path) -> None:
-    stages = [
-        Stage("Pre-training", {"encoder": "owner/name", "max_steps": 5}, {"seed": 1}),
-        Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}]),
-    ]
+def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path: Path) -> None:
+    stages = [Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}])]
     write_provenance(tmp_path, stages)
     assert read_provenance(tmp_path) == stages
-    # Earlier versions recorded no logs.
     old = [{"name": "Pre-training", "recipe": {"max_steps": 5}, "run": {"seed": 1}}]
     (tmp_path / "provenance.json").write_text(json.dumps(old))
     assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1})]
 
 
+def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
+    (folder / "model").mkdir(parents=True)
+    for name, content in {
+        "recipe.yaml": recipe,
+        "run.json": {"data": "/home/me/data.json", "steps": 3},
+        "log.json": log,
+    }.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
 def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "mine"
     recipe = {"encoder": "./start", "hub_token": "not-a-real-one", "corpus": "/home/me/notes.txt"}
-    claim_run_folder(run, recipe)
-    (run / "run.json").write_text(json.dumps({"data": "/home/me/data.json", "steps": 3}))
     log = [
         {"loss": 9.0, "late_loss": 4.0, "head_loss": 5.0, "step": 1, "grad_norm": 3.0},
         {"eval_runtime": 3.0, "step": 1},
         {"loss": float("nan"), "late_loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
         {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
     ]
-    (run / "log.json").write_text(json.dumps(log))
-    stage = read_stage(run, "Pre-training")
-    assert stage is not None
-    assert stage.recipe == {"encoder": "local: start", "corpus": "local: notes.txt"}
-    assert stage.run == {"data": "local: data.json", "steps": 3}
-    assert stage.log == [
-        {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
-        {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
-    ]
+    assert read_stage(make_run(tmp_path / "mine", recipe, *log), "Pre-training") == Stage(
+        "Pre-training",
+        recipe={"encoder": "local: start", "corpus": "local: notes.txt"},
+        run={"data": "local: data.json", "steps": 3},
+        log=[
+            {"step": 1, "loss": 9.0, "head_loss": 5.0, "late_loss": 4.0},
+            {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
+        ],
+    )
 
 
 def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
@@ -84,13 +87,9 @@ def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
 
 
 def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder, encoder in ((first, "owner/base"), (second, str(first / "model"))):
-        (folder / "model").mkdir(parents=True)
-        (folder / "recipe.yaml").write_text(f"encoder: {encoder}\nseed: {len(folder.name)}\n")
-        (folder / "run.json").write_text('{"steps": 3}')
-    stages = read_pretraining(second)
-    assert [stage.recipe for stage in stages] == [
+    first = make_run(tmp_path / "first", {"encoder": "owner/base", "seed": 5})
+    second = make_run(tmp_path / "second", {"encoder": str(first / "model"), "seed": 6})
+    assert [stage.recipe for stage in read_pretraining(second)] == [
         {"encoder": "owner/base", "seed": 5},
         {"encoder": "local: model", "seed": 6},
     ]
@@ -114,6 +113,9 @@ def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Pa
         ("file:///home/me/x.txt", "local: x.txt"),
         ("https://me:pass@example.org/a.txt?sig=1", "https://…example.org/a.txt"),
         ("run --key hf_" + "A" * 34, "run --key …"),
+        ("./starter", "local: starter"),
+        ("starter", "starter of condenser 1.2"),
+        (str(model_folder.STARTER_FOLDER), "starter of condenser 1.2"),
     ],
 )
 def test_a_setting_says_nothing_of_this_machine(
@@ -121,19 +123,10 @@ def test_a_setting_says_nothing_of_this_machine(
 ) -> None:
     (tmp_path / "data" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    recipe = {"encoder": given, "corpus": [{"path": given, "split": "train"}], "data": (given,)}
-    assert publishable(recipe) == {
-        "encoder": published,
-        "corpus": [{"path": published, "split": "train"}],
-        "data": [published],
-    }
-
-
-def test_the_bundled_encoder_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder.importlib.metadata, "version", {"condenser": "1.2"}.get)
-    for given in ("starter", str(model_folder.STARTER_FOLDER)):
-        assert publishable({"encoder": given}) == {"encoder": "starter of condenser 1.2"}
-    assert publishable({"encoder": "./starter"}) == {"encoder": "local: starter"}
+    recipe = {"encoder": given, "inner": [{"encoder": given, "split": "train"}]}
+    expected = {"encoder": published, "inner": [{"encoder": published, "split": "train"}]}
+    assert publishable(recipe) == expected
 
 
 def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
@@ -146,5 +139,5 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
 
 def test_a_hub_name_has_an_owner_and_is_no_file() -> None:
     assert hub_name("owner/name_1.2@v1") == "owner/name_1.2"
-    for text in ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1}):
-        assert hub_name(text) is None
+    others = ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1})
+    assert list(map(hub_name, others)) == [None] * 6

@@ -21,12 +21,6 @@ def folder(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "encoder"))
 
 
-@pytest.fixture
-def opens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips the process that opens the repository, for tests about something else."""
-    monkeypatch.setattr(module, "opening_problems", lambda *_: [])
-
-
 @pytest.mark.slow
 def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     before = contents(folder)
@@ -50,8 +44,9 @@ def test_a_checkpoint_is_pushed_with_its_code(loopback_hub, bert_run):
 
 
 def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
-    loopback_hub, bert_run, tmp_path, opens_at_once
+    loopback_hub, bert_run, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(module, "opening_problems", lambda _: [])
     run = tmp_path / "run"
     checkpoint = Path(shutil.copytree(bert_run / "model", run / "checkpoint-7"))
     shutil.copy(bert_run / "recipe.yaml", run)
@@ -65,7 +60,7 @@ def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
     assert b"license: mit" in loopback_hub.repo(NAME).files()["README.md"]
 
 
-def test_what_must_not_be_published_is_refused(loopback_hub, folder):
+def test_what_must_not_be_published_is_refused(loopback_hub, folder, bert_folder):
     (folder / "training_args.bin").write_text("x")
     (folder / "notes.md").write_text("a\nsee /home/me/x\n")
     with pytest.raises(ValueError, match="cannot be published") as error:
@@ -76,6 +71,10 @@ def test_what_must_not_be_published_is_refused(loopback_hub, folder):
         "no license is named",
     ):
         assert message in str(error.value)
+    with pytest.raises(FileNotFoundError, match="There is no model in"):
+        push(folder / "nowhere", NAME)
+    with pytest.raises(ValueError, match="has no encoding_contract.json"):
+        push(bert_folder, NAME)
     assert not loopback_hub.has_repo(NAME)
 
 
@@ -84,19 +83,12 @@ def test_what_does_not_open_is_refused(folder):
     pooling = folder / "1_Pooling" / "config.json"
     original = pooling.read_text()
     pooling.write_text(json.dumps({**json.loads(original), "pooling_mode": "mean"}))
-    (problem,) = opening_problems(folder, "encoder")
+    (problem,) = opening_problems(folder)
     assert problem == "pooling is mean in sentence-transformers, but cls in the contract"
     pooling.write_text(original)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
-    assert "32 weights are missing" in opening_problems(folder, "encoder")[0]
-
-
-def test_a_folder_without_a_model_of_ours_is_refused(tmp_path, bert_folder):
-    with pytest.raises(FileNotFoundError, match="There is no model in"):
-        push(tmp_path / "nowhere", NAME)
-    with pytest.raises(ValueError, match="has no encoding_contract.json"):
-        push(bert_folder, NAME)
+    assert "32 weights are missing" in opening_problems(folder)[0]
 
 
 @pytest.fixture
@@ -111,32 +103,26 @@ def small(tmp_path: Path) -> Path:
     return root
 
 
-def held(hub) -> set[str]:
-    return hub.repo(NAME).files().keys() - {".gitattributes"}
-
-
 def test_old_weights_are_deleted_in_the_same_commit_and_other_files_kept(loopback_hub, small):
     commit_folder(small, NAME, message="First", private=True)
-    assert loopback_hub.repo(NAME).private
-    assert held(loopback_hub) == {"README.md", "model.safetensors", "theirs.txt", "linked.md"}
-    assert loopback_hub.repo(NAME).files()["linked.md"].startswith(b"---")
+    repository = loopback_hub.repo(NAME)
+    assert repository.private
+    assert repository.files() == {**contents(small), ".gitattributes": b"\n"}
     (small / "theirs.txt").unlink()
     (small / "model.safetensors").rename(small / "model-00001-of-00002.safetensors")
     done = commit_folder(small, NAME, message="Second")
-    assert "model.safetensors" not in held(loopback_hub)
-    assert held(loopback_hub) >= {"model-00001-of-00002.safetensors", "theirs.txt"}
+    assert repository.files() == {**contents(small), "theirs.txt": b"kept", ".gitattributes": b"\n"}
     assert commit_folder(small, NAME, message="Without a change").oid == done.oid
-    newest, before, _ = loopback_hub.repo(NAME).commits()  # the last is the Hub's own
-    assert [(newest.title, newest.sha), before.title] == [("Second", done.oid), "First"]
+    assert [c.title for c in repository.commits()] == ["Second", "First", "initial commit"]
 
 
 def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopback_hub, small):
-    loopback_hub.fail_next("POST", "/commit/", status=400)
+    loopback_hub.fails_next_commit = True
     with pytest.raises(OSError, match="Cannot push to owner/encoder: Bad request"):
         commit_folder(small, NAME, message="First")
-    assert held(loopback_hub) == set()
     with pytest.raises(OSError, match="exists and is public"):
         commit_folder(small, NAME, message="Second", private=True)
+    assert len(loopback_hub.repo(NAME).commits()) == 1  # the Hub's own
     token = "hf_" + "wrongWRONG0123456789"
     with pytest.raises(OSError, match="401") as error:
         commit_folder(small, "owner/new", message="First", token=token)

@@ -8,6 +8,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import datasets
@@ -41,6 +42,7 @@ _FEATURES = {
     "graded_pairs": {"predictions": _FLOAT, "references": _FLOAT},
     "triplets": {"predictions": {"to_positive": _FLOAT, "to_negative": _FLOAT}},
 }
+_FEATURES["default"] = _FEATURES["retrieval"]
 _IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir-measures has another name
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
 
@@ -52,45 +54,49 @@ Values = dict[str, dict[str, float]]  # measure -> query id -> value
 class RetrievalMeasures(evaluate.Metric):
     """The module that `evaluate.load` gives."""
 
-    @property
-    def _task(self) -> str:
-        return "retrieval" if self.config_name == "default" else self.config_name
-
     def _info(self) -> evaluate.MetricInfo:
-        if self._task not in _FEATURES:
+        if self.config_name not in _FEATURES:
             raise ValueError(
-                f"the configuration is {self._task!r}, expected one of {', '.join(_FEATURES)}"
+                f"the configuration is {self.config_name!r}, expected one of {', '.join(_FEATURES)}"
             )
         return evaluate.MetricInfo(
             description=_DESCRIPTION,
             citation="MacAvaney et al. (2022): Streamlining Evaluation with ir-measures.",
             inputs_description=_INPUTS,
-            features=datasets.Features(_FEATURES[self._task]),
+            features=datasets.Features(_FEATURES[self.config_name]),
             reference_urls=["https://ir-measur.es", "https://github.com/usnistgov/trec_eval"],
         )
 
     def _compute(
-        self, *, predictions: Sequence[Any], references: Sequence[Any] = (), **settings: Any
+        self,
+        *,
+        predictions: Sequence[Any],
+        references: Sequence[Any] = (),
+        measures: Sequence[str] | None = None,
+        per_query: bool = False,
     ) -> dict[str, Any]:
-        match self._task:
-            case "graded_pairs":
-                return {
-                    "spearman": float(stats.spearmanr(predictions, references).statistic),
-                    "pearson": float(stats.pearsonr(predictions, references).statistic),
-                }
-            case "triplets":
-                right = [row["to_positive"] > row["to_negative"] for row in predictions]
-                return {"accuracy": sum(right) / len(right)}
-            case "answers":
-                return _report(hits, predictions, references, ("Hit@20", "Hit@100"), **settings)
-        return _report(
-            retrieval, predictions, references, ("MRR@10", "nDCG@10", "R@100"), **settings
-        )
+        if self.config_name == "graded_pairs":
+            return {
+                "spearman": float(stats.spearmanr(predictions, references).statistic),
+                "pearson": float(stats.pearsonr(predictions, references).statistic),
+            }
+        if self.config_name == "triplets":
+            return {"accuracy": fmean(p["to_positive"] > p["to_negative"] for p in predictions)}
+        for name, rows in (("predictions", predictions), ("references", references)):
+            if len({row["query_id"] for row in rows}) < len(rows):
+                raise ValueError(f"{name} has two rows of one query: merge them")
+        if self.config_name == "answers":
+            values = hits(predictions, references, measures or ["Hit@20", "Hit@100"])
+        else:
+            values = retrieval(predictions, references, measures or ["MRR@10", "nDCG@10", "R@100"])
+        if not all(values.values()):
+            raise ValueError("no query of references has a relevant passage or an answer")
+        means = {name: fmean(by_query.values()) for name, by_query in values.items()}
+        return {**means, "per_query": values} if per_query else means
 
 
 def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
     """Measures of a run by judgements."""
-    parsed = {name: _parse_measure(name) for name in measures}
     judged = {
         row["query_id"]: dict(zip(row["passage_ids"], row["grades"], strict=True))
         for row in references
@@ -103,8 +109,10 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
         if query in qrels and ranking
     }
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
-    for name, measure in parsed.items():
-        for metric in ir_measures.iter_calc([measure], qrels, run):
+    for name in measures:
+        family = re.split(r"[(@]", name)[0]
+        ir_name = _IR_NAMES.get(family, family) + name.removeprefix(family)
+        for metric in ir_measures.iter_calc([ir_measures.parse_measure(ir_name)], qrels, run):
             values[name][metric.query_id] = float(metric.value)
     return values
 
@@ -113,36 +121,14 @@ def hits(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values
     """Whether one of the first k texts holds an answer string (Karpukhin et al. 2020)."""
     if wrong := [name for name in measures if not re.fullmatch(r"Hit@[1-9]\d*", name)]:
         raise ValueError(f"unknown measure {wrong[0]!r}: expected Hit with a cut-off, as in Hit@20")
-    answers = {row["query_id"]: row["answers"] for row in references if row["answers"]}
-    found = dict.fromkeys(answers, math.inf)
-    for query, texts in _rankings(predictions, "texts").items():
-        if wanted := [f" {_tokens(answer)} " for answer in answers.get(query, ())]:
-            bodies = (f" {_tokens(text)} " for text in texts)
-            ranks = (i for i, body in enumerate(bodies, start=1) if any(a in body for a in wanted))
-            found[query] = next(ranks, math.inf)
+    texts, first_hits = _rankings(predictions, "texts"), {}
+    for row in references:
+        if wanted := [f" {_tokens(answer)} " for answer in row["answers"]]:
+            bodies = [f" {_tokens(text)} " for text in texts.get(row["query_id"], ())]
+            ranks = [i for i, body in enumerate(bodies, start=1) if any(a in body for a in wanted)]
+            first_hits[row["query_id"]] = min(ranks, default=math.inf)
     cutoffs = {name: int(name.removeprefix("Hit@")) for name in measures}
-    return {n: {q: float(rank <= k) for q, rank in found.items()} for n, k in cutoffs.items()}
-
-
-def _report(
-    task: Any,
-    predictions: Rows,
-    references: Rows,
-    default: Sequence[str],
-    *,
-    measures: Sequence[str] | None = None,
-    per_query: bool = False,
-) -> dict[str, Any]:
-    """Means over the queries that have something to find, and the value of each."""
-    measures = default if measures is None else measures
-    for name, rows in (("predictions", predictions), ("references", references)):
-        if len({row["query_id"] for row in rows}) < len(rows):
-            raise ValueError(f"{name} has two rows of one query: merge them")
-    values = task(predictions, references, measures)
-    if not all(values.values()):
-        raise ValueError("no query of references has a relevant passage or an answer")
-    means = {name: sum(by_query.values()) / len(by_query) for name, by_query in values.items()}
-    return {**means, "per_query": values} if per_query else means
+    return {n: {q: float(rank <= k) for q, rank in first_hits.items()} for n, k in cutoffs.items()}
 
 
 def _rankings(predictions: Rows, column: str) -> dict[str, list[str]]:
@@ -155,11 +141,6 @@ def _rankings(predictions: Rows, column: str) -> dict[str, list[str]]:
         ranked = sorted(zip(costs, row["passage_ids"], row[column], strict=True))
         rankings[row["query_id"]] = [value for *_, value in ranked]
     return rankings
-
-
-def _parse_measure(name: str) -> ir_measures.Measure:
-    family = re.split(r"[(@]", name)[0]
-    return ir_measures.parse_measure(_IR_NAMES.get(family, family) + name.removeprefix(family))
 
 
 def _tokens(text: str) -> str:

@@ -1,20 +1,17 @@
-"""Models, collections and measures are found by their names, on the Hub and elsewhere."""
+"""Models are found by their names, on the Hub and elsewhere."""
 
 import shutil
 from pathlib import Path
 
-import evaluate
 import pytest
 
-from modeling_condenser import hub
 from modeling_condenser.hub import model_folder
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.fetching import fetch
-from modeling_condenser.hub.model_folder import find_model_folder
+from modeling_condenser.hub.model_folder import fetch, find_model_folder
 from modeling_condenser.hub.provenance import read_provenance
 from tests.hub.loopback_hub import contents
 
-NAME, DATA = "owner/encoder", "owner/collection"
+NAME = "owner/encoder"
 FILES = {
     "config.json": "{}",
     "model.safetensors": "weights",
@@ -32,7 +29,7 @@ def put(hub, folder: Path, files: dict[str, str]) -> str:
     return hub.put(folder, NAME)
 
 
-def test_a_revision_is_pinned_and_only_patterns_are_contents(loopback_hub, tmp_path):
+def test_a_revision_is_pinned_and_only_patterns_are_fetched(loopback_hub, tmp_path):
     first = put(loopback_hub, tmp_path / "x", {"config.json": "{}", "notes.md": "one"})
     put(loopback_hub, tmp_path / "x", {"notes.md": "two"})
     assert contents(fetch(f"{NAME}@{first}", only=["*.md"])).keys() == {"notes.md"}
@@ -74,14 +71,3 @@ def test_a_checkpoint_is_exported_by_its_name_and_none_of_its_code_is_run(
     assert weights == (exported / "model.safetensors").read_bytes()
     assert read_provenance(out) == read_provenance(exported)
     assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.slow
-def test_the_measures_are_loaded_from_a_space(loopback_hub):
-    folder = Path(hub.__file__).parent / "retrieval_measures"
-    loopback_hub.put(folder, "owner/retrieval_measures", repo_type="space")
-    module = evaluate.load("owner/retrieval_measures")
-    run = [{"query_id": "q", "passage_ids": ["a", "b"], "scores": [0.9, 0.5]}]
-    qrels = [{"query_id": "q", "passage_ids": ["b", "c"], "grades": [1, 1]}]
-    found = module.compute(predictions=run, references=qrels, measures=["MRR@10", "R@100"])
-    assert found == {"MRR@10": 0.5, "R@100": 0.5}
