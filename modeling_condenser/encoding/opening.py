@@ -28,10 +28,11 @@ from modeling_condenser.hub.model_folder import (
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.positions import n_positions
+from modeling_condenser.runs.recipe import fill
 
 from .fingerprints import MODULES_CONFIG_FILE, Dtype
 
-_CHOICES = {"pooling": Pooling, "similarity": Similarity, "dtype": Dtype}
+_POOLINGS, _SIMILARITIES = (", ".join(get_args(kind)) for kind in (Pooling, Similarity))
 _UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 _ADAPTER_FILE = "adapter_config.json"
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
@@ -65,27 +66,19 @@ def open_encoder(
         device: by default an accelerator if there is one.
         dtype: of the weights.
         **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
-            the files; None means not stated.
+            the files.
 
     Raises:
         FileNotFoundError: there is no such model, or the folder holds no encoder.
         ValueError: a field is neither in the files nor stated, or does not fit the encoder.
     """
-    stated = {field: value for field, value in stated.items() if value is not None}
-    for field, value in {**stated, "dtype": dtype}.items():
-        if field in _CHOICES and value not in get_args(_CHOICES[field]):
-            raise ValueError(f"{field} is {value!r}, expected one of {_names(field)}.")
+    fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
     folder, place = find_model_folder(name), None if device is None else str(device)
-    if (folder / CONTRACT_FILE).is_file():
-        contract = replace(EncodingContract.load(folder), **stated)
-        model = _add_pooling(_open_transformer(folder), contract, place)
-    elif (folder / MODULES_FILE).is_file() and not is_checkpoint(folder):
+    has_contract = (folder / CONTRACT_FILE).is_file()
+    if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
         model, contract = _open_modules(folder, stated, place)
     else:
-        _check_plain(folder, stated)
-        transformer = _open_transformer(folder)
-        contract = _make_contract(folder, transformer, stated)
-        model = _add_pooling(transformer, contract, place)
+        model, contract = _open_plain(folder, stated, place)
     for field in ("query_max_length", "passage_max_length"):
         check_length(folder, model, field, getattr(contract, field))
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
@@ -104,22 +97,21 @@ def check_length(folder: Path, model: Any, name: str, length: int) -> None:
         )
 
 
-def _check_plain(folder: Path, stated: Mapping[str, Any]) -> None:
-    """Check that a folder holds an encoder, whose pooling is stated."""
+def _open_plain(
+    folder: Path, stated: Mapping[str, Any], device: str | None
+) -> tuple[SentenceTransformer, EncodingContract]:
+    """Open an export, or an encoder whose pooling is stated."""
+    is_export = (folder / CONTRACT_FILE).is_file()
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
             "in it."
         )
-    if "pooling" not in stated:
+    if not is_export and "pooling" not in stated:
         raise ValueError(
             f"{folder} is a plain encoder and does not say how it pools token vectors: state "
-            f"pooling, one of {_names('pooling')}, e.g. {folder},pooling=cls in a command."
+            f"pooling, one of {_POOLINGS}, e.g. {folder},pooling=cls in a command."
         )
-
-
-def _open_transformer(folder: Path) -> Transformer:
-    """A folder's encoder and tokenizer as a module that returns the last hidden state."""
     last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     with quiet_loading():  # transformers would report missing pooler weights
         transformer = Transformer(
@@ -129,19 +121,16 @@ def _open_transformer(folder: Path) -> Transformer:
             model_kwargs=_LOAD_FLOAT32,
         )
     _check_transformer(folder, transformer)
-    return transformer
-
-
-def _add_pooling(
-    transformer: Transformer, contract: EncodingContract, device: str | None
-) -> SentenceTransformer:
-    dimension = transformer.get_embedding_dimension()
-    modules = [transformer, PoolingModule(dimension, pooling_mode=contract.pooling)]
-    if contract.similarity == "cosine":
-        modules.append(Normalize())
-    return SentenceTransformer(
+    if is_export:
+        contract = replace(EncodingContract.load(folder), **stated)
+    else:
+        contract = _make_contract(folder, transformer, stated)
+    width = transformer.get_embedding_dimension()
+    modules = [transformer, PoolingModule(width, pooling_mode=contract.pooling)]
+    model = SentenceTransformer(
         modules=modules, similarity_fn_name=contract.similarity, device=device
     )
+    return model, contract
 
 
 def _open_modules(
@@ -166,15 +155,24 @@ def _open_modules(
         "query_prompt": model.prompts.get("query") or "",
         "passage_prompt": next(filter(None, map(model.prompts.get, _PASSAGE_PROMPTS)), ""),
         "similarity": similarity,
-        "pooling": _read_pooling(model),
+        "pooling": _name_pooling(model),
         **stated,
     }
     if found["similarity"] not in get_args(Similarity):
         raise ValueError(
-            f"{folder} has the similarity {similarity!r}: state one of {_names('similarity')}, "
+            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}, "
             "e.g. similarity=dot. Its model card says which one it was trained for."
         )
     return model, _make_contract(folder, model[0], found)
+
+
+def _name_pooling(model: SentenceTransformer) -> str:
+    poolings = [module for module in model if isinstance(module, PoolingModule)]
+    if not poolings:
+        return "none"
+    modes = poolings[-1].pooling_mode
+    name = modes if isinstance(modes, str) else "+".join(modes)
+    return name if poolings[-1].include_prompt else f"{name} without prompt"
 
 
 def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> EncodingContract:
@@ -220,16 +218,3 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
             f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
             "damaged, or its config.json describes another architecture."
         )
-
-
-def _read_pooling(model: SentenceTransformer) -> str:
-    poolings = [module for module in model if isinstance(module, PoolingModule)]
-    if not poolings:
-        return "none"
-    modes = poolings[-1].pooling_mode
-    name = modes if isinstance(modes, str) else "+".join(modes)
-    return name if poolings[-1].include_prompt else f"{name} without prompt"
-
-
-def _names(field: str) -> str:
-    return ", ".join(get_args(_CHOICES[field]))

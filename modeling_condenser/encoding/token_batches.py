@@ -61,23 +61,22 @@ def make_batches(
     """
     lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
     multiple = PACK_MULTIPLE if packed else multiple
-    padding = {
-        "input_ids": tokenizer.pad_token_id,
-        "token_type_ids": tokenizer.pad_token_type_id,
-    }
+    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     for rows in plan_batches(lengths, token_budget=token_budget, multiple=multiple, packed=packed):
-        columns = {name: np.concatenate([ids[row] for row in rows]) for name, ids in texts.items()}
+        own = lengths[rows]
+        columns = {
+            name: (np.concatenate([ids[row] for row in rows]), padding[name])
+            for name, ids in texts.items()
+        }
         if packed:
-            with_padding = {name: (column, padding[name]) for name, column in columns.items()}
-            yield rows, lay_end_to_end(lengths[rows], with_padding)
+            yield rows, lay_end_to_end(own, columns)
             continue
-        longest = _round_up(int(lengths[rows].max()), multiple)
-        mask = np.arange(longest) < lengths[rows][:, None]  # (B, T)
+        mask = np.arange(_round_up(int(own.max()), multiple)) < own[:, None]  # (B, T)
         if tokenizer.padding_side == "left":
             mask = mask[:, ::-1]
         batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
-        for name, column in columns.items():
-            filled = np.full(mask.shape, padding[name], dtype=np.int64)  # (B, T)
+        for name, (column, value) in columns.items():
+            filled = np.full(mask.shape, value, dtype=np.int64)  # (B, T)
             filled[mask] = column
             batch[name] = torch.from_numpy(filled)
         yield rows, batch

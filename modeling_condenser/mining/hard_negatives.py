@@ -31,11 +31,6 @@ class HardNegatives:
     positive_teacher_scores: tuple[float, ...] | None = None
     negative_teacher_scores: tuple[float, ...] | None = None
 
-    def line(self) -> str:
-        """The line of negatives.jsonl."""
-        stated = {name: value for name, value in vars(self).items() if value is not None}
-        return json.dumps(stated, ensure_ascii=False) + "\n"
-
 
 _LISTS = {field.name for field in fields(HardNegatives)} - {"query_id"}
 

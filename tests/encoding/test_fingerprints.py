@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from tests.encoding.encoders import change_json
+from tests.encoding.making import change_json
 
 CONTRACT = EncodingContract(16, 32)
 
