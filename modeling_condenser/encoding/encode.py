@@ -165,8 +165,10 @@ def _encode(
             worker.result()
 
 
-def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:
-    _encode(Retriever(model, **settings), *job, [settings["device"]])
+def _work(
+    model: Path, settings: dict[str, Any], passages: Dataset, embeddings: Embeddings, shards: list
+) -> None:
+    _encode(Retriever(model, **settings), passages, embeddings, shards, [settings["device"]])
 
 
 def _record(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:

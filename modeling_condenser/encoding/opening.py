@@ -8,7 +8,7 @@ config.json alone        a plain encoder: the caller must state the pooling, bec
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -75,12 +75,14 @@ def open_encoder(
     fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
     folder, place = find_model_folder(name), None if device is None else str(device)
     has_contract = (folder / CONTRACT_FILE).is_file()
+    if has_contract:
+        stated = {**vars(EncodingContract.load(folder)), **stated}
     if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
-        model, contract = _open_modules(folder, stated, place)
+        model, stated = _open_modules(folder, stated, place)
     else:
-        model, contract = _open_plain(folder, stated, place)
-    for field in ("query_max_length", "passage_max_length"):
-        check_length(folder, model, field, getattr(contract, field))
+        model = _open_plain(folder, stated, place)
+    _check_transformer(folder / module_paths(folder)[0], model[0])
+    contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
@@ -97,17 +99,14 @@ def check_length(folder: Path, model: Any, name: str, length: int) -> None:
         )
 
 
-def _open_plain(
-    folder: Path, stated: Mapping[str, Any], device: str | None
-) -> tuple[SentenceTransformer, EncodingContract]:
-    """Open an export, or an encoder whose pooling is stated."""
-    is_export = (folder / CONTRACT_FILE).is_file()
+def _open_plain(folder: Path, stated: Mapping[str, Any], device: str | None) -> SentenceTransformer:
+    """Open an encoder whose pooling is stated, by its contract or by the caller."""
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
             "in it."
         )
-    if not is_export and "pooling" not in stated:
+    if "pooling" not in stated:
         raise ValueError(
             f"{folder} is a plain encoder and does not say how it pools token vectors: state "
             f"pooling, one of {_POOLINGS}, e.g. {folder},pooling=cls in a command."
@@ -120,30 +119,22 @@ def _open_plain(
             module_output_name="token_embeddings",
             model_kwargs=_LOAD_FLOAT32,
         )
-    _check_transformer(folder, transformer)
-    if is_export:
-        contract = replace(EncodingContract.load(folder), **stated)
-    else:
-        contract = _make_contract(folder, transformer, stated)
     width = transformer.get_embedding_dimension()
-    modules = [transformer, PoolingModule(width, pooling_mode=contract.pooling)]
-    model = SentenceTransformer(
-        modules=modules, similarity_fn_name=contract.similarity, device=device
-    )
-    return model, contract
+    modules = [transformer, PoolingModule(width, pooling_mode=stated["pooling"])]
+    similarity = stated.get("similarity", EncodingContract.similarity)
+    return SentenceTransformer(modules=modules, similarity_fn_name=similarity, device=device)
 
 
 def _open_modules(
     folder: Path, stated: Mapping[str, Any], device: str | None
-) -> tuple[SentenceTransformer, EncodingContract]:
-    """Open a sentence-transformers model; replace its pooling if another is stated."""
+) -> tuple[SentenceTransformer, dict[str, Any]]:
+    """Open a sentence-transformers model, and complete what is stated by what its files say."""
     file = folder / MODULES_CONFIG_FILE  # models saved by old versions have none
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
     model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
-    _check_transformer(folder / next(iter(module_paths(folder))), model[0])
     if pooling := stated.get("pooling"):
         old: Any = model[1]
         width, include_prompt = old.embedding_dimension, old.include_prompt
@@ -163,7 +154,7 @@ def _open_modules(
             f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}, "
             "e.g. similarity=dot. Its model card says which one it was trained for."
         )
-    return model, _make_contract(folder, model[0], found)
+    return model, found
 
 
 def _name_pooling(model: SentenceTransformer) -> str:
@@ -175,9 +166,9 @@ def _name_pooling(model: SentenceTransformer) -> str:
     return name if poolings[-1].include_prompt else f"{name} without prompt"
 
 
-def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> EncodingContract:
+def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> EncodingContract:
     """Complete what was found by the limits of tokenizer, module and positions."""
-    tokenizer = transformer.tokenizer
+    transformer, tokenizer = model[0], model.tokenizer
     fields = {"token_type_ids": "token_type_ids" in tokenizer.model_input_names, **found}
     for name, own in (
         ("query_max_length", getattr(transformer, "query_length", None)),
@@ -188,6 +179,7 @@ def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> 
         if name not in found and not known:
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
         fields.setdefault(name, min(known, default=None))
+        check_length(folder, model, name, fields[name])
     return EncodingContract(**fields)
 
 

@@ -42,8 +42,7 @@ from .recipe import MiningRecipe
 logger = logging.getLogger(__name__)
 
 NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
-# Settings that may change when a command is resumed, because the result does not depend on them.
-_FREE = frozenset({"devices", "work_folder"})
+_FREE = ("devices", "work_folder")  # settings that may change when a command is resumed
 
 
 def mine(

@@ -4,9 +4,8 @@ Margins are NV-Retriever's positive-aware ones (Moreira et al. 2024: TopK-Margin
 TopK-PercPos), named and computed as in sentence-transformers' `mine_hard_negatives`, which needs
 all texts and vectors in memory.
 
-Candidates are a table with the columns query_id, passage_id, rank (from 1), score (of the
-searcher), teacher_score (of the cross-encoder, or NaN) and reason (why a candidate is not a
-negative; "" if it is one).
+Candidates are tables with the columns query_id, passage_id, rank (from 1), score (of the searcher),
+teacher_score (of the cross-encoder, or NaN) and reason (why it is not a negative; "" if it is one).
 """
 
 import hashlib
@@ -35,7 +34,10 @@ from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
 RELABELLED = "relabelled_as_positive"
-_COLUMNS = {"query_id": object, "passage_id": object, "rank": int, "score": float}
+_DTYPES = {
+    **{"query_id": object, "passage_id": object, "rank": int, "score": float},
+    **{"is_positive": bool, "lowest": float},
+}
 
 
 @dataclass(frozen=True)
@@ -76,24 +78,21 @@ class Miner:
         pairs = [(query_id, own) for query_id, ids in positives.items() for own in ids]
         known = pd.DataFrame(pairs, columns=["query_id", "passage_id"])
         known["teacher_score"] = self._score(pairs)
-        relevant = pd.concat([known, judged[judged["reason"] == RELABELLED]])
-        positive_lists = relevant.groupby("query_id", sort=False).agg(list).to_dict("index")
-        negatives = judged[judged["reason"] == ""]
-        negative_lists = negatives.groupby("query_id").agg(list).to_dict("index")
-        lines = []
-        for query_id, positive in positive_lists.items():
-            negative = negative_lists.get(query_id, {name: [] for name in negatives})
-            line = {
-                "query_id": query_id,
-                "positive_ids": positive["passage_id"],
-                "negative_ids": negative["passage_id"],
-                "negative_scores": negative["score"],
-            }
-            if self.scorer is not None:
-                line["positive_teacher_scores"] = positive["teacher_score"]
-                line["negative_teacher_scores"] = negative["teacher_score"]
-            lines.append(line)
-        return lines, dropped
+        rows = {
+            "positive": pd.concat([known, judged[judged["reason"] == RELABELLED]]),
+            "negative": judged[judged["reason"] == ""],
+        }
+        columns = {f"{side}_ids": "passage_id" for side in rows} | {"negative_scores": "score"}
+        if self.scorer is not None:
+            columns |= {f"{side}_teacher_scores": "teacher_score" for side in rows}
+        lines: dict[str, dict[str, Any]] = {
+            query_id: {"query_id": query_id} for query_id in positives
+        }
+        for name, column in columns.items():
+            lists = rows[name.partition("_")[0]].groupby("query_id")[column].agg(list).to_dict()
+            for query_id, line in lines.items():
+                line[name] = lists.get(query_id, [])
+        return list(lines.values()), dropped
 
     @cached_property
     def _matchers(self) -> dict[str, AnswerMatcher]:
@@ -128,8 +127,9 @@ class Miner:
         limits = pd.Series(vars(self.recipe)).fillna(math.nan)  # which no score exceeds
         table = candidates.assign(teacher_score=math.nan)
         query, place = table["query_id"], table.groupby("query_id").cumcount()
-        first, last = 0, n if self.scorer is not None or self._matchers else 0
-        while first < last:
+        is_judged = self.scorer is not None or bool(self._matchers)
+        first, last, most = 0, n, place.max() + 1
+        while is_judged and first < most:
             is_negative = (table["reason"] == "") & (place < first)
             is_open = is_negative.groupby(query).transform("sum") < n
             batch = table[is_open & (place >= first) & (place < last)]
@@ -145,7 +145,7 @@ class Miner:
             first_reason = np.select(list(reasons.values()), list(reasons), default="")
             table.loc[batch.index, "reason"] = first_reason
             table.loc[batch.index, "teacher_score"] = scores
-            first, last = (last, 2 * last) if pairs else (0, 0)
+            first, last = last, 2 * last
         is_negative = table["reason"] == ""
         n_before = is_negative.groupby(query).cumsum() - is_negative
         return table[n_before < n]
@@ -206,8 +206,7 @@ def find_candidates(
         for rank, (passage_id, score) in enumerate(ranked, start=recipe.first_rank):
             found.append((query_id, passage_id, rank, score, passage_id in own, least))
         texts |= {(query_id, text) for text in index.content[index.rows(own)].tolist()}
-    dtypes = _COLUMNS | {"is_positive": bool, "lowest": float}
-    table = pd.DataFrame(found, columns=list(dtypes)).astype(dtypes)
+    table = pd.DataFrame(found, columns=list(_DTYPES)).astype(_DTYPES)
     content = index.content[index.rows(table["passage_id"])].tolist()
     own_texts = zip(table["query_id"], content, strict=True)
     score, lowest = table["score"], table["lowest"]
@@ -224,7 +223,7 @@ def find_candidates(
         "relative_margin": score > lowest - lowest.abs() * limits["relative_margin"],
     }
     table["reason"] = np.select(list(reasons.values()), list(reasons), default="")
-    return table[[*_COLUMNS, "reason"]]
+    return table
 
 
 def draw_order(recipe: MiningRecipe, candidates: pd.DataFrame) -> pd.DataFrame:

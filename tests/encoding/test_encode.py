@@ -134,21 +134,16 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(
         encode_shards(tmp_path / "3", retriever, devices=["cpu", "cpu"])
 
 
-@pytest.mark.parametrize(
-    ("own", "devices", "expected"),
-    [
+def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for own, devices, expected in (
         ("cpu", None, ["cpu"]),
         ("cuda:1", None, ["cuda:1", "cuda:0", "cuda:2"]),
         ("cuda:2", ["cuda:2", "cuda:1"], ["cuda:2", "cuda:1"]),
-    ],
-)
-def test_each_device_has_a_worker_and_each_rank_a_device(
-    own: str, devices: list[str] | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    retriever: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(own)))
-    assert encode._worker_devices(retriever, devices) == expected
+    ):
+        retriever: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(own)))
+        assert encode._worker_devices(retriever, devices) == expected
     assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == (None, "cuda:4")
     monkeypatch.setenv("LOCAL_RANK", "4")
     assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == ("cuda:1", "cuda:4")

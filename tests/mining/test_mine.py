@@ -23,19 +23,20 @@ from tests.mining.making import (
 
 
 class Naive:
-    """A plain reading of a collection's files, with a run over it."""
+    """A collection, a run over it, and a plain reading of both."""
 
-    def __init__(self, collection: Path, run: dict[str, dict[str, float]]) -> None:
-        self.passages = {p["_id"]: p for p in read_lines(collection / "corpus.jsonl")}
-        self.queries = {q["_id"]: q for q in read_lines(collection / "queries.jsonl")}
+    def __init__(self, folder: Path) -> None:
+        self.collection, self.run_file = make_labelled(folder / "labelled"), folder / "made.trec"
+        self.passages = {p["_id"]: p for p in read_lines(self.collection / "corpus.jsonl")}
+        self.queries = {q["_id"]: q for q in read_lines(self.collection / "queries.jsonl")}
         self.positives: dict[str, list[str]] = {}
-        for line in (collection / "qrels" / "train.tsv").read_text().splitlines()[1:]:
+        for line in (self.collection / "qrels" / "train.tsv").read_text().splitlines()[1:]:
             query, passage, grade = line.split("\t")
             if int(grade) > 0:
                 self.positives.setdefault(query, []).append(passage)
         self.run = {
             query: sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-            for query, scores in run.items()
+            for query, scores in make_run_file(self.run_file).items()
         }
 
     def has_answer(self, query: str, passage: str) -> bool:
@@ -94,25 +95,16 @@ class Naive:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Naive]:
-    """A collection, a file of a run over it, and the plain reading of both."""
-    folder = tmp_path_factory.mktemp("mining")
-    collection, run_file = make_labelled(folder / "labelled"), folder / "made.trec"
-    return collection, run_file, Naive(collection, make_run_file(run_file))
+def naive(tmp_path_factory: pytest.TempPathFactory) -> Naive:
+    return Naive(tmp_path_factory.mktemp("mining"))
 
 
 @pytest.fixture
-def naive(inputs: tuple[Path, Path, Naive]) -> Naive:
-    return inputs[2]
-
-
-@pytest.fixture
-def mine_into(tmp_path: Path, inputs: tuple[Path, Path, Naive]) -> Callable[..., Path]:
+def mine_into(tmp_path: Path, naive: Naive) -> Callable[..., Path]:
     """Mines the run over the collection, with changed settings, into a folder of a name."""
-    collection, run_file, _ = inputs
 
     def mined(name: str = "out", **changes: Any) -> Path:
-        settings = {"system": run_file, "collection": collection, **changes}
+        settings = {"system": naive.run_file, "collection": naive.collection, **changes}
         return mine(**settings, output_dir=tmp_path / name, progress=False)
 
     return mined

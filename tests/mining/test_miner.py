@@ -13,59 +13,32 @@ from modeling_condenser.mining.miner import draw_order, find_candidates
 from modeling_condenser.mining.passage_index import PassageIndex
 from modeling_condenser.mining.recipe import MiningRecipe
 
-SCORES = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
-
 
 def make_index(texts: dict[str, str]) -> PassageIndex:
     columns = {"_id": list(texts), "title": [""] * len(texts), "text": list(texts.values())}
     return PassageIndex(Dataset.from_dict(columns))
 
 
-INDEX = make_index({name: f"text of {name}" for name in [*SCORES, "absent", "x", "y", "z"]})
-
-
 def recipe(**settings: object) -> MiningRecipe:
     return MiningRecipe("bm25", "collection", "out", n_negatives=None, **settings)  # type: ignore[arg-type]
 
 
-def ids(
-    scores: dict[str, float],
-    positives: list[str],
-    index: PassageIndex = INDEX,
-    **settings: object,
-) -> list[str]:
-    table = find_candidates(recipe(**settings), {"q": scores}, {"q": positives}, index)
-    return table.loc[table["reason"] == "", "passage_id"].tolist()
-
-
-def test_ranks_count_from_one_with_the_positive_and_scores_at_a_bound_are_kept():
-    assert ids(SCORES, ["plus"]) == ["a", "b", "c", "d", "e", "f"]
-    assert ids(SCORES, ["plus"], first_rank=2, last_rank=5) == ["b", "c", "d"]
-    assert ids(SCORES, ["plus"], first_rank=8) == ids({}, ["plus"]) == []
-    assert ids(SCORES, ["plus"], min_score=4.0, max_score=7.5) == ["c", "d", "e"]
-
-
-def test_margins_are_from_the_lowest_score_of_a_positive_and_of_its_size():
-    assert ids(SCORES, ["plus"], absolute_margin=1.0) == ["d", "e", "f"]
-    assert ids(SCORES, ["plus"], relative_margin=0.2) == ["e", "f"]  # at most 4.8
-    # A negative positive score: 10 % below -1 is -1.1, not -0.9.
-    low = {"x": -0.95, "f": -1.0, "y": -1.05, "z": -1.2}
-    assert ids(low, ["f"], relative_margin=0.1) == ["z"]
-    assert ids(SCORES, ["b", "e"], absolute_margin=0.0) == ["f"]
-
-
 def test_the_reason_is_the_first_filter_that_drops_a_passage():
-    index = make_index({name: "copy" if name in ("c", "plus") else name for name in SCORES})
+    scores = {"b": 9.0, "a": 9.0, "c": 7.5, "plus": 6.0, "d": 5.0, "e": 4.0, "f": -1.0}
+    texts = {name: "copy" if name in ("c", "plus") else name for name in scores}
+    index = make_index({**texts, "absent": "absent"})
     settings = {"min_score": 4.5, "max_score": 8.0, "absolute_margin": 0.5, "relative_margin": 0.5}
     rules = recipe(last_rank=6, **settings)
-    table = find_candidates(rules, {"q": SCORES}, {"q": ["plus"]}, index)
+    table = find_candidates(rules, {"q": scores}, {"q": ["plus"]}, index)
     assert dict(zip(table["passage_id"], table["reason"], strict=True)) == {
         **{"a": "max_score", "b": "max_score", "c": "same_text_as_positive", "plus": "positive"},
         **{"d": "relative_margin", "e": "min_score"},
     }
     rules = recipe(absolute_margin=0.0, relative_margin=0.0)  # for which its score is unknown
-    table = find_candidates(rules, {"q": SCORES}, {"q": ["plus", "absent"]}, INDEX)
-    assert set(table["reason"]) == {"positive", "positive_not_found"}
+    table = find_candidates(rules, {"q": scores}, {"q": ["plus", "absent"]}, index)
+    reasons = {"positive", "same_text_as_positive", "positive_not_found"}
+    assert set(table["reason"]) == reasons
+    assert find_candidates(rules, {}, {"q": ["plus"]}, index).empty
 
 
 @pytest.mark.parametrize(
@@ -97,7 +70,9 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     n_kept = 0
     for i, query in enumerate(queries):
         scores = {str(j): float(similarity[i, j]) for j in range(40)}
-        found = ids(scores, [str(j) for k, j in pairs if k == i], index, **settings)
+        positives = {"q": [str(j) for k, j in pairs if k == i]}
+        table = find_candidates(recipe(**settings), {"q": scores}, positives, index)
+        found = table.loc[table["reason"] == "", "passage_id"]
         assert {corpus[int(passage)] for passage in found} == kept[query]
         n_kept += len(found)
     assert 40 < n_kept < 400
