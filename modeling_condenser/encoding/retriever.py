@@ -4,7 +4,6 @@ A window of texts at a time is tokenized, sorted by length, and run in batches o
 tokens: padded, or without padding in bfloat16. The next window is tokenized meanwhile.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -17,8 +16,6 @@ from datasets import Dataset
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from modeling_condenser.positions import n_positions
-
 from .embeddings import Embeddings, check_vectors, find_best
 from .fingerprints import Dtype, fingerprint_retriever
 from .opening import check_length, open_encoder
@@ -27,7 +24,6 @@ from .token_batches import Tokens, make_batches, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
-_LENGTH_MULTIPLE = 8  # of padded bfloat16 batches: on a CPU every new shape costs time and memory
 
 
 class Retriever:
@@ -81,12 +77,8 @@ class Retriever:
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
         self.token_budget = token_budget or default
-        self._is_packed, self._length_multiple = False, 1
         # Float32 is padded, so that it has the bits of an export's evaluation script.
-        if dtype != "float32":
-            self._is_packed = use_packing(self.model)
-            encoder: Any = self.model[0].model
-            self._length_multiple = math.gcd(_LENGTH_MULTIPLE, n_positions(encoder) or 0)
+        self._is_packed = dtype != "float32" and use_packing(self.model)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -199,7 +191,6 @@ class Retriever:
             tokens,
             tokenizer=self.model.tokenizer,
             token_budget=self.token_budget,
-            multiple=self._length_multiple,
             packed=self._is_packed,
         ):
             features = {name: self._move(column) for name, column in batch.items()}

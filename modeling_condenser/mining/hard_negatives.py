@@ -19,9 +19,8 @@ class HardNegatives:
         positive_ids: passages judged relevant, and those that the cross-encoder considers relevant;
             empty if the file names none.
         negative_ids: best first; empty if no candidate remained.
-        negative_scores: the searcher's scores of the negatives.
-        positive_teacher_scores: the cross-encoder's scores (log-odds); None without one.
-        negative_teacher_scores: the same of the negatives.
+        negative_scores: the searcher's scores.
+        positive_teacher_scores, negative_teacher_scores: the cross-encoder's (log-odds), or None.
     """
 
     query_id: str

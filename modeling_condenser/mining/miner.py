@@ -114,14 +114,11 @@ class Miner:
         return np.array(found, dtype=bool)
 
     def _judge_in_turn(self, candidates: pd.DataFrame) -> pd.DataFrame:
-        """Filter candidates by text, in their order, until each query has `n_negatives`.
+        """Filter candidates by text, in their order, up to the last negative of each query.
 
         Scoring a passage with a cross-encoder costs far more than finding it, and many pairs at
         once are scored fastest. So the next candidates of all queries without enough negatives are
         judged together, in few rounds: n, then as many as before.
-
-        Returns:
-            The candidates up to the last negative of each query.
         """
         n = self.recipe.n_negatives or len(candidates)
         limits = pd.Series(vars(self.recipe)).fillna(math.nan)  # which no score exceeds

@@ -10,7 +10,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from torch.nn import functional as F
-from transformers import BertConfig, BertModel
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.embeddings import write_embeddings
@@ -157,20 +156,6 @@ def test_bfloat16_vectors_are_close_to_those_of_float32(
     assert np.abs(found - expected).max() > 1e-4  # else nothing was rounded
     assert_close(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     assert half.fingerprint != single.fingerprint
-
-
-def test_padding_in_bfloat16_never_exceeds_the_positions(
-    wordpiece_tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = {"hidden_size": 16, "num_attention_heads": 2, "vocab_size": len(wordpiece_tokenizer)}
-    config = BertConfig(**size, max_position_embeddings=30)  # padding prefers a multiple of 8
-    BertModel(config).save_pretrained(tmp_path)
-    wordpiece_tokenizer.save_pretrained(tmp_path)
-    monkeypatch.setattr(encoding, "use_packing", lambda model: False)
-    retriever = Retriever(tmp_path, pooling="cls", dtype="bfloat16", device="cpu")
-    alone, together = (retriever.encode_queries(texts) for texts in ([LONG * 3], TEXTS))
-    assert retriever.contract.query_max_length == 30 and np.isfinite(together).all()
-    assert_close(together[1], alone[0], atol=3e-2)
 
 
 def test_search_ranks_texts_and_embeddings(
