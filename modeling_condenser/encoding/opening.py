@@ -120,8 +120,10 @@ def _open_plain(folder: Path, stated: Mapping[str, Any], device: str | None) -> 
             model_kwargs=_LOAD_FLOAT32,
         )
     width = transformer.get_embedding_dimension()
-    modules = [transformer, PoolingModule(width, pooling_mode=stated["pooling"])]
+    modules: list[Any] = [transformer, PoolingModule(width, pooling_mode=stated["pooling"])]
     similarity = stated.get("similarity", EncodingContract.similarity)
+    if similarity == "cosine":
+        modules.append(Normalize())
     return SentenceTransformer(modules=modules, similarity_fn_name=similarity, device=device)
 
 

@@ -51,7 +51,7 @@ class Retriever:
         folder: the model's files.
         settings: the stated fields.
         contract: how it encodes.
-        model: its sentence-transformers modules; with cosine they may end without `Normalize`.
+        model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
 
     Raises:
@@ -77,7 +77,7 @@ class Retriever:
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
         self.token_budget = token_budget or default
-        # Float32 is padded, so that it has the bits of an export's evaluation script.
+        # Float32 is padded, as in an export's evaluation script.
         self._is_packed = dtype != "float32" and use_packing(self.model)
 
     @cached_property
@@ -198,7 +198,7 @@ class Retriever:
             order.append(rows)
             parts.append(part[: len(rows), : self.dimension])  # without the filler
         found = torch.cat(parts)
-        if self.contract.similarity == "cosine":
+        if self.contract.similarity == "cosine":  # bfloat16 and truncation change lengths
             found = F.normalize(found, dim=1)
         vectors[np.concatenate(order)] = found.cpu().numpy()
 

@@ -114,7 +114,7 @@ def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
     found, shapes = encode(half)
     assert [shape[0] for shape in shapes] == [len(MIXED)]
     assert (found * expected).sum(axis=1).min() > 0.999
-    # Float32 is padded, too, which keeps the bits of the evaluation script.
+    # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}
     _, shapes = encode(Retriever(bert_folder, **settings))
     assert [shape[0] for shape in shapes] == [len(MIXED)]
