@@ -28,6 +28,7 @@ from modeling_condenser.runs.whole_files import is_partial, whole_file, write_js
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
+_ROWS_A_GROUP = 8192  # of a parquet file
 
 
 def id_column(passages: Dataset) -> pa.Array:
@@ -36,17 +37,17 @@ def id_column(passages: Dataset) -> pa.Array:
     return column.cast(pa.large_string()).combine_chunks()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Embeddings:
     """The vectors of N passages, D numbers each; all fields but `folder` are its manifest."""
 
     folder: Path
-    retriever: str  # fingerprint of weights, tokenizer, contract and dtype
-    contract: Mapping[str, Any] = field(repr=False)  # of the retriever
-    passages: str  # fingerprint of ids, titles and texts
     n_passages: int
     dimension: int
     shard_size: int  # rows of every shard but the last
+    retriever: str = ""  # fingerprint of weights, tokenizer, contract and dtype
+    contract: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the retriever
+    passages: str = ""  # fingerprint of ids, titles and texts
     computation: Mapping[str, Any] = field(default_factory=dict, repr=False)
     version: int = 1
     dtype: str = "float32"  # of the vectors
@@ -64,7 +65,7 @@ class Embeddings:
                 f"{folder} holds no embeddings ({MANIFEST_FILE} is missing): write them with "
                 "`condenser encode`, or correct the path."
             )
-        embeddings = cls(Path(folder), **json.loads(file.read_text(encoding="utf-8")))
+        embeddings = cls(folder=Path(folder), **json.loads(file.read_text(encoding="utf-8")))
         if complete and (missing := embeddings.missing_shards()):
             raise FileNotFoundError(
                 f"{folder} is not complete: {len(missing)} of {len(embeddings.shards)} shards are "
@@ -100,9 +101,12 @@ class Embeddings:
         with whole_file(self._file(shard)) as file:
             np.save(file, np.ascontiguousarray(vectors))
 
+    def _file(self, shard: int) -> Path:
+        return self.folder / f"shard-{shard:05d}.npy"
+
     @property
     def record(self) -> dict[str, Any]:
-        """The time, memory and hardware of encoding; empty for vectors written from an array."""
+        """The time, memory and hardware of encoding; empty if it did not finish here."""
         file = self.folder / RECORD_FILE
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -122,27 +126,16 @@ class Embeddings:
         `progress` is the name of a bar; without one no bar is shown.
         """
         for shard, rows in enumerate(tqdm(self.shards, progress, disable=not progress)):
-            yield rows.start, self._map(shard)
+            yield rows.start, np.load(self._file(shard), mmap_mode="r")
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """Copy the vectors of (k,) rows, in their order: (k, D) float32."""
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)  # (k, D)
-        shards = rows // self.shard_size
+        shards, places = np.divmod(rows, self.shard_size)
         for shard in np.unique(shards):
             here = shards == shard
-            vectors[here] = self._map(int(shard))[rows[here] % self.shard_size]
+            vectors[here] = np.load(self._file(shard), mmap_mode="r")[places[here]]
         return vectors
-
-    def _map(self, shard: int) -> np.ndarray:
-        return np.load(self._file(shard), mmap_mode="r")
-
-    def _file(self, shard: int) -> Path:
-        return self.folder / f"shard-{shard:05d}.npy"
-
-
-def default_shard_size(n_passages: int) -> int:
-    """At least 16 shards to share among workers, of 256 to 8,192 passages."""
-    return min(8192, max(256, -(-n_passages // 16)))
 
 
 def find_best(
@@ -172,20 +165,13 @@ def write_embeddings(
     vectors: np.ndarray,
     passage_ids: Sequence[str],
     *,
-    shard_size: int | None = None,
+    shard_size: int = 8192,
     retriever_fingerprint: str = "",
 ) -> Embeddings:
     """Write vectors, (N, D) float32, of N passages with unique ids into a new or empty folder."""
     check_vectors(vectors, len(passage_ids))
-    embeddings = Embeddings(
-        Path(folder),
-        retriever=retriever_fingerprint,
-        contract={},
-        passages="",
-        n_passages=len(vectors),
-        dimension=vectors.shape[1],
-        shard_size=shard_size or default_shard_size(len(vectors)),
-    )
+    sizes = {"n_passages": len(vectors), "dimension": vectors.shape[1], "shard_size": shard_size}
+    embeddings = Embeddings(folder=Path(folder), retriever=retriever_fingerprint, **sizes)
     embeddings.create(pa.array(passage_ids, type=pa.large_string()))
     for shard, rows in enumerate(embeddings.shards):
         embeddings.write_shard(shard, vectors[rows])
@@ -225,39 +211,27 @@ def write_table(
     Returns:
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
     """
-    folder = Path(folder)
+    folder, dimension = Path(folder), embeddings.dimension
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    features = {"id": Value("string"), "embedding": List(Value("float32"), embeddings.dimension)}
+    features = {"id": Value("string"), "embedding": List(Value("float32"), dimension)}
+    # Arrow maps the vectors of all shards, as it does the ids and texts.
+    shards = [pa.array(block.ravel()) for _, block in embeddings.blocks()]
+    vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]
+    columns = {"id": embeddings.passage_ids, "embedding": pa.chunked_array(vectors)}
     if passages is not None:
+        if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
+            raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
         features |= {"title": Value("string"), "text": Value("string")}
-    schema = Features(features).arrow_schema
-    n_files = -(-4 * embeddings.n_passages * embeddings.dimension // _BYTES_A_TABLE)
-    shares = np.array_split(range(len(embeddings.shards)), min(n_files, len(embeddings.shards)))
-    with whole_folder(folder) as partial:
-        for i, share in enumerate(tqdm(shares, "table", disable=not progress)):
-            file = partial / f"data-{i:05d}-of-{len(shares):05d}.parquet"
-            # Vectors rarely repeat, so a dictionary would only cost time.
-            with pq.ParquetWriter(file, schema, use_dictionary=False) as writer:
-                for shard in share:
-                    rows = embeddings.shards[shard]
-                    writer.write_table(_as_table(embeddings, passages, rows, schema))
-    return sorted(folder.iterdir())
-
-
-def _as_table(
-    embeddings: Embeddings, passages: Dataset | None, rows: range, schema: pa.Schema
-) -> pa.Table:
-    ids = embeddings.passage_ids[rows.start : rows.stop]
-    numbers = pa.array(embeddings.vectors(np.array(rows)).ravel())
-    vectors = pa.FixedSizeListArray.from_arrays(numbers, embeddings.dimension)
-    columns = {"id": ids.cast(pa.string()), "embedding": vectors}
-    if passages is not None:
-        texts = passages[rows.start : rows.stop]
-        if list(texts["_id"]) != ids.to_pylist():
-            raise ValueError(
-                f"Passages {rows.start} to {rows.stop - 1} have other ids than the embeddings: "
-                "pass the encoded passages, in their order."
-            )
+        texts = passages.with_format("arrow")[:]
         columns |= {"title": texts["title"], "text": texts["text"]}
-    return pa.table(columns, schema=schema)
+    table = pa.table(columns, schema=Features(features).arrow_schema)
+    size = max(_BYTES_A_TABLE // (4 * dimension), 1)
+    firsts = range(0, table.num_rows, size)
+    with whole_folder(folder) as partial:
+        for i, first in enumerate(tqdm(firsts, "table", disable=not progress)):
+            file = partial / f"data-{i:05d}-of-{len(firsts):05d}.parquet"
+            part = table.slice(first, size)
+            # Vectors rarely repeat, so a dictionary would only cost time.
+            pq.write_table(part, file, row_group_size=_ROWS_A_GROUP, use_dictionary=False)
+    return sorted(folder.iterdir())

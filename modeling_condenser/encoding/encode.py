@@ -10,20 +10,21 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import multiprocessing
 from tqdm.auto import tqdm
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import is_partial, write_json
 
-from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, default_shard_size, id_column
+from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, id_column
 from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def encode_collection(
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call; shared by all ranks.
-        shard_size: passages in a shard; by default the folder's, or chosen by their number.
+        shard_size: passages in a shard; by default the folder's, or from 256 to 8,192.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs for a
             retriever on a GPU, and the retriever's device otherwise.
         progress: show a bar for this process's shards.
@@ -57,15 +58,29 @@ def encode_collection(
         FileExistsError: the folder holds something else.
     """
     rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    embeddings = _plan(retriever, passages, Path(folder), shard_size)
-    manifest = embeddings.folder / MANIFEST_FILE
+    sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
+    wanted = Embeddings(
+        folder=Path(folder),
+        n_passages=len(passages),
+        dimension=retriever.dimension,
+        shard_size=shard_size or min(8192, max(256, sixteenth)),
+        retriever=retriever.fingerprint,
+        contract=asdict(retriever.contract),
+        passages=fingerprint_passages(passages),
+        computation={
+            "device": retriever.model.device.type,
+            "token_budget": retriever.token_budget,
+            "dtype": retriever.dtype,
+        },
+    )
+    manifest = wanted.folder / MANIFEST_FILE
     if rank == 0 and not manifest.is_file():
-        embeddings.create(id_column(passages))
+        wanted.create(id_column(passages))
     _wait_until(manifest.is_file)
-    there = Embeddings.open(folder, complete=False)
+    embeddings = Embeddings.open(folder, complete=False)
     if shard_size is None:
-        embeddings = replace(embeddings, shard_size=there.shard_size)
-    _check_same(there, embeddings)
+        wanted = replace(wanted, shard_size=embeddings.shard_size)
+    _check_same(embeddings, wanted)
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
         return embeddings
@@ -79,10 +94,30 @@ def encode_collection(
         for left in filter(is_partial, embeddings.folder.iterdir()):  # by killed processes
             left.unlink(missing_ok=True)
         n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
-        seconds = time.perf_counter() - started
-        record = _record(embeddings, n_encoded, seconds, used * n_ranks)
+        record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
         write_json(embeddings.folder / RECORD_FILE, record)
     return embeddings
+
+
+def _check_same(there: Embeddings, wanted: Embeddings) -> None:
+    """Raise a ValueError unless a folder's vectors are those that would be made now."""
+    before, after = ({**vars(e), **e.contract, **e.computation} for e in (there, wanted))
+    changed = [
+        f"{name} is {before[name]!r:.14} there and {after[name]!r:.14} now"
+        for name in (*wanted.contract, "dtype", "shard_size", "passages", "retriever")
+        if before.get(name, after[name]) != after[name]
+    ]
+    if changed:
+        raise ValueError(
+            f"{wanted.folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, "
+            "or remove this one to encode again."
+        )
+
+
+def _wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait for another rank; the launcher ends all ranks if one fails."""
+    while not is_true():
+        time.sleep(0.1)
 
 
 def local_device(devices: Sequence[str] | None) -> str | None:
@@ -105,46 +140,6 @@ def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list
     return [str(own), *others]
 
 
-def _plan(
-    retriever: Retriever, passages: Dataset, folder: Path, shard_size: int | None
-) -> Embeddings:
-    return Embeddings(
-        folder,
-        retriever=retriever.fingerprint,
-        contract=asdict(retriever.contract),
-        passages=fingerprint_passages(passages),
-        n_passages=len(passages),
-        dimension=retriever.dimension,
-        shard_size=shard_size or default_shard_size(len(passages)),
-        computation={
-            "device": retriever.model.device.type,
-            "token_budget": retriever.token_budget,
-            "dtype": retriever.dtype,
-        },
-    )
-
-
-def _check_same(there: Embeddings, now: Embeddings) -> None:
-    """Raise a ValueError unless a folder's vectors are those that would be made now."""
-    before, after = ({**vars(e), **e.contract, **e.computation} for e in (there, now))
-    changed = [
-        f"{name} is {before[name]!r:.14} there and {after[name]!r:.14} now"
-        for name in (*now.contract, "dtype", "shard_size", "passages", "retriever")
-        if before.get(name, after[name]) != after[name]
-    ]
-    if changed:
-        raise ValueError(
-            f"{now.folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, or "
-            "remove this one to encode again."
-        )
-
-
-def _wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for another rank; the launcher ends all ranks if one fails."""
-    while not is_true():
-        time.sleep(0.1)
-
-
 def _encode(
     retriever: Retriever,
     passages: Dataset,
@@ -155,42 +150,32 @@ def _encode(
     progress: bool = False,
 ) -> None:
     """Encode shards, with a further process for each device but the first."""
-    n = len(devices)
-    jobs = [(device, shards[worker::n]) for worker, device in enumerate(devices)]
-    shared = (jobs[1:], retriever.folder, retriever.settings, passages, embeddings)
-    workers: Any = multiprocessing.spawn(_work, shared, n - 1, join=False)
-    try:
+    n, settings = len(devices), {**retriever.settings, "dtype": retriever.dtype}
+    settings["token_budget"] = retriever.token_budget
+    with ProcessPoolExecutor(n, mp_context=get_context("spawn")) as pool:
+        workers = []
+        for place in range(1, n):
+            own = {**settings, "device": devices[place]}
+            job = (passages, embeddings, shards[place::n])
+            workers.append(pool.submit(_work, retriever.folder, own, *job))
         for shard in tqdm(shards[::n], desc="encode", unit="shard", disable=not progress):
             some = passages.select(embeddings.shards[shard])
             embeddings.write_shard(shard, retriever.encode_passages(some))
-        while not workers.join():
-            pass
-    finally:
-        for process in workers.processes:
-            process.terminate()
+        for worker in workers:
+            worker.result()
 
 
 def _work(
-    worker: int,
-    jobs: list[tuple[str, list[int]]],
-    model: Path,
-    settings: dict[str, Any],
-    passages: Dataset,
-    embeddings: Embeddings,
+    model: Path, settings: dict[str, Any], passages: Dataset, embeddings: Embeddings, shards: list
 ) -> None:
-    device, shards = jobs[worker]
-    _encode(Retriever(model, device=device, **settings), passages, embeddings, shards, [device])
+    _encode(Retriever(model, **settings), passages, embeddings, shards, [settings["device"]])
 
 
-def _record(
-    embeddings: Embeddings, n_encoded: int, seconds: float, devices: list[str]
-) -> dict[str, Any]:
+def _record(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:
     """What the last call took; memory is that of this process, mapped files included."""
     is_gpu = devices[0].startswith("cuda")
     unit = 1 if sys.platform == "darwin" else 1024
     return {
-        "n_passages": embeddings.n_passages,
-        "n_shards": len(embeddings.shards),
         "n_encoded": n_encoded,
         "seconds": seconds,
         "passages_per_second": n_encoded / seconds if n_encoded else None,
@@ -198,6 +183,5 @@ def _record(
         "devices": sorted(set(devices)),
         "peak_memory_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "peak_accelerator_bytes": torch.cuda.max_memory_allocated(devices[0]) if is_gpu else None,
-        "computation": dict(embeddings.computation),
         "machine": describe_machine(),
     }

@@ -8,7 +8,7 @@ config.json alone        a plain encoder: the caller must state the pooling, bec
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,10 +28,11 @@ from modeling_condenser.hub.model_folder import (
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.positions import n_positions
+from modeling_condenser.runs.recipe import fill
 
 from .fingerprints import MODULES_CONFIG_FILE, Dtype
 
-_CHOICES = {"pooling": Pooling, "similarity": Similarity, "dtype": Dtype}
+_POOLINGS, _SIMILARITIES = (", ".join(get_args(kind)) for kind in (Pooling, Similarity))
 _UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
 _ADAPTER_FILE = "adapter_config.json"
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
@@ -65,29 +66,23 @@ def open_encoder(
         device: by default an accelerator if there is one.
         dtype: of the weights.
         **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
-            the files; None means not stated.
+            the files.
 
     Raises:
         FileNotFoundError: there is no such model, or the folder holds no encoder.
         ValueError: a field is neither in the files nor stated, or does not fit the encoder.
     """
-    stated = {field: value for field, value in stated.items() if value is not None}
-    for field, value in {**stated, "dtype": dtype}.items():
-        if field in _CHOICES and value not in get_args(_CHOICES[field]):
-            raise ValueError(f"{field} is {value!r}, expected one of {_names(field)}.")
+    fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
     folder, place = find_model_folder(name), None if device is None else str(device)
-    if (folder / CONTRACT_FILE).is_file():
-        contract = replace(EncodingContract.load(folder), **stated)
-        model = _add_pooling(_open_transformer(folder), contract, place)
-    elif (folder / MODULES_FILE).is_file() and not is_checkpoint(folder):
-        model, contract = _open_modules(folder, stated, place)
+    has_contract = (folder / CONTRACT_FILE).is_file()
+    if has_contract:
+        stated = {**vars(EncodingContract.load(folder)), **stated}
+    if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
+        model, stated = _open_modules(folder, stated, place)
     else:
-        _check_plain(folder, stated)
-        transformer = _open_transformer(folder)
-        contract = _make_contract(folder, transformer, stated)
-        model = _add_pooling(transformer, contract, place)
-    for field in ("query_max_length", "passage_max_length"):
-        check_length(folder, model, field, getattr(contract, field))
+        model = _open_plain(folder, stated, place)
+    _check_transformer(folder / module_paths(folder)[0], model[0])
+    contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
@@ -104,8 +99,8 @@ def check_length(folder: Path, model: Any, name: str, length: int) -> None:
         )
 
 
-def _check_plain(folder: Path, stated: Mapping[str, Any]) -> None:
-    """Check that a folder holds an encoder, whose pooling is stated."""
+def _open_plain(folder: Path, stated: Mapping[str, Any], device: str | None) -> SentenceTransformer:
+    """Open an encoder whose pooling is stated, by its contract or by the caller."""
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
@@ -114,12 +109,8 @@ def _check_plain(folder: Path, stated: Mapping[str, Any]) -> None:
     if "pooling" not in stated:
         raise ValueError(
             f"{folder} is a plain encoder and does not say how it pools token vectors: state "
-            f"pooling, one of {_names('pooling')}, e.g. {folder},pooling=cls in a command."
+            f"pooling, one of {_POOLINGS}, e.g. {folder},pooling=cls in a command."
         )
-
-
-def _open_transformer(folder: Path) -> Transformer:
-    """A folder's encoder and tokenizer as a module that returns the last hidden state."""
     last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     with quiet_loading():  # transformers would report missing pooler weights
         transformer = Transformer(
@@ -128,33 +119,24 @@ def _open_transformer(folder: Path) -> Transformer:
             module_output_name="token_embeddings",
             model_kwargs=_LOAD_FLOAT32,
         )
-    _check_transformer(folder, transformer)
-    return transformer
-
-
-def _add_pooling(
-    transformer: Transformer, contract: EncodingContract, device: str | None
-) -> SentenceTransformer:
-    dimension = transformer.get_embedding_dimension()
-    modules = [transformer, PoolingModule(dimension, pooling_mode=contract.pooling)]
-    if contract.similarity == "cosine":
+    width = transformer.get_embedding_dimension()
+    modules: list[Any] = [transformer, PoolingModule(width, pooling_mode=stated["pooling"])]
+    similarity = stated.get("similarity", EncodingContract.similarity)
+    if similarity == "cosine":
         modules.append(Normalize())
-    return SentenceTransformer(
-        modules=modules, similarity_fn_name=contract.similarity, device=device
-    )
+    return SentenceTransformer(modules=modules, similarity_fn_name=similarity, device=device)
 
 
 def _open_modules(
     folder: Path, stated: Mapping[str, Any], device: str | None
-) -> tuple[SentenceTransformer, EncodingContract]:
-    """Open a sentence-transformers model; replace its pooling if another is stated."""
+) -> tuple[SentenceTransformer, dict[str, Any]]:
+    """Open a sentence-transformers model, and complete what is stated by what its files say."""
     file = folder / MODULES_CONFIG_FILE  # models saved by old versions have none
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
     model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
-    _check_transformer(folder / next(iter(module_paths(folder))), model[0])
     if pooling := stated.get("pooling"):
         old: Any = model[1]
         width, include_prompt = old.embedding_dimension, old.include_prompt
@@ -166,20 +148,29 @@ def _open_modules(
         "query_prompt": model.prompts.get("query") or "",
         "passage_prompt": next(filter(None, map(model.prompts.get, _PASSAGE_PROMPTS)), ""),
         "similarity": similarity,
-        "pooling": _read_pooling(model),
+        "pooling": _name_pooling(model),
         **stated,
     }
     if found["similarity"] not in get_args(Similarity):
         raise ValueError(
-            f"{folder} has the similarity {similarity!r}: state one of {_names('similarity')}, "
+            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}, "
             "e.g. similarity=dot. Its model card says which one it was trained for."
         )
-    return model, _make_contract(folder, model[0], found)
+    return model, found
 
 
-def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> EncodingContract:
+def _name_pooling(model: SentenceTransformer) -> str:
+    poolings = [module for module in model if isinstance(module, PoolingModule)]
+    if not poolings:
+        return "none"
+    modes = poolings[-1].pooling_mode
+    name = modes if isinstance(modes, str) else "+".join(modes)
+    return name if poolings[-1].include_prompt else f"{name} without prompt"
+
+
+def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> EncodingContract:
     """Complete what was found by the limits of tokenizer, module and positions."""
-    tokenizer = transformer.tokenizer
+    transformer, tokenizer = model[0], model.tokenizer
     fields = {"token_type_ids": "token_type_ids" in tokenizer.model_input_names, **found}
     for name, own in (
         ("query_max_length", getattr(transformer, "query_length", None)),
@@ -190,6 +181,7 @@ def _make_contract(folder: Path, transformer: Any, found: Mapping[str, Any]) -> 
         if name not in found and not known:
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
         fields.setdefault(name, min(known, default=None))
+        check_length(folder, model, name, fields[name])
     return EncodingContract(**fields)
 
 
@@ -220,16 +212,3 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
             f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
             "damaged, or its config.json describes another architecture."
         )
-
-
-def _read_pooling(model: SentenceTransformer) -> str:
-    poolings = [module for module in model if isinstance(module, PoolingModule)]
-    if not poolings:
-        return "none"
-    modes = poolings[-1].pooling_mode
-    name = modes if isinstance(modes, str) else "+".join(modes)
-    return name if poolings[-1].include_prompt else f"{name} without prompt"
-
-
-def _names(field: str) -> str:
-    return ", ".join(get_args(_CHOICES[field]))

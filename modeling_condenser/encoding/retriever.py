@@ -4,22 +4,17 @@ A window of texts at a time is tokenized, sorted by length, and run in batches o
 tokens: padded, or without padding in bfloat16. The next window is tokenized meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 from tqdm.auto import tqdm
-
-from modeling_condenser.hub.contract import Pooling, Similarity
-from modeling_condenser.positions import n_positions
 
 from .embeddings import Embeddings, check_vectors, find_best
 from .fingerprints import Dtype, fingerprint_retriever
@@ -29,15 +24,13 @@ from .token_batches import Tokens, make_batches, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
-_LENGTH_MULTIPLE = 8  # with bfloat16 on a CPU, where every new batch shape costs time and memory
 
 
 class Retriever:
     """A bi-encoder: one encoder for queries and passages.
 
-    Stated arguments take precedence over the model's files. A plain encoder must be given a
-    pooling; by default it uses the dot product, a space between title and text, no prompts, and the
-    longest texts that its tokenizer and positions allow.
+    A plain encoder must be given a pooling; by default it uses the dot product, a space between
+    title and text, no prompts, and the longest texts that its tokenizer and positions allow.
 
     Example:
         >>> retriever = Retriever("my-encoder")
@@ -47,70 +40,45 @@ class Retriever:
 
     Args:
         model: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
-        pooling, similarity, query_max_length, passage_max_length, title_separator, query_prompt,
-            passage_prompt: see `EncodingContract`.
         device: such as "cpu" or "cuda:1"; by default an accelerator if there is one.
         token_budget: tokens in a batch, with padding; the default depends on the device.
         dtype: of the weights. Vectors of "bfloat16" agree with those of "float32" to about three
             digits, and are returned as float32.
+        **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
+            the model's files; None for not stated.
 
     Attributes:
         folder: the model's files.
-        settings: `Retriever(folder, **settings)` opens the same retriever again.
+        settings: the stated fields.
         contract: how it encodes.
         model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
 
     Raises:
         FileNotFoundError: there is no such model.
-        ValueError: a setting is missing or does not fit the encoder.
+        ValueError: a field is missing or does not fit the encoder.
     """
 
     def __init__(
         self,
         model: str | Path,
         *,
-        pooling: Pooling | None = None,
-        similarity: Similarity | None = None,
-        query_max_length: int | None = None,
-        passage_max_length: int | None = None,
-        title_separator: str | None = None,
-        query_prompt: str | None = None,
-        passage_prompt: str | None = None,
         device: str | torch.device | None = None,
         token_budget: int | None = None,
         dtype: Dtype = "float32",
+        **stated: Any,
     ) -> None:
-        stated = {
-            "pooling": pooling,
-            "similarity": similarity,
-            "query_max_length": query_max_length,
-            "passage_max_length": passage_max_length,
-            "title_separator": title_separator,
-            "query_prompt": query_prompt,
-            "passage_prompt": passage_prompt,
-        }
-        opened = open_encoder(model, device=device, dtype=dtype, **stated)
-        self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
-        stated |= {"token_budget": token_budget, "dtype": dtype if dtype != "float32" else None}
         self.settings = {name: value for name, value in stated.items() if value is not None}
+        opened = open_encoder(model, device=device, dtype=dtype, **self.settings)
+        self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
         self.dtype = dtype
-        dimension: Any = self.model.get_embedding_dimension()
-        self.dimension: int = dimension
+        self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
         self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
         self.token_budget = token_budget or default
-        # Float32 is padded, so that it has the bits of an export's evaluation script.
+        # Float32 is padded, as in an export's evaluation script.
         self._is_packed = dtype != "float32" and use_packing(self.model)
-        encoder: Any = self.model[0].model
-        fits = (n_positions(encoder) or 0) % _LENGTH_MULTIPLE == 0
-        is_rounded = dtype != "float32" and not self._is_cuda and fits
-        self._length_multiple = _LENGTH_MULTIPLE if is_rounded else 1
-        # Normalize is exact in float32 only, and not after truncation.
-        is_normal = isinstance(self.model[-1], Normalize) and self.model.truncate_dim is None
-        is_normal &= dtype == "float32"
-        self._normalizes = self.contract.similarity == "cosine" and not is_normal
 
     @cached_property
     def fingerprint(self) -> str:
@@ -190,8 +158,7 @@ class Retriever:
         if isinstance(texts, str):
             raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
         texts = texts if isinstance(texts, Dataset) else list(texts)
-        n_texts = len(texts)
-        vectors = np.empty((n_texts, self.dimension), dtype=np.float32)
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
         features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
         # A pooling that excludes the prompt needs its length.
@@ -200,46 +167,40 @@ class Retriever:
         def tokenize(first: int) -> Tokens:
             return tokenize_texts(
                 self.model.tokenizer,
-                [write(title, text) for title, text in _read_window(texts, first)],
+                _read_window(texts, first, write),
                 max_length=max_length,
                 token_type_ids=self.contract.token_type_ids,
             )
 
-        bar = tqdm(total=n_texts, desc="encode", unit="text", disable=not progress)
+        bar = tqdm(total=len(texts), desc="encode", unit="text", disable=not progress)
         with bar, ThreadPoolExecutor(max_workers=1) as reader:
             coming = reader.submit(tokenize, 0)
-            for first in range(0, n_texts, WINDOW):
+            for first in range(0, len(texts), WINDOW):
                 tokens = coming.result()
                 coming = reader.submit(tokenize, first + WINDOW)
                 found = vectors[first : first + WINDOW]
-                for rows, part in self._encode_window(tokens, extra):
-                    found[rows] = part.numpy()
+                self._encode_window(tokens, extra, found)
                 check_vectors(found, len(found), first=first)
                 bar.update(len(found))
         return vectors
 
-    def _encode_window(
-        self, tokens: Tokens, extra: Mapping[str, int]
-    ) -> list[tuple[np.ndarray, torch.Tensor]]:
-        """The rows of each batch of a window, and their vectors, (B, D) float32 on the CPU."""
-        batches = make_batches(
+    def _encode_window(self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray) -> None:
+        """Encode the N texts of a window into `vectors`, (N, D)."""
+        order, parts = [], []
+        for rows, batch in make_batches(
             tokens,
             tokenizer=self.model.tokenizer,
             token_budget=self.token_budget,
-            multiple=self._length_multiple,
             packed=self._is_packed,
-        )
-        parts = []
-        for rows, batch in batches:
+        ):
             features = {name: self._move(column) for name, column in batch.items()}
             part = self.model({**extra, **features})["sentence_embedding"].float()
-            part = part[: len(rows), : self.dimension]  # without the filler
-            if self._normalizes:
-                part = F.normalize(part, dim=1)
-            parts.append((rows, part.to("cpu", non_blocking=self._is_cuda)))
-        if self._is_cuda:
-            torch.cuda.synchronize(self.model.device)
-        return parts
+            order.append(rows)
+            parts.append(part[: len(rows), : self.dimension])  # without the filler
+        found = torch.cat(parts)
+        if self.contract.similarity == "cosine":  # bfloat16 and truncation change lengths
+            found = F.normalize(found, dim=1)
+        vectors[np.concatenate(order)] = found.cpu().numpy()
 
     def _move(self, column: Any) -> Any:
         """Copy a column to the model's device without blocking: the next batch is prepared."""
@@ -249,15 +210,16 @@ class Retriever:
         return column.to(self.model.device, non_blocking=self._is_cuda)
 
 
-def _read_window(texts: Dataset | Sequence[str], first: int) -> Iterator[tuple[str, str]]:
-    """Titles and texts of the window that begins with row `first`."""
-    rows = slice(first, first + WINDOW)
+def _read_window(
+    texts: Dataset | Sequence[str], first: int, write: Callable[[str, str], str]
+) -> list[str]:
+    """What is encoded of the rows of the window that begins with row `first`."""
+    rows: Any = texts[first : first + WINDOW]
     if isinstance(texts, Dataset):
-        columns = texts.select_columns(["title", "text"])[rows]
-        pairs = zip(columns["title"], columns["text"], strict=True)
+        titles, own = rows["title"], rows["text"]
     else:
-        pairs = zip(repeat(""), texts[rows], strict=False)
-    for row, (title, text) in enumerate(pairs, start=first):
+        titles, own = [""] * len(rows), rows
+    for row, text in enumerate(own, start=first):
         if not isinstance(text, str):
             raise ValueError(f"Row {row} is {text!r}, expected a text: use an empty one for none.")
-        yield title, text
+    return list(map(write, titles, own))

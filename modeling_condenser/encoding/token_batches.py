@@ -49,7 +49,6 @@ def make_batches(
     *,
     tokenizer: PreTrainedTokenizerBase,
     token_budget: int,
-    multiple: int = 1,
     packed: bool = False,
 ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     """Make the batches of `plan_batches`.
@@ -60,39 +59,35 @@ def make_batches(
         `lay_end_to_end`, where a filler up to `PACK_MULTIPLE` tokens counts as one more text.
     """
     lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
-    multiple = PACK_MULTIPLE if packed else multiple
-    padding = {
-        "input_ids": tokenizer.pad_token_id,
-        "token_type_ids": tokenizer.pad_token_type_id,
-    }
-    for rows in plan_batches(lengths, token_budget=token_budget, multiple=multiple, packed=packed):
-        columns = {name: np.concatenate([ids[row] for row in rows]) for name, ids in texts.items()}
+    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    for rows in plan_batches(lengths, token_budget=token_budget, packed=packed):
+        columns = {
+            name: (np.concatenate([ids[row] for row in rows]), padding[name])
+            for name, ids in texts.items()
+        }
         if packed:
-            with_padding = {name: (column, padding[name]) for name, column in columns.items()}
-            yield rows, lay_end_to_end(lengths[rows], with_padding)
+            yield rows, lay_end_to_end(lengths[rows], columns)
             continue
-        longest = _round_up(int(lengths[rows].max()), multiple)
-        mask = np.arange(longest) < lengths[rows][:, None]  # (B, T)
+        mask = np.arange(lengths[rows].max()) < lengths[rows][:, None]  # (B, T)
         if tokenizer.padding_side == "left":
             mask = mask[:, ::-1]
         batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
-        for name, column in columns.items():
-            filled = np.full(mask.shape, padding[name], dtype=np.int64)  # (B, T)
+        for name, (column, value) in columns.items():
+            filled = np.full(mask.shape, value, dtype=np.int64)  # (B, T)
             filled[mask] = column
             batch[name] = torch.from_numpy(filled)
         yield rows, batch
 
 
 def plan_batches(
-    lengths: np.ndarray, *, token_budget: int, multiple: int = 1, packed: bool = False
+    lengths: np.ndarray, *, token_budget: int, packed: bool = False
 ) -> list[np.ndarray]:
     """Group texts of similar length into batches.
 
     Args:
         lengths: tokens of each of N texts, (N,) integers.
-        token_budget: the most tokens in a batch, counting padding or the filler. A longer text gets
-            a batch of its own.
-        multiple: the length of the row or rows is rounded up to a multiple of this.
+        token_budget: the most tokens in a batch, counting padding, or the filler of a packed batch.
+            A longer text gets a batch of its own.
         packed: whether the texts of a batch stand in one row.
 
     Returns:
@@ -100,7 +95,7 @@ def plan_batches(
         fit into memory fails at the start.
     """
     order = np.argsort(-lengths, kind="stable")
-    room = token_budget - token_budget % multiple or token_budget
+    room = token_budget - token_budget % PACK_MULTIPLE or token_budget
     ends = np.cumsum(lengths[order])
     batches, first = [], 0
     while first < len(order):
@@ -108,12 +103,8 @@ def plan_batches(
         if packed:
             last = int(np.searchsorted(ends, ends[first] - longest + room, side="right"))
         else:
-            last = first + token_budget // max(_round_up(longest, multiple), 1)
+            last = first + token_budget // max(longest, 1)
         last = max(last, first + 1)
         batches.append(order[first:last])
         first = last
     return batches
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -1,9 +1,8 @@
 """Score pairs of a query and a passage with a cross-encoder.
 
 Its scores find the false negatives among mined ones (RocketQA, Qu et al. 2020), and distillation
-learns from them. A score is always the log-odds of "relevant": the one logit of a model with one
-label, the second minus the first of a model with two. Saved cross-encoders differ in the function
-that they apply to it, and a threshold would mean something else for each.
+learns from them. A score is the log-odds of "relevant", without the function that a saved
+cross-encoder applies to it, so that a threshold means the same for all of them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from modeling_condenser.hub.model_folder import find_model_folder
 
 
 class RelevanceScorer:
-    """A cross-encoder; its scores are log-odds, whose logistic function is a probability.
+    """A cross-encoder.
 
     Args:
         model: folder or Hub name of a sentence-transformers cross-encoder, or of a transformers
@@ -36,10 +35,8 @@ class RelevanceScorer:
         batch_size: int = 64,
         device: str | None = None,
     ) -> None:
-        self._batch_size = batch_size
-        self._model = CrossEncoder(
-            str(find_model_folder(model)), max_length=max_length, device=device
-        )
+        folder, self._batch_size = find_model_folder(model), batch_size
+        self._model = CrossEncoder(str(folder), max_length=max_length, device=device)
         encoder: Any = self._model[0]
         architectures = encoder.model.config.architectures or []
         # transformers gives a model without a trained head a random one.
@@ -55,11 +52,7 @@ class RelevanceScorer:
         """The log-odds that passages are relevant, (N,) float64, for texts of query and passage."""
         if not pairs:
             return np.empty(0)
-        logits: Any = self._model.predict(
-            list(pairs),
-            batch_size=self._batch_size,
-            activation_fn=torch.nn.Identity(),
-            show_progress_bar=False,
-        )
+        settings = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
+        logits: Any = self._model.predict(list(pairs), batch_size=self._batch_size, **settings)
         scores = logits.astype(np.float64)  # (N,) or (N, 2)
         return scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores

@@ -19,9 +19,8 @@ class HardNegatives:
         positive_ids: passages judged relevant, and those that the cross-encoder considers relevant;
             empty if the file names none.
         negative_ids: best first; empty if no candidate remained.
-        negative_scores: the searcher's scores of the negatives.
-        positive_teacher_scores: the cross-encoder's scores (log-odds); None without one.
-        negative_teacher_scores: the same of the negatives.
+        negative_scores: the searcher's scores.
+        positive_teacher_scores, negative_teacher_scores: the cross-encoder's (log-odds), or None.
     """
 
     query_id: str
@@ -30,11 +29,6 @@ class HardNegatives:
     negative_scores: tuple[float, ...] = ()
     positive_teacher_scores: tuple[float, ...] | None = None
     negative_teacher_scores: tuple[float, ...] | None = None
-
-    def line(self) -> str:
-        """The line of negatives.jsonl."""
-        stated = {name: value for name, value in vars(self).items() if value is not None}
-        return json.dumps(stated, ensure_ascii=False) + "\n"
 
 
 _LISTS = {field.name for field in fields(HardNegatives)} - {"query_id"}

@@ -15,6 +15,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +35,14 @@ from modeling_condenser.runs.whole_files import whole_file, write_json
 
 from .cross_encoder import RelevanceScorer
 from .hard_negatives import judged_positives, read_hard_negatives
-from .miner import FILTERS, Miner
+from .miner import Miner
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
 
 NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
-SEARCH_FOLDER = "search"
-# Settings that may change when a command is resumed, because the result does not depend on them.
-_FREE = frozenset({"devices", "work_folder"})
+_FREE = ("devices", "work_folder")  # settings that may change when a command is resumed
 
 
 def mine(
@@ -89,7 +88,7 @@ def mine(
         return folder / NEGATIVES_FILE
     started = time.perf_counter()
     loaded = load_collection(recipe.collection, split=recipe.split)
-    query_ids = _labelled_queries(recipe, loaded)
+    labelled = _find_labelled(recipe, loaded)
     parsed = parse_system(recipe.system).in_dtype(search.dtype)
     scorer = None
     if recipe.cross_encoder is not None:
@@ -106,7 +105,7 @@ def mine(
     }
     claim_run_folder(folder, claimed)
 
-    work_folder = Path(recipe.work_folder or folder / SEARCH_FOLDER)
+    work_folder = Path(recipe.work_folder or folder / "search")
     is_hybrid = parsed.kind == "hybrid"
     searcher = open_searcher(
         parsed,
@@ -116,13 +115,15 @@ def mine(
         dev=load_dev(recipe.collection, judged=recipe.split) if is_hybrid else None,
         progress=progress,
     )
-    if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(loaded.queries):
+    if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
         raise ValueError(
-            f"{parsed.model} has none of the {len(loaded.queries)} queries: use a run of the same "
-            "split."
+            f"{parsed.model} has none of the {len(labelled)} queries: use a run of the same split."
         )
     miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
-    dropped = _mine_windows(miner, query_ids, folder, identity=identity, progress=progress)
+    # Windows of another system or collection have another folder, so they are not used.
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    windows = folder / f"windows-{digest}"
+    dropped = _mine_windows(miner, labelled, windows, progress=progress)
     if recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:
             for line in miner.examples(read_hard_negatives(folder / NEGATIVES_FILE)):
@@ -138,7 +139,7 @@ def mine(
         "queries_with_fewer": sum(0 < size < (recipe.n_negatives or 0) for size in sizes),
         "negatives": sum(sizes),
         "mean_negatives": round(sum(sizes) / max(len(sizes), 1), 3),
-        "dropped": {name: dropped[name] for name in FILTERS},
+        "dropped": dropped,
         "session_seconds": round(time.perf_counter() - started, 1),
     }
     record_run(folder, facts)
@@ -147,50 +148,42 @@ def mine(
     return folder / NEGATIVES_FILE
 
 
-def _labelled_queries(recipe: MiningRecipe, collection: Collection) -> list[str]:
-    """The queries to search: those with judged positives, or with answers."""
+def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tuple[str, ...]]:
+    """The queries to search -> their judged positives; none where an answer decides."""
     if recipe.needs_answers and not collection.answers:
         raise ValueError(
             f"{collection.name} has no answers, which answer_filter and positives: answers need: "
             "remove both, or add answers to its queries."
         )
     if recipe.positives == "answers":
-        return [query_id for query_id in collection.queries if collection.answers.get(query_id)]
-    query_ids = list(judged_positives(collection))
-    if not query_ids:
+        return dict.fromkeys(filter(collection.answers.get, collection.queries), ())
+    labelled = judged_positives(collection)
+    if not labelled:
         hint = " Its queries have answers: set positives to answers." if collection.answers else ""
         raise ValueError(
             f"No query of {recipe.collection}, split {recipe.split}, has a passage judged "
             f"relevant: choose another split.{hint}"
         )
-    return query_ids
+    return labelled
 
 
 def _mine_windows(
-    miner: Miner,
-    query_ids: Sequence[str],
-    folder: Path,
-    *,
-    identity: Mapping[str, str],
-    progress: bool,
+    miner: Miner, labelled: Mapping[str, Sequence[str]], windows: Path, *, progress: bool
 ) -> Counter[str]:
-    """Mine the windows that are missing, and join all of them.
+    """Mine the windows that are not in their folder, and join all of them beside it.
 
     Returns:
         The number of candidates that each filter dropped.
     """
     size, dropped = miner.recipe.queries_per_window, Counter[str]()
-    # Windows of another system or collection have another folder, so they are not used.
-    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-    windows = folder / f"windows-{digest}"
     windows.mkdir(exist_ok=True)
-    starts = range(0, len(query_ids), size)
-    with whole_file(folder / NEGATIVES_FILE) as joined:
+    starts = range(0, len(labelled), size)
+    with whole_file(windows.parent / NEGATIVES_FILE) as joined:
         for start in tqdm(starts, desc="mining", unit="window", disable=not progress):
             file = windows / f"{start}.json"
             if not file.is_file():
-                mined, counts = miner.mine(query_ids[start : start + size])
-                lines = "".join(entry.line() for entry in mined)
+                mined, counts = miner.mine(dict(islice(labelled.items(), start, start + size)))
+                lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in mined)
                 write_json(file, {"dropped": counts, "lines": lines})
             window = json.loads(file.read_text(encoding="utf-8"))
             dropped.update(window["dropped"])

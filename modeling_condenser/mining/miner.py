@@ -4,88 +4,40 @@ Margins are NV-Retriever's positive-aware ones (Moreira et al. 2024: TopK-Margin
 TopK-PercPos), named and computed as in sentence-transformers' `mine_hard_negatives`, which needs
 all texts and vectors in memory.
 
-Scoring a passage with a cross-encoder costs far more than finding it, so candidates are judged only
-until a query has enough negatives.
+Candidates are tables with the columns query_id, passage_id, rank (from 1), score (of the searcher),
+teacher_score (of the cross-encoder, or NaN) and reason (why it is not a negative; "" if it is one).
 """
 
 import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection as Ids
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress, islice, repeat
-from typing import NamedTuple
+from itertools import compress
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.special import expit
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
-from modeling_condenser.retrieval.runs import rank_passages
+from modeling_condenser.retrieval.runs import Run, rank_passages
 from modeling_condenser.retrieval.systems import Searcher
 
 from .cross_encoder import RelevanceScorer
-from .hard_negatives import HardNegatives, judged_positives
+from .hard_negatives import HardNegatives
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
-# Why a candidate is not a negative.
-POSITIVE, COPY, NOT_FOUND = "positive", "same_text_as_positive", "positive_not_found"
-ANSWER, CROSS_ENCODER, RELABELLED = "answer", "cross_encoder", "relabelled_as_positive"
-FILTERS = (
-    *(POSITIVE, COPY, "min_score", "max_score", NOT_FOUND, "absolute_margin", "relative_margin"),
-    *(ANSWER, CROSS_ENCODER, RELABELLED),
-)
-_BATCH_PAIRS = 10_000  # query-passage pairs whose texts are in memory at once
-
-
-class Candidate(NamedTuple):
-    """A passage that the searcher found; scores of a missing cross-encoder are NaN."""
-
-    rank: int  # from 1
-    passage_id: str
-    score: float
-    teacher_score: float = math.nan
-
-
-@dataclass
-class _Selection:
-    """A query's positives and negatives while these are selected."""
-
-    query_id: str
-    positives: dict[str, float]  # ids and teacher scores
-    order: list[Candidate]  # as they become negatives
-    n_judged: int = 0
-    negatives: list[Candidate] = field(default_factory=list)
-    relabelled: list[Candidate] = field(default_factory=list)  # relevant to the cross-encoder
-
-    def next_batch(self, n: int | None) -> list[Candidate]:
-        """The candidates to judge next, if the query has fewer than n negatives."""
-        if len(self.negatives) == n:
-            return []
-        first = self.n_judged
-        # At least as many as before, so that there are few rounds and little waste.
-        self.n_judged = len(self.order) if n is None else first + max(n, first)
-        return self.order[first : self.n_judged]
-
-    def result(self, *, has_scores: bool) -> HardNegatives:
-        negatives, relabelled = sorted(self.negatives), sorted(self.relabelled)
-        positives = self.positives | {c.passage_id: c.teacher_score for c in relabelled}
-        teacher_scores = {
-            "positive_teacher_scores": tuple(positives.values()),
-            "negative_teacher_scores": tuple(c.teacher_score for c in negatives),
-        }
-        return HardNegatives(
-            self.query_id,
-            positive_ids=tuple(positives),
-            negative_ids=tuple(c.passage_id for c in negatives),
-            negative_scores=tuple(c.score for c in negatives),
-            **(teacher_scores if has_scores else {}),
-        )
+RELABELLED = "relabelled_as_positive"
+_DTYPES = {
+    **{"query_id": object, "passage_id": object, "rank": int, "score": float},
+    **{"is_positive": bool, "lowest": float},
+}
 
 
 @dataclass(frozen=True)
@@ -98,9 +50,49 @@ class Miner:
     index: PassageIndex
     scorer: RelevanceScorer | None = None
 
-    @cached_property
-    def _judged(self) -> dict[str, tuple[str, ...]]:
-        return judged_positives(self.collection) if self.recipe.positives == "judgements" else {}
+    def mine(
+        self, labelled: Mapping[str, Sequence[str]]
+    ) -> tuple[list[dict[str, Any]], Counter[str]]:
+        """Mine the hard negatives of queries.
+
+        Args:
+            labelled: query id -> ids of its positives; of a query without any, the first passage
+                found with an answer is the positive (Karpukhin et al. 2020, section 4.2).
+
+        Returns:
+            The fields of `HardNegatives` for each query with a positive, in their order; and the
+            number of candidates that each filter dropped.
+        """
+        queries = {query_id: self.collection.queries[query_id] for query_id in labelled}
+        run = self.searcher.search(queries, depth=self.recipe.last_rank)
+        positives = {}
+        for query_id, own in labelled.items():
+            if own := own or self._first_with_answer(query_id, run.get(query_id, {})):
+                positives[query_id] = own
+        candidates = find_candidates(self.recipe, run, positives, self.index)
+        passing = draw_order(self.recipe, candidates[candidates["reason"] == ""])
+        judged = self._judge_in_turn(passing).sort_values("rank", kind="stable")
+        dropped = Counter([*candidates["reason"], *judged["reason"]])
+        del dropped[""]
+
+        pairs = [(query_id, own) for query_id, ids in positives.items() for own in ids]
+        known = pd.DataFrame(pairs, columns=["query_id", "passage_id"])
+        known["teacher_score"] = self._score(pairs)
+        rows = {
+            "positive": pd.concat([known, judged[judged["reason"] == RELABELLED]]),
+            "negative": judged[judged["reason"] == ""],
+        }
+        columns = {f"{side}_ids": "passage_id" for side in rows} | {"negative_scores": "score"}
+        if self.scorer is not None:
+            columns |= {f"{side}_teacher_scores": "teacher_score" for side in rows}
+        lines: dict[str, dict[str, Any]] = {
+            query_id: {"query_id": query_id} for query_id in positives
+        }
+        for name, column in columns.items():
+            lists = rows[name.partition("_")[0]].groupby("query_id")[column].agg(list).to_dict()
+            for query_id, line in lines.items():
+                line[name] = lists.get(query_id, [])
+        return list(lines.values()), dropped
 
     @cached_property
     def _matchers(self) -> dict[str, AnswerMatcher]:
@@ -108,112 +100,72 @@ class Miner:
         match = self.recipe.answer_match
         return {query_id: AnswerMatcher(own, match=match) for query_id, own in answers.items()}
 
-    def mine(self, query_ids: Iterable[str]) -> tuple[list[HardNegatives], Counter[str]]:
-        """Mine the hard negatives of queries that have a positive, or answers.
+    def _first_with_answer(self, query_id: str, found: Mapping[str, float]) -> list[str]:
+        ranked = [passage_id for passage_id, _ in rank_passages(found)]
+        has_answer = self._have_answers([(query_id, passage_id) for passage_id in ranked])
+        return list(compress(ranked, has_answer))[:1]
 
-        Returns:
-            One entry for each query with a positive, in their order; and the number of candidates
-            that each filter dropped.
+    def _have_answers(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Whether passages contain an answer of their query, (N,) bool."""
+        if not self._matchers:
+            return np.zeros(len(pairs), dtype=bool)
+        none, texts = AnswerMatcher([]), self.index.read(passage_id for _, passage_id in pairs)
+        found = [self._matchers.get(q, none).is_in(texts[p][1]) for q, p in pairs]
+        return np.array(found, dtype=bool)
+
+    def _judge_in_turn(self, candidates: pd.DataFrame) -> pd.DataFrame:
+        """Filter candidates by text, in their order, up to the last negative of each query.
+
+        Scoring a passage with a cross-encoder costs far more than finding it, and many pairs at
+        once are scored fastest. So the next candidates of all queries without enough negatives are
+        judged together, in few rounds: n, then as many as before.
         """
-        dropped = Counter[str]()
-        queries = {query_id: self.collection.queries[query_id] for query_id in query_ids}
-        run = self.searcher.search(queries, depth=self.recipe.last_rank)
-        selections = []
-        for query_id in queries:
-            found = run.get(query_id, {})
-            ids = self._judged.get(query_id) or self._first_with_answer(query_id, found)
-            if ids:
-                positives = dict.fromkeys(ids, math.nan)
-                order = self._order(query_id, found, positives, dropped)
-                selections.append(_Selection(query_id, positives, order))
-        self._select(selections, dropped)
-        scores = iter(self._score([(s.query_id, own) for s in selections for own in s.positives]))
-        for selection in selections:
-            selection.positives = {own: next(scores) for own in selection.positives}
-        return [s.result(has_scores=self.scorer is not None) for s in selections], dropped
+        n = self.recipe.n_negatives or len(candidates)
+        limits = pd.Series(vars(self.recipe)).fillna(math.nan)  # which no score exceeds
+        table = candidates.assign(teacher_score=math.nan)
+        query, place = table["query_id"], table.groupby("query_id").cumcount()
+        is_judged = self.scorer is not None or bool(self._matchers)
+        first, last, most = 0, n, place.max() + 1
+        while is_judged and first < most:
+            is_negative = (table["reason"] == "") & (place < first)
+            is_open = is_negative.groupby(query).transform("sum") < n
+            batch = table[is_open & (place >= first) & (place < last)]
+            pairs = list(zip(batch["query_id"], batch["passage_id"], strict=True))
+            has_answer = self._have_answers(pairs)
+            scores = np.full(len(pairs), math.nan)
+            scores[~has_answer] = self._score(list(compress(pairs, ~has_answer)))
+            reasons = {
+                "answer": has_answer,
+                RELABELLED: expit(scores) > limits["positive_above"],
+                "cross_encoder": expit(scores) >= limits["negative_below"],
+            }
+            first_reason = np.select(list(reasons.values()), list(reasons), default="")
+            table.loc[batch.index, "reason"] = first_reason
+            table.loc[batch.index, "teacher_score"] = scores
+            first, last = last, 2 * last
+        is_negative = table["reason"] == ""
+        n_before = is_negative.groupby(query).cumsum() - is_negative
+        return table[n_before < n]
 
-    def _first_with_answer(self, query_id: str, found: Mapping[str, float]) -> tuple[str, ...]:
-        """The first passage found with an answer (Karpukhin et al. 2020, section 4.2), if any."""
-        texts = self.index.read(found)
-        for passage_id, _ in rank_passages(found):
-            if self._has_answer(query_id, texts[passage_id]):
-                return (passage_id,)
-        return ()
-
-    def _has_answer(self, query_id: str, passage: tuple[str, str]) -> bool:
-        matcher = self._matchers.get(query_id)
-        return matcher is not None and matcher.is_in(passage[1])
-
-    def _order(
-        self, query_id: str, found: Mapping[str, float], positives: Ids[str], dropped: Counter[str]
-    ) -> list[Candidate]:
-        """A query's candidates, in the order in which they become negatives."""
-        index = self.index
-        texts = index.content[index.rows(list(positives))]
-        copies = set(compress(found, np.isin(index.content[index.rows(list(found))], texts)))
-        kept = filter_candidates(self.recipe, found, positives, copies=copies, dropped=dropped)
-        return draw_order(self.recipe, query_id, kept)
-
-    def _select(self, selections: Sequence[_Selection], dropped: Counter[str]) -> None:
-        """Select each query's first `n_negatives` candidates that the filters by text accept.
-
-        Candidates of all queries are judged together, in rounds, because a cross-encoder is fast
-        only with many pairs at once. `dropped` gets the number of others for each reason.
-        """
-        n = self.recipe.n_negatives
-        while batch := [(s, candidate) for s in selections for candidate in s.next_batch(n)]:
-            pairs = [(selection.query_id, candidate.passage_id) for selection, candidate in batch]
-            for (selection, candidate), verdict in zip(batch, self._judge(pairs), strict=True):
-                if len(selection.negatives) == n:
-                    continue
-                reason, score = verdict
-                candidate = candidate._replace(teacher_score=score)
-                if reason is None:
-                    selection.negatives.append(candidate)
-                else:
-                    dropped[reason] += 1
-                if reason == RELABELLED:
-                    selection.relabelled.append(candidate)
-
-    def _judge(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str | None, float]]:
-        """Why a passage is not a negative of a query (None if it is), and its teacher score."""
-        if self.scorer is None and not self._matchers:
-            yield from repeat((None, math.nan), len(pairs))
-            return
-        for first in range(0, len(pairs), _BATCH_PAIRS):
-            batch = pairs[first : first + _BATCH_PAIRS]
-            texts = self.index.read(passage_id for _, passage_id in batch)
-            answered = {(q, p) for q, p in batch if self._has_answer(q, texts[p])}
-            rest = [pair for pair in batch if pair not in answered]
-            scores = dict(zip(rest, self._score(rest), strict=True))
-            for pair in batch:
-                yield (ANSWER, math.nan) if pair in answered else self._verdict(scores[pair])
-
-    def _verdict(self, score: float) -> tuple[str | None, float]:
-        recipe, relevance = self.recipe, expit(score)
-        if recipe.positive_above is not None and relevance > recipe.positive_above:
-            return RELABELLED, score
-        if recipe.negative_below is not None and relevance >= recipe.negative_below:
-            return CROSS_ENCODER, score
-        return None, score
-
-    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The cross-encoder's scores of query and passage ids; NaN without one."""
+    def _score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """The cross-encoder's scores of query and passage ids, (N,); NaN without one."""
         if self.scorer is None:
-            return [math.nan] * len(pairs)
-        texts = self.index.read(passage_id for _, passage_id in pairs)
-        queries = self.collection.queries
-        return self.scorer.score([(queries[q], self._join(texts[p])) for q, p in pairs]).tolist()
+            return np.full(len(pairs), math.nan)
+        texts = self._texts(passage_id for _, passage_id in pairs)
+        return self.scorer.score([(self.collection.queries[q], texts[p]) for q, p in pairs])
 
-    def _join(self, passage: tuple[str, str]) -> str:
-        title, text = passage
-        return f"{title}{self.recipe.title_separator}{text}" if title else text
+    def _texts(self, passage_ids: Iterable[str]) -> dict[str, str]:
+        """Passage id -> title and text in one."""
+        separator = self.recipe.title_separator
+        return {
+            passage_id: f"{title}{separator}{text}" if title else text
+            for passage_id, (title, text) in self.index.read(passage_ids).items()
+        }
 
     def examples(self, mined: Iterable[HardNegatives]) -> Iterator[str]:
         """The lines of examples.jsonl: one for each query and positive, if it has a negative."""
         for entry in mined:
-            found = self.index.read([*entry.positive_ids, *entry.negative_ids])
-            texts = {passage_id: self._join(passage) for passage_id, passage in found.items()}
+            texts = self._texts([*entry.positive_ids, *entry.negative_ids])
             for place, positive in enumerate(entry.positive_ids if entry.negative_ids else ()):
                 example: dict[str, object] = {
                     "query": self.collection.queries[entry.query_id],
@@ -226,63 +178,61 @@ class Miner:
                 yield json.dumps(example, ensure_ascii=False) + "\n"
 
 
-def filter_candidates(
+def find_candidates(
     recipe: MiningRecipe,
-    scores: Mapping[str, float],
-    positives: Ids[str],
-    *,
-    copies: Ids[str] = (),
-    dropped: Counter[str],
-) -> list[Candidate]:
-    """The candidates of one query that pass the filters by rank and score.
+    run: Run,
+    positives: Mapping[str, Sequence[str]],
+    index: PassageIndex,
+) -> pd.DataFrame:
+    """The candidates of queries, with the first filter by rank and score that drops each.
 
     Of several positives the lowest score counts for margins. If a positive was not found, its score
     is unknown, and no candidate remains under a margin.
 
     Args:
         recipe: sets the filters.
-        scores: passage id -> score, as found; with the positives.
-        positives: ids, at least one.
-        copies: ids of other passages with the text of a positive.
-        dropped: gets the number of passages that each filter dropped; the first one counts.
+        run: what was found.
+        positives: query id -> passage ids, at least one.
+        index: of the passages.
     """
-    lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
-    absolute, relative = recipe.absolute_margin, recipe.relative_margin
-    bounds = {} if recipe.max_score is None else {"max_score": recipe.max_score}
-    if math.isinf(lowest) and (absolute is not None or relative is not None):
-        bounds[NOT_FOUND] = lowest
-    if absolute is not None:
-        bounds["absolute_margin"] = lowest - absolute
-    if relative is not None:
+    found, texts = [], set()
+    for query_id, own in positives.items():
+        scores = run.get(query_id, {})
+        least = min(scores.get(passage_id, -math.inf) for passage_id in own)
+        ranked = rank_passages(scores)[recipe.first_rank - 1 : recipe.last_rank]
+        for rank, (passage_id, score) in enumerate(ranked, start=recipe.first_rank):
+            found.append((query_id, passage_id, rank, score, passage_id in own, least))
+        texts |= {(query_id, text) for text in index.content[index.rows(own)].tolist()}
+    table = pd.DataFrame(found, columns=list(_DTYPES)).astype(_DTYPES)
+    content = index.content[index.rows(table["passage_id"])].tolist()
+    own_texts = zip(table["query_id"], content, strict=True)
+    score, lowest = table["score"], table["lowest"]
+    limits = pd.Series(vars(recipe)).fillna(math.nan)  # which no score exceeds
+    has_margin = recipe.absolute_margin is not None or recipe.relative_margin is not None
+    reasons = {
+        "positive": table["is_positive"],
+        "same_text_as_positive": np.array([text in texts for text in own_texts], dtype=bool),
+        "min_score": score < limits["min_score"],
+        "max_score": score > limits["max_score"],
+        "positive_not_found": np.isinf(lowest) & has_margin,
+        "absolute_margin": score > lowest - limits["absolute_margin"],
         # Not lowest * (1 - margin), which would raise the bound of a negative score.
-        bounds["relative_margin"] = lowest - abs(lowest) * relative
-    kept = []
-    ranked = enumerate(rank_passages(scores), start=1)
-    for rank, (passage_id, score) in islice(ranked, recipe.first_rank - 1, recipe.last_rank):
-        if passage_id in positives:
-            reason = POSITIVE
-        elif passage_id in copies:
-            reason = COPY
-        elif recipe.min_score is not None and score < recipe.min_score:
-            reason = "min_score"
-        else:
-            reason = next((name for name, bound in bounds.items() if score > bound), "")
-        if reason:
-            dropped[reason] += 1
-        else:
-            kept.append(Candidate(rank, passage_id, score))
-    return kept
+        "relative_margin": score > lowest - lowest.abs() * limits["relative_margin"],
+    }
+    table["reason"] = np.select(list(reasons.values()), list(reasons), default="")
+    return table
 
 
-def draw_order(recipe: MiningRecipe, query_id: str, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates of one query in the order in which they become negatives.
+def draw_order(recipe: MiningRecipe, candidates: pd.DataFrame) -> pd.DataFrame:
+    """Each query's candidates in the order in which they become negatives.
 
     The random number of a rank depends on the seed, the query's id and the rank only. So the first
     n of a larger draw are the draw of n, and dropping a candidate does not reorder the others.
     """
-    if recipe.sampling == "top" or not candidates:
+    if recipe.sampling == "top":
         return candidates
-    digest = hashlib.blake2b(query_id.encode(), digest_size=7).digest()
-    keys = random_keys(recipe.seed, int.from_bytes(digest, "little"))
-    numbers = uniforms(keys, candidates[-1].rank)[0]  # (last rank,)
-    return sorted(candidates, key=lambda candidate: numbers[candidate.rank - 1])
+    query, query_ids = pd.factorize(candidates["query_id"])
+    digests = [hashlib.blake2b(name.encode(), digest_size=7).digest() for name in query_ids]
+    numbers = np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.int64)
+    draws = uniforms(random_keys(recipe.seed, numbers), recipe.last_rank)  # (Q, last rank)
+    return candidates.iloc[np.lexsort((draws[query, candidates["rank"] - 1], query))]

@@ -35,12 +35,11 @@ class MiningRecipe:
             to the cross-encoder; 0.1 in RocketQA.
         positive_above: use candidates with a higher probability as positives; 0.9 in RocketQA.
         cross_encoder_max_length: maximum tokens of a pair; the model's own by default.
-        cross_encoder_batch_size: number of pairs to score at once.
+        cross_encoder_batch_size: pairs to score at once.
         title_separator: between a passage's title and text, for the cross-encoder and examples.
         with_text: also write the texts, one line for each query and positive.
-        queries_per_window: how many queries are mined together. More need more memory, and an
-            interrupted command repeats one window: use fewer where a cross-encoder is slow. With
-            fewer, exact search reads all vectors more often.
+        queries_per_window: how many queries are mined together. More need more memory; an
+            interrupted command repeats one window; exact search reads all vectors for each.
         work_folder: for embeddings and index, to share them; by default in the output folder.
     """
 

@@ -5,41 +5,36 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from safetensors.torch import load_file, save_file
 
 from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from tests.encoding.encoders import change_json
+from tests.encoding.making import change_json
 
 CONTRACT = EncodingContract(16, 32)
 
 
-@pytest.fixture(scope="module")
-def export(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_encoder(bert_run, tmp_path_factory.mktemp("export") / "encoder")
-
-
-def test_path_card_and_library_versions_do_not_count(export: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(export, tmp_path / "elsewhere" / "copy")
+def test_all_that_changes_vectors_counts_and_nothing_else(bert_run: Path, tmp_path: Path) -> None:
+    export = export_encoder(bert_run, tmp_path / "export")
+    folders = {
+        name: shutil.copytree(export, tmp_path / "elsewhere" / name)
+        for name in ("same", "weights", "tokenizer", "config")
+    }
     for name in ("README.md", "provenance.json", "trainer_state.json"):
-        (copy / name).write_text("{}")
-    change_json(copy / "config.json", transformers_version="0.0")
-    change_json(copy / "config_sentence_transformers.json", __version__={"pytorch": "0.0"})
-    change_json(copy / "tokenizer.json")
-    assert fingerprint_retriever(copy, CONTRACT) == fingerprint_retriever(export, CONTRACT)
+        (folders["same"] / name).write_text("{}")
+    change_json(folders["same"] / "config.json", transformers_version="0.0")
+    versions = {"__version__": {"pytorch": "0.0"}}
+    change_json(folders["same"] / "config_sentence_transformers.json", **versions)
+    change_json(folders["same"] / "tokenizer.json")
 
-
-def test_weights_tokenizer_config_contract_and_dtype_count(export: Path, tmp_path: Path) -> None:
-    names = ("same", "weights", "tokenizer", "config")
-    folders = {name: shutil.copytree(export, tmp_path / name) for name in names}
     weights = load_file(export / "model.safetensors")
     weights["encoder.layer.0.output.dense.bias"][3] += 1e-6
     save_file(weights, folders["weights"] / "model.safetensors")
     change_json(folders["tokenizer"] / "tokenizer.json", normalizer=None)
     change_json(folders["config"] / "config.json", hidden_act="relu")
     prints = [fingerprint_retriever(folder, CONTRACT) for folder in folders.values()]
+    assert prints[0] == fingerprint_retriever(export, CONTRACT)
     for field in dataclasses.fields(EncodingContract):
         contract = dataclasses.replace(CONTRACT, **{field.name: "another"})
         prints.append(fingerprint_retriever(export, contract))

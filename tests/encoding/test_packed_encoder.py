@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 from modeling_condenser.encoding.packed_encoder import use_packing
 from modeling_condenser.encoding.retriever import Retriever
 from tests.backbones.encoders import BACKBONES
-from tests.encoding.encoders import MIXED, save_modules, save_pooled, with_segments
+from tests.encoding.making import MIXED, save_modules, save_pooled, with_segments
 from tests.hub.making import plain_vectors
 
 PADDED_ONLY = ("DeBERTa-v2", "DeBERTa-v3", "MPNet")
@@ -86,7 +86,6 @@ def test_prompts_are_excluded_and_segment_ids_are_packed_too(
         with_segments(bert_folder, tmp_path / "encoder"),
         lambda size: [Pooling(size, pooling_mode="mean", include_prompt=False)],
         prompts={"query": "In words: "},
-        similarity_fn_name="dot",
     )
     retriever = packed(folder)
     expected = retriever.model.encode(MIXED, prompt_name="query", show_progress_bar=False)
@@ -107,20 +106,17 @@ def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
         tmp_path / "dense",
         bert_folder,
         lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
-        similarity_fn_name="dot",
     )
     for folder in (left, causal, dense):
         assert not use_packing(SentenceTransformer(str(folder), device="cpu"))
-    single = Retriever(left, similarity="cosine", device="cpu")
+    expected, _ = encode(Retriever(left, similarity="cosine", device="cpu"))
     half = Retriever(left, similarity="cosine", device="cpu", dtype="bfloat16")
-    cosines = (half.encode_queries(MIXED) * single.encode_queries(MIXED)).sum(axis=1)
-    assert cosines.min() > 0.999
-
-
-def test_bfloat16_is_packed_and_float32_keeps_the_bits_of_the_evaluation_script(
-    bert_folder: Path,
-) -> None:
-    _, shapes = encode(Retriever(bert_folder, pooling="cls", device="cpu", dtype="bfloat16"))
-    assert [shape[3] for shape in shapes] == [len(MIXED) + 1]
-    _, shapes = encode(Retriever(bert_folder, pooling="cls", device="cpu"))
+    found, shapes = encode(half)
     assert [shape[0] for shape in shapes] == [len(MIXED)]
+    assert (found * expected).sum(axis=1).min() > 0.999
+    # Float32 is padded, too, as in the evaluation script.
+    settings: Any = {"pooling": "cls", "device": "cpu"}
+    _, shapes = encode(Retriever(bert_folder, **settings))
+    assert [shape[0] for shape in shapes] == [len(MIXED)]
+    _, shapes = encode(Retriever(bert_folder, **settings, dtype="bfloat16"))
+    assert [shape[3] for shape in shapes] == [len(MIXED) + 1]

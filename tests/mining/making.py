@@ -4,6 +4,14 @@ import json
 import random
 from pathlib import Path
 
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+)
+
 N_PASSAGES, N_QUERIES = 50, 23
 WORDS = "amber birch coral delta ember fjord grove haven inlet juniper kelp lagoon".split()
 
@@ -26,13 +34,11 @@ def make_labelled(folder: Path, *, has_answers: bool = True, has_qrels: bool = T
         if has_answers and i % 5:
             query["answers"] = [f"{WORDS[i % 12]} {word}" for word in WORDS[:3]]
         queries.append(query)
-    lines = ["query-id\tcorpus-id\tscore"]
+    lines = ["query-id\tcorpus-id\tscore", "q3\tp3\t0"]
     for i in range(N_QUERIES):
-        if i == 3:
-            lines.append("q3\tp3\t0")
-            continue
-        lines += [f"q{i}\tp{i}\t1", f"q{i}\tp{i + 20}\t0"]
-        lines += [f"q{i}\tp{i + 5}\t2"] if i % 6 == 0 else []
+        if i != 3:
+            lines += [f"q{i}\tp{i}\t1", f"q{i}\tp{i + 20}\t0"]
+            lines += [f"q{i}\tp{i + 5}\t2"] if i % 6 == 0 else []
     folder.mkdir(parents=True)
     if has_qrels:
         (folder / "qrels").mkdir()
@@ -62,3 +68,24 @@ def make_run_file(file: Path) -> dict[str, dict[str, float]]:
 
 def read_lines(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Path:
+    """A tiny random cross-encoder whose scores differ."""
+    config = BertConfig.from_pretrained(encoder, num_labels=n_labels, initializer_range=0.3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
+    return folder
+
+
+def plain_logits(
+    folder: Path, pairs: list[tuple[str, str]], max_length: int = 64
+) -> list[list[float]]:
+    """Logits of pairs by transformers alone, one pair at a time and so without padding."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    settings = {"truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    with torch.no_grad():
+        return [model(**tokenizer(*pair, **settings)).logits[0].tolist() for pair in pairs]

@@ -12,23 +12,31 @@ import pytest
 from modeling_condenser.mining.cross_encoder import RelevanceScorer
 from modeling_condenser.mining.mine import mine
 from modeling_condenser.mining.miner import Miner
-from tests.mining.making import N_QUERIES, make_labelled, make_run_file, read_lines
+from tests.mining.making import (
+    N_QUERIES,
+    make_cross_encoder,
+    make_labelled,
+    make_run_file,
+    plain_logits,
+    read_lines,
+)
 
 
 class Naive:
-    """A plain reading of a collection's files, with a run over it."""
+    """A collection, a run over it, and a plain reading of both."""
 
-    def __init__(self, collection: Path, run: dict[str, dict[str, float]]) -> None:
-        self.passages = {p["_id"]: p for p in read_lines(collection / "corpus.jsonl")}
-        self.queries = {q["_id"]: q for q in read_lines(collection / "queries.jsonl")}
+    def __init__(self, folder: Path) -> None:
+        self.collection, self.run_file = make_labelled(folder / "labelled"), folder / "made.trec"
+        self.passages = {p["_id"]: p for p in read_lines(self.collection / "corpus.jsonl")}
+        self.queries = {q["_id"]: q for q in read_lines(self.collection / "queries.jsonl")}
         self.positives: dict[str, list[str]] = {}
-        for line in (collection / "qrels" / "train.tsv").read_text().splitlines()[1:]:
+        for line in (self.collection / "qrels" / "train.tsv").read_text().splitlines()[1:]:
             query, passage, grade = line.split("\t")
             if int(grade) > 0:
                 self.positives.setdefault(query, []).append(passage)
         self.run = {
             query: sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-            for query, scores in run.items()
+            for query, scores in make_run_file(self.run_file).items()
         }
 
     def has_answer(self, query: str, passage: str) -> bool:
@@ -87,25 +95,16 @@ class Naive:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Naive]:
-    """A collection, a file of a run over it, and the plain reading of both."""
-    folder = tmp_path_factory.mktemp("mining")
-    collection, run_file = make_labelled(folder / "labelled"), folder / "made.trec"
-    return collection, run_file, Naive(collection, make_run_file(run_file))
+def naive(tmp_path_factory: pytest.TempPathFactory) -> Naive:
+    return Naive(tmp_path_factory.mktemp("mining"))
 
 
 @pytest.fixture
-def naive(inputs: tuple[Path, Path, Naive]) -> Naive:
-    return inputs[2]
-
-
-@pytest.fixture
-def mine_into(tmp_path: Path, inputs: tuple[Path, Path, Naive]) -> Callable[..., Path]:
+def mine_into(tmp_path: Path, naive: Naive) -> Callable[..., Path]:
     """Mines the run over the collection, with changed settings, into a folder of a name."""
-    collection, run_file, _ = inputs
 
     def mined(name: str = "out", **changes: Any) -> Path:
-        settings = {"system": run_file, "collection": collection, **changes}
+        settings = {"system": naive.run_file, "collection": naive.collection, **changes}
         return mine(**settings, output_dir=tmp_path / name, progress=False)
 
     return mined
@@ -173,7 +172,7 @@ def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(mine
 
 
 def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
-    mine_into, naive, cross_encoder, plain_logits, monkeypatch
+    mine_into, naive, bert_folder, tmp_path, monkeypatch
 ):
     settings, n = {"last_rank": 11}, 3
     candidates = {
@@ -182,8 +181,8 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
     }
     pairs = [(q, p) for q, found in candidates.items() for p in [*naive.positives[q], *found]]
     texts = [(naive.queries[query]["text"], naive.text(passage)) for query, passage in pairs]
-    logits = [row[0] for row in plain_logits(cross_encoder, texts)]
-    scores = dict(zip(pairs, logits, strict=True))
+    folder = make_cross_encoder(tmp_path / "cross-encoder", bert_folder)
+    scores = dict(zip(pairs, [row[0] for row in plain_logits(folder, texts)], strict=True))
     relevant = {pair: 1 / (1 + math.exp(-score)) for pair, score in scores.items()}
     ordered = sorted(relevant.values())
 
@@ -195,14 +194,11 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
     low, high = threshold(len(ordered) // 3), threshold(len(ordered) * 3 // 4)
     scored = []
     score = RelevanceScorer.score
-
-    def count(self: RelevanceScorer, pairs: list) -> Any:
-        scored.extend(pairs)
-        return score(self, pairs)
-
-    monkeypatch.setattr(RelevanceScorer, "score", count)
+    monkeypatch.setattr(
+        RelevanceScorer, "score", lambda self, pairs: scored.extend(pairs) or score(self, pairs)
+    )
     file = mine_into(
-        **{**settings, "cross_encoder": cross_encoder, "sampling": "top", "n_negatives": n},
+        **{**settings, "cross_encoder": folder, "sampling": "top", "n_negatives": n},
         negative_below=low,
         positive_above=high,
         queries_per_window=5,
@@ -272,12 +268,13 @@ def test_a_collection_or_run_that_does_not_fit_is_refused(tmp_path, mine_into):
     questions = make_labelled(tmp_path / "questions", has_qrels=False)
     with pytest.raises(ValueError, match="set positives to answers"):
         mine_into(collection=questions)
-    (tmp_path / "queries").write_text("other Q0 p1 1 1.0 t\n")
-    with pytest.raises(ValueError, match="none of the 23 queries"):
-        mine_into("a", n_negatives=1, system=tmp_path / "queries")
-    (tmp_path / "passages").write_text("q1 Q0 p1 1 2.0 t\nq1 Q0 other 2 1.0 t\n")
-    with pytest.raises(ValueError, match="no passage 'other'"):
-        mine_into("b", n_negatives=1, system=tmp_path / "passages")
+    for name, content, message in (
+        ("queries", "other Q0 p1 1 1.0 t\n", "none of the 22 queries"),
+        ("passages", "q1 Q0 p1 1 2.0 t\nq1 Q0 other 2 1.0 t\n", "no passage 'other'"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=message):
+            mine_into(f"out-{name}", n_negatives=1, system=tmp_path / name)
 
 
 @pytest.mark.parametrize(("change", "n_mined"), [(" made", 2), (" other", 4)])
@@ -290,11 +287,11 @@ def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
     windows = []
     original = Miner.mine
 
-    def mine_window(self, query_ids):
-        windows.append(len(query_ids))
+    def mine_window(self, labelled):
+        windows.append(len(labelled))
         if len(windows) == 3:
             raise KeyboardInterrupt
-        return original(self, query_ids)
+        return original(self, labelled)
 
     monkeypatch.setattr(Miner, "mine", mine_window)
     with pytest.raises(KeyboardInterrupt):

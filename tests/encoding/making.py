@@ -1,0 +1,112 @@
+"""Encoders, texts and passages for the tests of encoding, and a stand-in for `Retriever`."""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedTokenizerFast
+
+from modeling_condenser.hub.contract import EncodingContract
+
+LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
+# Of very mixed length, out of order, with copies.
+MIXED = [LONG * 9, "", "Why?", "東京大学 café naïveté \N{SNOWMAN}", LONG]
+MIXED += [" ", "Why?", LONG * 2, "x"]
+
+
+def save_modules(
+    folder: Path,
+    encoder: Path,
+    modules: Callable[[int], list],
+    *,
+    length: int = 64,
+    **settings: Any,
+) -> Path:
+    """Save a sentence-transformers model: an encoder, and the modules after it."""
+    transformer = Transformer(str(encoder), max_seq_length=length)
+    following = modules(transformer.get_embedding_dimension())
+    settings = {"similarity_fn_name": "dot", **settings}
+    model = SentenceTransformer(modules=[transformer, *following], device="cpu", **settings)
+    model.save_pretrained(str(folder))
+    return folder
+
+
+def save_pooled(folder: Path, encoder: Path, mode: object) -> Path:
+    """Save a sentence-transformers model with one pooling and the dot product."""
+    return save_modules(folder, encoder, lambda size: [Pooling(size, pooling_mode=mode)])
+
+
+def change_json(file: Path, **fields: object) -> None:
+    """Change fields of a JSON file and its layout; None removes a field."""
+    content = json.loads(file.read_text()) | fields
+    for name in [name for name, value in fields.items() if value is None]:
+        del content[name]
+    file.write_text(json.dumps(content, indent=7))
+
+
+def with_segments(encoder: Path, folder: Path) -> Path:
+    """A copy of an encoder whose tokenizer gives segment 1 to all tokens but the first."""
+    shutil.copytree(encoder, folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        pad_token="[PAD]",
+    ).save_pretrained(folder)
+    return folder
+
+
+def as_passages(texts: list[str], titles: list[str] | None = None) -> Dataset:
+    return Dataset.from_dict({"title": titles or [""] * len(texts), "text": texts})
+
+
+def make_passages(n: int) -> Dataset:
+    """N small passages whose ids are not sorted."""
+    columns = {"_id": [f"p{(7919 * i) % n}-{i}" for i in range(n)]}
+    columns["title"] = [f"title {i}" if i % 3 else "" for i in range(n)]
+    return Dataset.from_dict({**columns, "text": [f"text {i}" for i in range(n)]})
+
+
+def hash_vectors(passages: Dataset) -> np.ndarray:
+    """(N, 16) float32, whole numbers."""
+    pairs = zip(passages["title"], passages["text"], strict=True)
+    digests = [hashlib.sha512(f"{title}\n{text}".encode()).digest() for title, text in pairs]
+    return np.frombuffer(b"".join(digests), dtype=np.uint32).reshape(-1, 16).astype(np.float32)
+
+
+class HashRetriever:
+    """What `encode_collection` uses of a `Retriever`; its vectors are hashes of the texts.
+
+    It writes the first text of each call to `log`, and fails on the one that is `fails_on`.
+    """
+
+    dimension, token_budget, dtype, fingerprint = 16, 2048, "float32", "stub"
+    contract = EncodingContract(query_max_length=8, passage_max_length=8)
+    folder, settings = Path("stub"), {}
+    model = SimpleNamespace(device=torch.device("cpu"))
+
+    def __init__(self, log: Path, *, seconds: float = 0.0, fails_on: str | None = None) -> None:
+        self.log, self.seconds, self.fails_on = log, seconds, fails_on
+
+    def encode_passages(self, passages: Dataset) -> np.ndarray:
+        with self.log.open("a") as file:
+            file.write(f"{passages['text'][0]}\n")
+        time.sleep(self.seconds)
+        if passages["text"][0] == self.fails_on:
+            raise OSError("No space left on device")
+        return hash_vectors(passages)
