@@ -19,6 +19,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, resolve_collection_name
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.hub.markdown import p_in_words
+from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
@@ -111,17 +112,16 @@ def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
     [bm25_file] = bm25.glob("run-*.trec")
     [dense_file] = (retriever / "evaluation").glob("run-*.trec")
     runs = {BM25: read_run(bm25_file), "dense": read_run(dense_file)}
-    shown = 0
-    for query, text in collection.queries.items():
-        first = {
-            name: passage for name, run in runs.items() for passage in list(run.get(query, {}))[:1]
-        }
-        if len(set(first.values())) < len(runs) or shown == _N_EXAMPLES:
-            continue
-        shown += 1
-        print(f"\n  {text}")
-        rows = find_rows(collection.passages, list(first.values()))
-        for name, passage in first.items():
+    first = {
+        query: {name: next(iter(run[query])) for name, run in runs.items()}
+        for query in collection.queries
+        if all(run.get(query) for run in runs.values())
+    }
+    differing = [query for query, passages in first.items() if len(set(passages.values())) > 1]
+    for query in spread(differing, at_most=_N_EXAMPLES):
+        print(f"\n  {collection.queries[query]}")
+        rows = find_rows(collection.passages, first[query].values())
+        for name, passage in first[query].items():
             row = collection.passages[rows[passage]]
             relevant = "right" if collection.qrels[query].get(passage, 0) > 0 else "wrong"
             content = " ".join(f"{row['title']}: {row['text']}".split())
