@@ -26,6 +26,10 @@ from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.collection.beir import CORPUS_FILE
+from modeling_condenser.collection.load import resolve_collection_name
+from modeling_condenser.collection.text_files import find_file
+
 from .collator import special_frame, text_room
 from .counter_random import random_keys, uniforms
 
@@ -50,7 +54,8 @@ class Source:
 
     Attributes:
         path: Hub data set name, or a local file, folder or glob pattern of .txt (a document a
-            line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst).
+            line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst); of a
+            collection (a BEIR folder, or "health") the passages are read.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
@@ -110,11 +115,12 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
 
 
 def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
-    path = Path(source.path)
+    folder = Path(resolve_collection_name(source.path))
+    path = find_file(folder, CORPUS_FILE) or folder
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
         options = {"split": source.split, "revision": source.revision, "streaming": streaming}
         return load_dataset(source.path, source.name, **options)
-    matches = sorted(glob.glob(source.path, recursive=True))
+    matches = sorted(glob.glob(str(path), recursive=True))
     files = {
         str(file): _BUILDERS[match[1].lower()]
         for file in (sorted(path.rglob("*")) if path.is_dir() else map(Path, matches))

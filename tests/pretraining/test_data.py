@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset, IterableDataset, load_from_disk
 
+from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining import data
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
@@ -71,6 +72,13 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
     write(tmp_path / "c" / "c.csv", TEXTS)
     with pytest.raises(ValueError, match=r"several kinds \(csv, json\); expected one kind"):
         read(tmp_path / "c")
+
+
+def test_of_a_collection_the_passages_are_read(tmp_path):
+    write(tmp_path / "c" / "corpus.jsonl.gz", TEXTS)
+    write(tmp_path / "c" / "queries.jsonl", ["not a document"])
+    assert read(tmp_path / "c") == TEXTS
+    assert len(read("health")) == len(load_passages("health"))
 
 
 def test_sources_follow_one_another_and_take_turns_in_a_stream(tmp_path, monkeypatch):
