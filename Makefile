@@ -18,7 +18,7 @@ endif
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-demo: $(STAMP) ## condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes
+demo: $(STAMP) ## condense, fine-tune and evaluate on medical questions, on a CPU, in minutes
 	@.venv/bin/condenser demo $(ARGS)
 
 test: $(STAMP) ## run the tests (offline, on a CPU)

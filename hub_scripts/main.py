@@ -11,7 +11,7 @@ import sys
 from typing import Any, TextIO
 
 COMMANDS = {
-    "demo": "condense, fine-tune and evaluate on the built-in collection, on a CPU, in minutes",
+    "demo": "condense, fine-tune and evaluate on medical questions, on a CPU, in minutes",
     "pretrain": "condense an encoder on your text",
     "import-reference": "convert a checkpoint of the papers' implementation",
     "export": "write the plain encoder of a pre-training checkpoint to a folder",
@@ -23,7 +23,7 @@ COMMANDS = {
     "analyze": "measure whether models are ready to be fine-tuned, and when to stop training",
     "study": "compare several ways of pre-training from one encoder in one table",
     "push": "publish an encoder, a retriever or a checkpoint on the Hugging Face Hub",
-    "collection": "write the built-in collection as a BEIR folder",
+    "collection": "write a collection of docstrings as a BEIR folder",
 }
 # These import and register the model themselves, when a system needs it.
 _WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")

@@ -53,9 +53,9 @@ def test_the_python_runs_and_ends_with_a_plain_encoder(workplace):
     names: dict = {}
     exec(compile(shortened, "README.md", "exec"), names)
     assert type(names["encoder"]).__name__ == "BertModel"
-    assert (workplace / "my-encoder" / "encoding_contract.json").is_file()
-    exported = export_encoder("runs/mine", "exported")  # from the last checkpoint of the run
-    for folder in (workplace / "my-encoder", exported):
+    assert (workplace / "my-python-encoder" / "encoding_contract.json").is_file()
+    exported = export_encoder("runs/python", "exported")  # from the last checkpoint of the run
+    for folder in (workplace / "my-python-encoder", exported):
         (stage,) = read_provenance(folder)
         assert stage.run["steps"] == stage.recipe["max_steps"] == 3
         assert "bow_weight: 1.0" in (folder / "README.md").read_text()

@@ -178,15 +178,16 @@ def _measure(
     rankings: Mapping[str, Sequence[str]],
 ) -> PerQuery:
     # The providers of ir_measures order ties in different ways. Scores -1, -2, ... have no ties.
+    # One of them, for ERR, needs numbers as names of queries.
+    queries = {str(number): query for number, query in enumerate(rankings) if rankings[query]}
     run = {
-        query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
-        for query, ranking in rankings.items()
-        if ranking
+        number: {passage: -float(rank) for rank, passage in enumerate(rankings[query])}
+        for number, query in queries.items()
     }
-    judged = {query: dict(qrels[query]) for query in run if qrels.get(query)}
+    judged = {number: dict(qrels[q]) for number, q in queries.items() if qrels.get(q)}
     values = {measure: dict.fromkeys(rankings, 0.0) for measure in measures.values()}
     for metric in ir_measures.iter_calc(list(values), judged, run) if values and judged else ():
-        values[metric.measure][metric.query_id] = float(metric.value)
+        values[metric.measure][queries[metric.query_id]] = float(metric.value)
     return {name: dict(values[measure]) for name, measure in measures.items()}
 
 

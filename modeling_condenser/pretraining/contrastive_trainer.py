@@ -135,7 +135,8 @@ class ContrastiveTrainer(CondenserTrainer):
         if n_pairs < batch:
             raise ValueError(
                 f"There are {n_pairs} pairs to train on, but a batch over all processes is {batch} "
-                "of them: lower per_device_train_batch_size, or add text."
+                "of them: lower per_device_train_batch_size, or add text. For short documents, use "
+                "pretrain/own-text-condenser."
             )
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -166,3 +166,19 @@ def test_an_added_measure_may_have_digits_in_its_name(monkeypatch):
     added = ir_measures.define_byquery(lambda qrels, run: 0.25, name="F1")
     monkeypatch.setitem(measures._FAMILIES, "F1", added)
     assert evaluate_run(GRADED, ONE, measures=["F1@3"]).means == {"F1@3": 0.25}
+
+
+def test_queries_have_numbers_as_names_where_a_provider_needs_them(monkeypatch):
+    """gdeval, which computes ERR, reads other names as 0 or refuses them."""
+    calculate, seen = ir_measures.iter_calc, []
+
+    def recorded(wanted, qrels, run):
+        seen.extend([*qrels, *run])
+        return calculate(wanted, qrels, run)
+
+    monkeypatch.setattr(ir_measures, "iter_calc", recorded)
+    qrels = {"what is": {"p1": 1}, "q/2": {"p2": 1}, "empty": {"p2": 1}}
+    run = {"q/2": {"p1": 2.0, "p2": 1.0}, "what is": {"p1": 1.0}}
+    found = evaluate_run(qrels, run, measures=["MRR@10"]).per_query["MRR@10"]
+    assert found == {"what is": 1.0, "q/2": 0.5, "empty": 0.0}
+    assert seen and all(name.isdecimal() for name in seen)
