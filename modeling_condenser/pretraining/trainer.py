@@ -252,7 +252,7 @@ class CondenserTrainer(WholeTrainer):
             "seed": self.args.seed,
             "steps": self.state.global_step,
             "tokens_seen": int(self.state.num_input_tokens_seen),
-            "train_seconds": round(train_seconds(self.state.log_history), 1),
+            "train_seconds": round(train_seconds(self.state.log_history), 3),
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }
 
