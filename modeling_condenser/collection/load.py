@@ -56,8 +56,11 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
 
 
 def load_dev(source: str | Path, *, judged: str) -> Collection | None:
-    """Load the split `dev`, for choices; None if there is none, or if it is the judged one."""
-    if judged in ("dev", "validation"):
+    """Load the split `dev`, for choices; None if there is none.
+
+    It is also None if `judged`, the split to report, may share queries with it: dev, dev.small, ...
+    """
+    if judged.startswith(("dev", "validation")):
         return None
     try:
         return load_collection(source, split="dev")

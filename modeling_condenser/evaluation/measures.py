@@ -100,6 +100,8 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
         match = _NAME.fullmatch(name)
         try:
             family, *stated = match.groups() if match else (name, None, None)
+            if family == "Hit" and stated[0]:
+                raise KeyError(name)  # answers have no grades
             given = zip(("rel", "cutoff"), stated, strict=True)
             measures[name] = _FAMILIES[family](**{key: int(n) for key, n in given if n})
             measures[name].validate_params()

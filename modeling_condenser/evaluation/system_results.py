@@ -119,6 +119,8 @@ def evaluate_system(
         "queries": hashlib.sha256(queries).hexdigest(),
         "depth": depth,
     }
+    if system.kind == "hybrid" and "fusion" not in system.settings:
+        identity["dev"] = checksum_qrels(dev.qrels) if dev else None
     words = ["run", str(depth)]
     if system.kind in ("encoder", "hybrid"):
         identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}

@@ -19,10 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HybridSearcher:
-    """Searches with BM25 and an encoder; each finds at least 100 passages for the fused run.
-
-    Equal weights gain on BM25 even where the encoder is weak; reciprocal ranks do not.
-    """
+    """Searches with BM25 and an encoder; each finds at least 100 passages for the fused run."""
 
     bm25: Bm25
     dense: DenseSearcher

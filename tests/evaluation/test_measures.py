@@ -151,6 +151,7 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
     [
         (GRADED, "NDCG@20", "'NDCG@20' is not a measure: expected one of MRR, nDCG, R,"),
         (GRADED, "R", "'R' is not a measure: .* with a cut-off"),
+        (GRADED, "Hit(rel=2)@5", "is not a measure"),  # answers have no grades
         (GRADED, "P@0", "'P@0' is not a measure"),  # aborts trec_eval's code
         (GRADED, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
         ({"q": {"a": 0}}, "MRR@10", "none of the 1 judged queries has anything relevant"),

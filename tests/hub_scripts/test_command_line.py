@@ -1,6 +1,7 @@
 """The grammar of all commands, and what the command itself does."""
 
 import importlib
+import io
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pytest
 from hub_scripts.command_line import CommandLine, fields_of
 from hub_scripts.demo import scale_study
 from hub_scripts.finetune import evaluated_on
-from hub_scripts.main import COMMANDS, main
+from hub_scripts.main import COMMANDS, _Lines, main
 from modeling_condenser.runs.recipe import read_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -190,3 +191,9 @@ def test_the_demo_scales_steps_and_labels():
     # The share of its steps, which are larger and fewer.
     recommended = {**recipe["arms"]["recommended"], "max_steps": 2}
     assert scaled["arms"] == {**recipe["arms"], "recommended": recommended}
+
+
+def test_a_log_file_has_a_line_for_each_state_of_a_bar():
+    stream = io.StringIO()
+    print("\r10%\r20%", file=_Lines(stream))
+    assert stream.getvalue() == "\n10%\n20%\n"

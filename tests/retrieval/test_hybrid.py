@@ -64,4 +64,8 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
     # Encoded once, and the queries that are judged are not those that a choice is made on.
     folders = {file.parent.name for file in out.rglob("manifest.json")}
     assert len(folders) == 1
-    assert load_dev(collection, judged="dev") is None
+    assert load_dev(collection, judged="dev.small") is None
+    # With other dev queries another fusion may be best, so the stored run is not taken.
+    (collection / "qrels/dev.tsv").unlink()
+    with pytest.raises(ValueError, match="another run, with a different dev"):
+        evaluate(systems[2], collection, output_dir=out, progress=False)
