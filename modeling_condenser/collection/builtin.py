@@ -10,18 +10,18 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
-import json
 import platform
 import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 from tqdm.auto import tqdm
 
 from modeling_condenser.runs.run_folder import whole_folder
@@ -89,13 +89,18 @@ def build_builtin_collection(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and has no {SOURCES_FILE}. Choose an empty folder.")
     roots = find_package_roots() if roots is None else roots
-    packages, modules, paths = zip(*_list_source_files(roots), strict=True)
+    sources = list(_list_source_files(roots))
     with ProcessPoolExecutor(2) as pool:
-        parsed = pool.map(_read_docstrings, packages, modules, paths, chunksize=32)
-        progress = tqdm(parsed, total=len(paths), desc="docstrings", unit="file")
-        kept = _drop_duplicates(docstring for found in progress for docstring in found)
+        parsed = pool.map(_read_docstrings, *zip(*sources, strict=True), chunksize=32)
+        progress = tqdm(parsed, total=len(sources), desc="docstrings", unit="file")
+        kept = pd.DataFrame(_drop_duplicates(chain.from_iterable(progress)))
     with whole_folder(out) as folder:
-        _write_collection(folder, kept, roots=roots, max_queries=max_queries_per_eval_split)
+        _write_collection(folder, kept, max_queries=max_queries_per_eval_split)
+        pairs, installed = Counter(kept["package"]), importlib.metadata.packages_distributions()
+        versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
+        versions[STANDARD_LIBRARY] = platform.python_version()
+        packages = {n: {"version": versions.get(n), "pairs": pairs[n]} for n in roots}
+        write_json(folder / SOURCES_FILE, {"packages": packages})
     return out
 
 
@@ -183,34 +188,18 @@ def split_of(name: str) -> str:
     return {0: "test", 1: "dev"}.get(_hash_name(name) % 10, "train")
 
 
-def _write_collection(
-    folder: Path, docstrings: Sequence[Docstring], *, roots: Mapping[str, Path], max_queries: int
-) -> None:
-    judged: dict[str, list[Docstring]] = {"train": [], "dev": [], "test": []}
-    for docstring in docstrings:
-        judged[split_of(docstring.name)].append(docstring)
-    for split in ("dev", "test"):
-        judged[split] = sorted(judged[split], key=lambda d: _hash_name(d.name))[:max_queries]
+def _write_collection(folder: Path, docstrings: pd.DataFrame, *, max_queries: int) -> None:
+    docstrings = docstrings.assign(_id="q:" + docstrings["name"], title="", score=1)
+    splits = dict(list(docstrings.groupby(docstrings["name"].map(split_of))))
+    for split in splits.keys() - {"train"}:
+        order = splits[split]["name"].map(_hash_name).sort_values().index
+        splits[split] = splits[split].loc[order[:max_queries]]
     # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
-    queried = chain.from_iterable(judged.values())
-    files = {
-        CORPUS_FILE: [_json_line(_id=d.name, title="", text=d.passage) for d in docstrings],
-        QUERIES_FILE: [_json_line(_id=f"q:{d.name}", text=d.query) for d in queried],
-    }
-    for split, part in judged.items():
-        judgements = [f"q:{d.name}\t{d.name}\t1" for d in part]
-        files[f"{QRELS_FOLDER}/{split}.tsv"] = ["\t".join(QRELS_HEADER), *judgements]
+    corpus = docstrings[["name", "title", "passage"]].set_axis(["_id", "title", "text"], axis=1)
+    queries = pd.concat(splits.values())[["_id", "query"]].rename(columns={"query": "text"})
+    for name, table in {CORPUS_FILE: corpus, QUERIES_FILE: queries}.items():
+        table.to_json(folder / name, orient="records", lines=True, force_ascii=False)
     (folder / QRELS_FOLDER).mkdir()
-    for name, lines in files.items():
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    pairs = Counter(docstring.package for docstring in docstrings)
-    installed = importlib.metadata.packages_distributions()
-    versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
-    versions[STANDARD_LIBRARY] = platform.python_version()
-    packages = {n: {"version": versions.get(n), "pairs": pairs[n]} for n in roots}
-    n_queries = {split: len(part) for split, part in judged.items()}
-    write_json(folder / SOURCES_FILE, {"packages": packages, "queries": n_queries})
-
-
-def _json_line(**fields: str) -> str:
-    return json.dumps(fields, ensure_ascii=False)
+    for split, judged in splits.items():
+        file = folder / QRELS_FOLDER / f"{split}.tsv"
+        judged[["_id", "name", "score"]].to_csv(file, sep="\t", index=False, header=QRELS_HEADER)

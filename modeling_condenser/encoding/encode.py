@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def encode_collection(
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call; shared by all ranks.
-        shard_size: passages in a shard; by default the folder's, or from 256 to 8,192.
+        shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs for a
             retriever on a GPU, and the retriever's device otherwise.
         progress: show a bar for this process's shards.
@@ -78,8 +78,6 @@ def encode_collection(
         wanted.create(id_column(passages))
     _wait_until(manifest.is_file)
     embeddings = Embeddings.open(folder, complete=False)
-    if shard_size is None:
-        wanted = replace(wanted, shard_size=embeddings.shard_size)
     _check_same(embeddings, wanted)
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
@@ -104,7 +102,7 @@ def _check_same(there: Embeddings, wanted: Embeddings) -> None:
     before, after = ({**vars(e), **e.contract, **e.computation} for e in (there, wanted))
     changed = [
         f"{name} is {before[name]!r:.14} there and {after[name]!r:.14} now"
-        for name in (*wanted.contract, "dtype", "shard_size", "passages", "retriever")
+        for name in (*wanted.contract, "dtype", "passages", "retriever")
         if before.get(name, after[name]) != after[name]
     ]
     if changed:

@@ -6,7 +6,6 @@ config.json alone        a plain encoder: the caller must state the pooling, bec
                          gives vectors that look right
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from modeling_condenser.hub.model_folder import (
     find_model_folder,
     is_checkpoint,
     module_paths,
+    read_json,
 )
 from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.positions import n_positions
@@ -59,19 +59,7 @@ def open_encoder(
     dtype: Dtype = "float32",
     **stated: Any,
 ) -> OpenedEncoder:
-    """Load an encoder and find out how it encodes.
-
-    Args:
-        name: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
-        device: by default an accelerator if there is one.
-        dtype: of the weights.
-        **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
-            the files.
-
-    Raises:
-        FileNotFoundError: there is no such model, or the folder holds no encoder.
-        ValueError: a field is neither in the files nor stated, or does not fit the encoder.
-    """
+    """Load an encoder and find out how it encodes; see `Retriever` for arguments and errors."""
     fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
     folder, place = find_model_folder(name), None if device is None else str(device)
     has_contract = (folder / CONTRACT_FILE).is_file()
@@ -80,7 +68,7 @@ def open_encoder(
     if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
         model, stated = _open_modules(folder, stated, place)
     else:
-        model = _open_plain(folder, stated, place)
+        model = _open_plain(folder, stated.get("pooling"), place)
     _check_transformer(folder / module_paths(folder)[0], model[0])
     contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
@@ -89,24 +77,14 @@ def open_encoder(
     return OpenedEncoder(folder, model.eval(), contract)
 
 
-def check_length(folder: Path, model: Any, name: str, length: int) -> None:
-    """Raise a ValueError unless an encoder has positions for `length` tokens."""
-    longest = n_positions(model[0].model)
-    if longest is not None and length > longest:
-        raise ValueError(
-            f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
-            f"{name}={longest} or less."
-        )
-
-
-def _open_plain(folder: Path, stated: Mapping[str, Any], device: str | None) -> SentenceTransformer:
+def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:
     """Open an encoder whose pooling is stated, by its contract or by the caller."""
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
             "in it."
         )
-    if "pooling" not in stated:
+    if pooling is None:
         raise ValueError(
             f"{folder} is a plain encoder and does not say how it pools token vectors: state "
             f"pooling, one of {_POOLINGS}, e.g. {folder},pooling=cls in a command."
@@ -119,20 +97,15 @@ def _open_plain(folder: Path, stated: Mapping[str, Any], device: str | None) -> 
             module_output_name="token_embeddings",
             model_kwargs=_LOAD_FLOAT32,
         )
-    width = transformer.get_embedding_dimension()
-    modules: list[Any] = [transformer, PoolingModule(width, pooling_mode=stated["pooling"])]
-    similarity = stated.get("similarity", EncodingContract.similarity)
-    if similarity == "cosine":
-        modules.append(Normalize())
-    return SentenceTransformer(modules=modules, similarity_fn_name=similarity, device=device)
+    pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    return SentenceTransformer(modules=[transformer, pooler], device=device)
 
 
 def _open_modules(
     folder: Path, stated: Mapping[str, Any], device: str | None
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
     """Open a sentence-transformers model, and complete what is stated by what its files say."""
-    file = folder / MODULES_CONFIG_FILE  # models saved by old versions have none
-    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    config = read_json(folder / MODULES_CONFIG_FILE, {})  # models saved by old versions have none
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
@@ -171,17 +144,20 @@ def _name_pooling(model: SentenceTransformer) -> str:
 def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> EncodingContract:
     """Complete what was found by the limits of tokenizer, module and positions."""
     transformer, tokenizer = model[0], model.tokenizer
+    longest = n_positions(transformer.model)
     fields = {"token_type_ids": "token_type_ids" in tokenizer.model_input_names, **found}
-    for name, own in (
-        ("query_max_length", getattr(transformer, "query_length", None)),
-        ("passage_max_length", getattr(transformer, "document_length", None)),
-    ):
-        limits = (own, tokenizer.model_max_length, n_positions(transformer.model))
+    for kind, theirs in (("query", "query_length"), ("passage", "document_length")):
+        name = f"{kind}_max_length"
+        limits = (getattr(transformer, theirs, None), tokenizer.model_max_length, longest)
         known = [limit for limit in limits if limit and limit < _UNLIMITED]
         if name not in found and not known:
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
-        fields.setdefault(name, min(known, default=None))
-        check_length(folder, model, name, fields[name])
+        length = fields.setdefault(name, min(known, default=None))
+        if longest is not None and length > longest:
+            raise ValueError(
+                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
+                f"{name}={longest} or less."
+            )
     return EncodingContract(**fields)
 
 

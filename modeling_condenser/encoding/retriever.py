@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from .embeddings import Embeddings, check_vectors, find_best
 from .fingerprints import Dtype, fingerprint_retriever
-from .opening import check_length, open_encoder
+from .opening import open_encoder
 from .packed_encoder import use_packing
 from .token_batches import Tokens, make_batches, tokenize_texts
 
@@ -103,13 +103,6 @@ class Retriever:
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
         return self._encode(passages, contract.passage, length, prompt, progress)
-
-    def encode_texts(
-        self, texts: Sequence[str], max_length: int, *, progress: bool = False
-    ) -> np.ndarray:
-        """Encode N texts of up to `max_length` tokens without prompts: (N, D) float32."""
-        check_length(self.folder, self.model, "max_length", max_length)
-        return self._encode(texts, lambda _, text: text, max_length, "", progress)
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10

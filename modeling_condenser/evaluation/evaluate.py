@@ -187,21 +187,17 @@ def _report_on_cards(
 def _evaluate_texts(recipe: EvaluationRecipe, system: System, *, progress: bool) -> SystemResult:
     """Measure a system on a file of graded pairs or triplets."""
     file, retriever = Path(recipe.collection), system.open()
-    items, contract = read_items(file, recipe.task, columns=recipe.columns), retriever.contract
+    items = read_items(file, recipe.task, columns=recipe.columns)
     vectors = [  # (N, D) float32 each
-        retriever.encode_texts(
-            [contract.passage("", text) for text in texts],
-            contract.passage_max_length,
-            progress=progress,
-        )
+        retriever.encode_passages(list(texts), progress=progress)
         for column, texts in items.items()
         if column != "score"
     ]
     evaluation: Evaluation
     if recipe.task == "triplets":
-        evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
+        evaluation = evaluate_triplets(*vectors, similarity=retriever.contract.similarity)
     else:
-        similarities = pair_similarities(*vectors, similarity=contract.similarity)
+        similarities = pair_similarities(*vectors, similarity=retriever.contract.similarity)
         evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
     facts = (system.name, file.stem, recipe.task.replace("_", " "))
     return SystemResult(*facts, evaluation, settings=dict(system.settings))
