@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.runs.run_folder import describe_machine
-from modeling_condenser.runs.whole_files import is_partial, write_json
+from modeling_condenser.runs.whole_files import write_json
 
 from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, id_column
 from .retriever import Retriever
@@ -89,8 +89,6 @@ def encode_collection(
     _encode(retriever, passages, embeddings, own, used, progress=progress and rank == 0)
     _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
     if rank == 0:
-        for left in filter(is_partial, embeddings.folder.iterdir()):  # by killed processes
-            left.unlink(missing_ok=True)
         n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
         record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
         write_json(embeddings.folder / RECORD_FILE, record)

@@ -56,7 +56,7 @@ class Bm25:
         show_progress: show bars while indexing and searching.
 
     Raises:
-        ValueError: the passages have no words, or the folder holds another index.
+        ValueError: the preset is unknown, or the folder holds another index.
     """
 
     def __init__(
@@ -85,8 +85,6 @@ class Bm25:
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query, query id -> text."""
-        if depth < 1:
-            raise ValueError(f"depth is {depth}, expected at least 1, e.g. 100.")
         is_quiet = not self.show_progress or len(queries) == 1
         bar = tqdm(queries.items(), desc="BM25", unit="query", disable=is_quiet)
         return {query_id: self._search_one(text, depth) for query_id, text in bar}
@@ -111,8 +109,6 @@ class Bm25:
             allow_empty=False,
             show_progress=self.show_progress,
         )
-        if not tokens.vocab:
-            raise ValueError(f"none of the {len(passages)} passages has a word beside stopwords")
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each of its steps
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
         index.index(tokens, show_progress=self.show_progress)
@@ -126,7 +122,4 @@ def read_settings(
     if preset not in {None, *PRESETS}:
         raise ValueError(f"{preset!r} is no BM25 preset: expected one of {', '.join(PRESETS)}")
     default_k1, default_b = PRESETS[preset or "default"]
-    k1, b = default_k1 if k1 is None else k1, default_b if b is None else b
-    if not (0 <= k1 < float("inf") and 0 <= b <= 1):
-        raise ValueError(f"k1={k1}, b={b}: expected k1 >= 0 and 0 <= b <= 1, e.g. 0.9 and 0.4")
-    return k1, b
+    return default_k1 if k1 is None else k1, default_b if b is None else b

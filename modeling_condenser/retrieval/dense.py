@@ -107,7 +107,7 @@ def search_embeddings(
     estimates for compressed vectors. With `rescore`, so many candidates (at least `depth`) are
     scored with the exact vectors.
     """
-    _check_queries(queries, query_ids, dimension=embeddings.dimension, depth=depth)
+    _check_queries(queries, query_ids, embeddings.dimension)
     if index is None:
         blocks = embeddings.blocks(progress="search" if progress else "")
         scores, rows = find_best(queries, blocks, depth=depth + _SPARE)
@@ -132,21 +132,18 @@ def search_exact_arrays(
 ) -> Run:
     """Rank passages in memory, (N, D) float32, by inner product with queries, (Q, D) float32."""
     check_vectors(passage_embeddings, len(set(passage_ids)))
-    dimension = passage_embeddings.shape[1]
-    _check_queries(query_embeddings, query_ids, dimension=dimension, depth=depth)
+    _check_queries(query_embeddings, query_ids, passage_embeddings.shape[1])
     scores, rows = find_best(query_embeddings, [(0, passage_embeddings)], depth=depth + _SPARE)
     return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
 
 
-def _check_queries(
-    queries: np.ndarray, query_ids: Sequence[str], *, dimension: int, depth: int
-) -> None:
+def _check_queries(queries: np.ndarray, query_ids: Sequence[str], dimension: int) -> None:
     """Raise a ValueError unless queries are finite (Q, dimension) float32 with Q unique ids."""
     check_vectors(queries, len(set(query_ids)))
-    if queries.shape[1] != dimension or depth < 1:
+    if queries.shape[1] != dimension:
         raise ValueError(
-            f"queries have {queries.shape[1]} numbers, passages {dimension}, and depth is {depth},"
-            " expected at least 1: encode both with one model, and set depth, e.g. to 100"
+            f"Queries have {queries.shape[1]} numbers, but passages {dimension}: encode both with "
+            "one model."
         )
 
 

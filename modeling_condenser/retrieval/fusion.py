@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
-from typing import Literal
 
 from .runs import Run, cut_run, rank_passages
 
@@ -21,34 +20,28 @@ _Points = tuple[dict[str, float], float]  # of a run's passages, and of all othe
 
 @dataclass(frozen=True)
 class Fusion:
-    """How to fuse a BM25 run with a dense run: `reciprocal_rank_fusion` or `weighted_sum`."""
+    """How to fuse a BM25 run with a dense run.
 
-    method: Literal["rrf", "weighted"]
-    weight: float = 0.5  # of the dense run in the weighted sum, from 0 to 1; BM25 has the rest
+    `weight` is that of the dense run in `weighted_sum`, from 0 to 1, and BM25 has the rest; without
+    a weight the runs are fused by `reciprocal_rank_fusion`.
+    """
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise ValueError(
-                f"weight is {self.weight}, expected 0 to 1, the share of the dense run"
-            )
+    weight: float | None = None
 
     def __str__(self) -> str:
-        if self.method == "rrf":
+        if self.weight is None:
             return f"reciprocal rank fusion (k = {RRF_K})"
         return f"a sum of standardised scores (weights {1 - self.weight:.2g} and {self.weight:.2g})"
 
     def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = DEPTH) -> Run:
         """Fuse the two runs; keep the best `depth` passages of each query."""
         runs = [bm25_run, dense_run]
-        if self.method == "rrf":
+        if self.weight is None:
             return reciprocal_rank_fusion(runs, depth=depth)
         return weighted_sum(runs, [1 - self.weight, self.weight], depth=depth)
 
 
-FUSIONS = {
-    "rrf": Fusion("rrf"),
-    **{f"{tenths / 10}": Fusion("weighted", tenths / 10) for tenths in range(1, 10)},
-}
+FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)}}
 """Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
 
 

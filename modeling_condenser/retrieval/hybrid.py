@@ -44,11 +44,10 @@ class HybridSearcher:
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     """Choose the fusion with the highest MRR@10 on judged queries, the first of equal ones."""
-    figures = {fusion: _mrr(fusion.fuse(bm25_run, dense_run), qrels) for fusion in FUSIONS.values()}
-    best = max(figures, key=lambda fusion: figures[fusion])
+    figures = {}
+    for fusion in FUSIONS.values():
+        run = fusion.fuse(bm25_run, dense_run)
+        figures[fusion] = ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10]
+    best = max(figures, key=figures.__getitem__)
     logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])
     return best
-
-
-def _mrr(run: Run, qrels: Qrels) -> float:
-    return float(ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10])

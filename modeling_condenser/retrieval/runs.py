@@ -81,14 +81,12 @@ def read_run(path: str | Path) -> Run:
         try:
             query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
             _, value = float(rank), float(score)
+            if not math.isfinite(value) or passage_id in run.setdefault(query_id, {}):
+                raise ValueError
         except ValueError:
             raise ValueError(
-                f"{path}:{number}: {line!r:.80}, expected query Q0 passage rank score tag."
+                f"{path}:{number}: {line!r:.80}, expected query Q0 passage rank score tag, with a "
+                "finite score, and each passage once for a query."
             ) from None
-        scores = run.setdefault(query_id, {})
-        if passage_id in scores or not math.isfinite(value):
-            raise ValueError(
-                f"{path}:{number}: passage {passage_id!r} is there twice, or scores {score}."
-            )
-        scores[passage_id] = value
+        run[query_id][passage_id] = value
     return run

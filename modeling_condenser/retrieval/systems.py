@@ -13,7 +13,6 @@ Importing this module does not import torch; opening an encoder does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -132,8 +131,8 @@ class System:
 def parse_system(text: str | Path) -> System:
     """Parse `MODEL[,setting=value]...`, as commands and recipes name a system.
 
-    Settings of an encoder are those of `Retriever`; of bm25 `preset`, or `k1` and `b`. `name=...`
-    states the name in tables.
+    Settings of an encoder are those of `Retriever`; of bm25 `preset`, or `k1` and `b`; of any
+    system `name`, its name in tables.
 
     Raises:
         ValueError: a setting is unknown, or its value does not fit.
@@ -150,10 +149,8 @@ def _read_setting(word: str, system: System) -> tuple[str, Any]:
     known = _SETTINGS[system.kind]
     setting, equals, value = word.partition("=")
     if setting not in known or not equals:
-        nearest = get_close_matches(setting, known, n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ValueError(
-            f"{system.model} has no setting {word!r}: expected {'=…, '.join(known)}=….{hint}"
+            f"{system.model} has no setting {word!r}: expected {'=…, '.join(known)}=…."
         )
     kind = known[setting]
     try:
@@ -201,24 +198,20 @@ def open_searcher(
     later calls open them again. Dense systems search exactly by default. The fusion of a hybrid
     system is chosen on the queries of `dev`, unless it is stated; see `choose_fusion`.
     """
+    if system.kind == "run":
+        return StoredRun(read_run(system.model))
+    if system.kind == "bm25":
+        return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
     if system.kind == "hybrid":
-        lexical, dense = (
-            open_searcher(
-                part, passages, folder, embeddings=embeddings, settings=settings, progress=progress
-            )
-            for part in (System(BM25), system.encoder)
-        )
-        assert isinstance(lexical, Bm25) and isinstance(dense, DenseSearcher)
+        lexical = Bm25(passages, folder=folder / BM25, show_progress=progress)
+        how: Any = {"embeddings": embeddings, "settings": settings, "progress": progress}
+        dense: Any = open_searcher(system.encoder, passages, folder, **how)
         if fusion := FUSIONS.get(system.settings.get("fusion", "")):
             return HybridSearcher(lexical, dense, fusion)
         return HybridSearcher(lexical, dense).tuned(dev)
-    if system.kind == "bm25":
-        return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
-    if system.kind == "run":
-        return StoredRun(read_run(system.model))
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    settings = settings or SearchSettings()
+    settings, index = settings or SearchSettings(), None
     retriever = system.in_dtype(settings.dtype).open(device=local_device(settings.device_list))
     retriever.check_inner_product()
     vectors = encode_collection(
@@ -229,7 +222,6 @@ def open_searcher(
         shard_size=settings.shard_size,
         progress=progress,
     )
-    index = None
     if not settings.is_exact:
         index = build_approximate(
             vectors,

@@ -113,7 +113,6 @@ def test_splits_follow_the_hash_and_every_build_is_the_same(tmp_path, roots):
     assert sources["packages"]["zoo"] == {"version": None, "pairs": 4}
 
 
-
 @pytest.mark.parametrize(
     "passage",
     [

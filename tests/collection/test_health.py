@@ -1,10 +1,10 @@
 """The collection that comes with the package, and how it was made."""
 
-import json
 from pathlib import Path
 
 from benchmarks.make_health import make_health
 from modeling_condenser.collection.load import load_collection, load_dev, resolve_collection_name
+from tests.hub.making import write_collection
 
 SPLITS = ("train", "dev", "test")
 
@@ -31,16 +31,12 @@ def test_the_stored_collection_is_what_its_card_says():
 
 
 def test_half_of_the_diseases_are_kept_and_each_is_in_one_split(tmp_path):
-    source = tmp_path / "medquad"
-    (source / "qrels").mkdir(parents=True)
     ids = range(200)
     passages = [{"_id": f"p{i}", "title": f"disease {i // 2}", "text": f"text {i}"} for i in ids]
     passages += [{"_id": "p200", "title": "", "text": "of several diseases"}]
     queries = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(201)]
-    for name, rows in (("corpus", passages), ("queries", queries)):
-        (source / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    judged = "".join(f"q{i}\tp{i}\t1\n" for i in range(201))
-    (source / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    judged = [(f"q{i}", f"p{i}", 1) for i in range(201)]
+    source = write_collection(tmp_path / "medquad", passages, queries, train=judged)
     counts = make_health(source, tmp_path / "out")
     assert 80 < counts["passages"] < 120 and counts["passages"] % 2 == 0
     assert counts["passages"] == sum(counts[split] for split in SPLITS)

@@ -1,7 +1,6 @@
 """Collections of every layout, in a folder and on the Hub."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from datasets import Dataset
+from huggingface_hub.constants import HF_HUB_CACHE
 
-from modeling_condenser.collection import load
 from modeling_condenser.collection.load import load_collection, load_passages
 
 from .conftest import write_lines
@@ -160,21 +159,9 @@ CALL = "who?\t__import__('os').abort()"
         (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp1\t0.5"], "grade '0.5' is not a whole"),
         (BEIR, "test", "qrels/test.tsv", QRELS[1:], "the id query-id is None, .* are q1, p1, 2"),
         (BEIR, "train", "a", [], "no split 'train': it has judgements for dev, test"),
-        (
-            MARCO,
-            "dev.small",
-            "collection.tsv",
-            ["0\ta", "1"],
-            "tsv: row 2 has 1 fields, expected 2",
-        ),
+        (MARCO, "dev.small", "collection.tsv", ["0\ta", "1"], "row 2 has 1 fields, expected 2"),
         (MARCO, "dev.small", "qrels.dev.small.tsv", ["7 0 1"], "tsv:1: '7 0 1', expected 4 fields"),
-        (
-            MARCO,
-            "test",
-            "queries.test.tsv",
-            QUERY_LINES,
-            "no split 'test': expected qrels.test.tsv",
-        ),
+        (MARCO, "test", "a", [], "no split 'test': expected qrels.test.tsv"),
         (ROCKETQA, "dev", "para.title.txt", ["10\tT", "0\tU"], "passage '0' is not in the order"),
         (DPR, "nq-test", "psgs_w100.tsv", DPR["psgs_w100.tsv"][1:], "is no passage, expected id"),
         (DPR, "nq-test", "nq-test.qa.csv", [CALL], "the answers are .__im"),
@@ -247,57 +234,36 @@ def test_judgements_may_be_in_a_second_folder(tmp_path):
     assert load_collection(folder).qrels == GRADES
 
 
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """A folder whose subfolders stand for data sets of a Hub; `tmp_path/snapshots` is its cache."""
-
-    def fetch(name: str, *, repo_type: str, only: Sequence[str] = ("**/*",)) -> Path:
-        repository, snapshot = tmp_path / "hub" / name, tmp_path / "snapshots" / name
-        if repo_type != "dataset" or not repository.is_dir():
-            raise FileNotFoundError(f"Cannot fetch {name}")
-        for file in (file for pattern in only for file in repository.glob(pattern)):
-            target = snapshot / file.relative_to(repository)
-            if file.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, target)
-        return snapshot
-
-    monkeypatch.setattr(load, "fetch", fetch)
-    return tmp_path / "hub" / "owner"
-
-
-def test_a_repository_of_files_is_downloaded_without_other_files(hub, tmp_path):
-    write(hub / "set@v1", {**BEIR, "large.bin": ["not downloaded"]})
-    collection = load_collection("owner/set@v1")
+def test_a_repository_of_files_is_downloaded_without_other_files(loopback_hub, tmp_path):
+    folder = write(tmp_path / "set", {**BEIR, "large.bin": ["not downloaded"]})
+    commit = loopback_hub.put(folder, "owner/set", repo_type="dataset")
+    loopback_hub.put(write(tmp_path / "other", {"a.txt": []}), "owner/set", repo_type="dataset")
+    collection = load_collection(f"owner/set@{commit}")
     assert (collection.name, collection.qrels) == ("set", GRADES)
-    assert not list((tmp_path / "snapshots").rglob("large.bin"))
+    assert not list(Path(HF_HUB_CACHE).rglob("large.bin"))
 
 
-def test_a_repository_of_tables_is_downloaded_with_its_second_repository(hub):
-    write_tables(hub / "whole")
-    write_tables(hub / "part", default={})
+def test_a_repository_of_tables_is_downloaded_with_its_second_repository(loopback_hub, tmp_path):
+    loopback_hub.put(write_tables(tmp_path / "1"), "owner/whole", repo_type="dataset")
+    loopback_hub.put(write_tables(tmp_path / "2", default={}), "owner/part", repo_type="dataset")
     with pytest.raises(ValueError, match="no split 'test'"):
         load_collection("owner/part")
-    write_tables(hub / "part-qrels", corpus={}, queries={})
+    qrels = write_tables(tmp_path / "3", corpus={}, queries={})
+    loopback_hub.put(qrels, "owner/part-qrels", repo_type="dataset")
     for name in ("whole", "part"):
         collection = load_collection(f"owner/{name}")
         assert (collection.name, collection.qrels) == (name, GRADES)
         assert collection.passages.to_list() == CORPUS
 
 
-def test_a_folder_comes_before_a_hub_name(hub, tmp_path, monkeypatch):
+def test_a_folder_comes_before_a_hub_name(tmp_path, monkeypatch):
     write(tmp_path / "owner" / "set", BEIR)
-    write_tables(hub / "set")
     write(tmp_path / "owner" / "other", {"a.txt": []})
     monkeypatch.chdir(tmp_path)
     assert load_collection("owner/set").name == "set"
-    assert not (tmp_path / "snapshots").exists()
     for source, message in (
         ("owner/d", "Cannot fetch owner/d"),
-        (
-            "nowhere",
-            "no collection at nowhere, which holds nothing: expected a data set on the Hub",
-        ),
+        ("nowhere", "no collection at nowhere, which holds nothing: expected a data set on the"),
         ("owner/other", "other, which holds a.txt: .* folder with corpus.jsonl .*DPR"),
     ):
         with pytest.raises(FileNotFoundError, match=message):

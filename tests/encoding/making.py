@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,13 +99,12 @@ class HashRetriever:
     folder, settings = Path("stub"), {}
     model = SimpleNamespace(device=torch.device("cpu"))
 
-    def __init__(self, log: Path, *, seconds: float = 0.0, fails_on: str | None = None) -> None:
-        self.log, self.seconds, self.fails_on = log, seconds, fails_on
+    def __init__(self, log: Path, *, fails_on: str | None = None) -> None:
+        self.log, self.fails_on = log, fails_on
 
     def encode_passages(self, passages: Dataset) -> np.ndarray:
         with self.log.open("a") as file:
             file.write(f"{passages['text'][0]}\n")
-        time.sleep(self.seconds)
         if passages["text"][0] == self.fails_on:
             raise OSError("No space left on device")
         return hash_vectors(passages)

@@ -33,17 +33,6 @@ def test_vectors_and_ids_come_back(n: int, shard_size: int, tmp_path: Path) -> N
     np.testing.assert_array_equal(embeddings.vectors(rows), vectors[rows])
 
 
-def test_incomplete_folders_and_wrong_arrays_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"holds no embeddings \(manifest.json is missing"):
-        Embeddings.open(tmp_path / "nowhere")
-    write_embeddings(tmp_path / "e", draw_vectors(10), IDS[:10], shard_size=4)
-    (tmp_path / "e" / "shard-00001.npy").unlink()
-    with pytest.raises(FileNotFoundError, match="not complete: 1 of 3 shards are missing"):
-        Embeddings.open(tmp_path / "e")
-    with pytest.raises(ValueError, match=r"2 ids for vectors of shape \(3, 7\)"):
-        write_embeddings(tmp_path / "new", draw_vectors(3), ["a", "b"])
-
-
 # Vectors of 24 bytes.
 @pytest.mark.parametrize(("bytes_a_table", "n_files"), [(10**9, 1), (24 * 16 + 1, 4)])
 def test_a_parquet_table_holds_ids_vectors_and_texts(
@@ -69,14 +58,21 @@ def test_a_parquet_table_holds_ids_vectors_and_texts(
     assert pq.read_schema(plain[0]).names == ["id", "embedding"]
 
 
-def test_a_table_of_other_passages_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
-    passages = make_passages(50)
+def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    passages, vectors = make_passages(50), draw_vectors(50)
     ids = passages["_id"][:]
-    embeddings = write_embeddings(tmp_path / "e", draw_vectors(50), ids)
+    embeddings = write_embeddings(tmp_path / "e", vectors, ids, shard_size=20)
     with pytest.raises(ValueError, match="differ in ids"):
         write_table(embeddings, tmp_path / "table", passages=passages.select([1, 0, *range(2, 50)]))
+    with pytest.raises(ValueError, match=r"49 ids for vectors of shape \(50, 7\)"):
+        write_embeddings(tmp_path / "new", vectors, ids[1:])
     assert [entry.name for entry in tmp_path.iterdir()] == ["e"]
     with pytest.raises(FileExistsError, match="is not empty"):
         write_table(embeddings, embeddings.folder)
     with pytest.raises(FileExistsError, match="is not empty"):
-        write_embeddings(tmp_path / "e", draw_vectors(50), ids)
+        write_embeddings(tmp_path / "e", vectors, ids)
+    (tmp_path / "e" / "shard-00001.npy").unlink()
+    with pytest.raises(FileNotFoundError, match="not complete: 1 of 3 shards are missing"):
+        Embeddings.open(tmp_path / "e")
+    with pytest.raises(FileNotFoundError, match="holds no embeddings"):
+        Embeddings.open(tmp_path)

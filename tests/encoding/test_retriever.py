@@ -73,8 +73,6 @@ def test_a_plain_encoder_gives_what_transformers_gives_for_each_text_alone(
     assert_close(retriever.encode_queries(MIXED), expected)
     assert_close(retriever.encode_passages(as_passages(MIXED)), expected)
     assert_close(retriever.encode_passages(MIXED), expected)
-    shorter = plain_vectors(folder, MIXED, 9, pooling=pooling)
-    assert_close(retriever.encode_texts(MIXED, 9), shorter)
 
 
 def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
@@ -104,7 +102,6 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
     assert_close(retriever.encode_queries(MIXED), unit(model.encode_query(MIXED)))
     passages = retriever.encode_passages(as_passages(MIXED, titles))
     assert_close(passages, unit(model.encode_document(titled)))
-    assert_close(retriever.encode_texts(MIXED, 40), unit(model.encode(MIXED)))
 
     stated = Retriever(folder, pooling="max", query_prompt="")  # replaces that of the model
     assert stated.contract.pooling == "max"

@@ -12,6 +12,9 @@ from transformers import (
     BertForSequenceClassification,
 )
 
+from modeling_condenser.retrieval.runs import write_run
+from tests.hub.making import write_collection
+
 N_PASSAGES, N_QUERIES = 50, 23
 WORDS = "amber birch coral delta ember fjord grove haven inlet juniper kelp lagoon".split()
 
@@ -34,19 +37,12 @@ def make_labelled(folder: Path, *, has_answers: bool = True, has_qrels: bool = T
         if has_answers and i % 5:
             query["answers"] = [f"{WORDS[i % 12]} {word}" for word in WORDS[:3]]
         queries.append(query)
-    lines = ["query-id\tcorpus-id\tscore", "q3\tp3\t0"]
+    judged = [("q3", "p3", 0)]
     for i in range(N_QUERIES):
         if i != 3:
-            lines += [f"q{i}\tp{i}\t1", f"q{i}\tp{i + 20}\t0"]
-            lines += [f"q{i}\tp{i + 5}\t2"] if i % 6 == 0 else []
-    folder.mkdir(parents=True)
-    if has_qrels:
-        (folder / "qrels").mkdir()
-        (folder / "qrels" / "train.tsv").write_text("\n".join(lines) + "\n")
-    for name, rows in (("corpus", passages), ("queries", queries)):
-        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(content)
-    return folder
+            judged += [(f"q{i}", f"p{i}", 1), (f"q{i}", f"p{i + 20}", 0)]
+            judged += [(f"q{i}", f"p{i + 5}", 2)] if i % 6 == 0 else []
+    return write_collection(folder, passages, queries, **({"train": judged} if has_qrels else {}))
 
 
 def make_run_file(file: Path) -> dict[str, dict[str, float]]:
@@ -57,12 +53,7 @@ def make_run_file(file: Path) -> dict[str, dict[str, float]]:
         n_found = {7: 0, 8: 2}.get(i, rng.randint(25, 45))
         found = rng.sample(range(N_PASSAGES), n_found)
         run[f"q{i}"] = {f"p{j}": rng.randint(-40, 160) / 8 for j in found}
-    lines = [
-        f"{query_id} Q0 {passage_id} {rank} {score} made\n"
-        for query_id, scores in run.items()
-        for rank, (passage_id, score) in enumerate(scores.items())
-    ]
-    file.write_text("".join(lines))
+    write_run(run, file, tag="made")
     return run
 
 

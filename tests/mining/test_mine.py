@@ -3,6 +3,7 @@
 import json
 import math
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Naive:
 
     def has_answer(self, query: str, passage: str) -> bool:
         text = unicodedata.normalize("NFD", self.passages[passage]["text"]).lower()
-        answers = self.queries[query].get("answers", [])
+        answers = self.queries[query].get("answers") or []
         return any(f" {answer} " in f" {text} " for answer in answers)
 
     def has_text_of(self, passage: str, positive: str) -> bool:
@@ -204,32 +205,29 @@ def test_a_cross_encoder_drops_and_relabels_by_its_probabilities(
         queries_per_window=5,
         with_text=True,
     )
-    counted = {"cross_encoder": 0, "relabelled_as_positive": 0}
-    n_needed = 0
+    dropped, n_needed = Counter(), 0
     for line in read_lines(file):
-        query = line["query_id"]
-        negatives, relabelled = [], []
+        query, own = line["query_id"], {"negative": [], "positive": []}
         for passage in candidates[query]:
-            if len(negatives) == n:
+            if len(own["negative"]) == n:
                 break
             n_needed += 1
             if relevant[query, passage] > high:
-                relabelled.append(passage)
+                own["positive"].append(passage)
+                dropped["relabelled_as_positive"] += 1
             elif relevant[query, passage] < low:
-                negatives.append(passage)
+                own["negative"].append(passage)
             else:
-                counted["cross_encoder"] += 1
-        counted["relabelled_as_positive"] += len(relabelled)
-        assert line["positive_ids"] == [*naive.positives[query], *relabelled]
-        assert line["negative_ids"] == negatives
-        for side in ("positive", "negative"):
-            expected = [scores[query, passage] for passage in line[f"{side}_ids"]]
+                dropped["cross_encoder"] += 1
+        own["positive"] = [*naive.positives[query], *own["positive"]]
+        for side, passages in own.items():
+            assert line[f"{side}_ids"] == passages
+            expected = [scores[query, passage] for passage in passages]
             assert line[f"{side}_teacher_scores"] == pytest.approx(expected, abs=1e-4)
     examples = read_lines(file.parent / "examples.jsonl")
     assert examples == list(naive.examples(read_lines(file)))
-    dropped = record_of(file)["dropped"]
-    assert {name: dropped[name] for name in counted} == counted
-    assert min(counted.values()) > 5
+    assert dropped.items() <= record_of(file)["dropped"].items()
+    assert len(dropped) == 2 and min(dropped.values()) > 5
     n_own = sum(map(len, naive.positives.values()))
     assert n_needed <= len(scored) - n_own <= 2 * n_needed + N_QUERIES
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
@@ -103,16 +102,6 @@ def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="'Flat' .*with the parameters 'nprobs=3'"):
         search("Flat", "nprobs=3")
-
-
-def test_an_opened_index_is_mapped_not_read(tmp_path):
-    vectors = np.random.default_rng(0).standard_normal((100_000, 64)).astype(np.float32)
-    embeddings = write_embeddings(tmp_path / "e", vectors, [str(i) for i in range(100_000)])
-    build_approximate(embeddings, "Flat", tmp_path / "i")
-    before = psutil.Process().memory_info().rss
-    index = build_approximate(embeddings, "Flat", tmp_path / "i")
-    assert index.ntotal == 100_000
-    assert psutil.Process().memory_info().rss - before < vectors.nbytes / 4
 
 
 def test_recall_is_the_mean_share_of_the_exact_answer():

@@ -50,16 +50,15 @@ def test_more_ties_than_places_still_fill_the_depth():
 
 
 @pytest.mark.parametrize(
-    ("passages", "queries", "ids", "depth", "message"),
+    ("passages", "queries", "ids", "message"),
     [
-        (np.ones((4, 3)), np.ones((2, 3)), ["q", "q"], 1, "1 ids for vectors of shape"),
-        (np.ones((4, 3)), np.ones((1, 2)), ["q"], 1, "queries have 2 numbers, passages 3"),
-        (np.ones((4, 3)), np.ones((1, 3)), ["q"], 0, "depth is 0"),
-        (np.diag([1, 1, np.inf]), np.ones((1, 3)), ["q"], 1, "1 of 3 vectors .* in row 2"),
+        (np.ones((4, 3)), np.ones((2, 3)), ["q", "q"], "1 ids for vectors of shape"),
+        (np.ones((4, 3)), np.ones((1, 2)), ["q"], "Queries have 2 numbers, but passages 3"),
+        (np.diag([1, 1, np.inf]), np.ones((1, 3)), ["q"], "1 of 3 vectors .* in row 2"),
     ],
 )
-def test_wrong_vectors_are_refused(passages, queries, ids, depth, message):
+def test_wrong_vectors_are_refused(passages, queries, ids, message):
     passages, queries = passages.astype(np.float32), queries.astype(np.float32)
     names = [f"p{i}" for i in range(len(passages))]
     with pytest.raises(ValueError, match=message):
-        search_exact_arrays(passages, names, query_embeddings=queries, query_ids=ids, depth=depth)
+        search_exact_arrays(passages, names, query_embeddings=queries, query_ids=ids)

@@ -49,7 +49,6 @@ def test_a_run_file_answers_the_queries_that_it_has(tmp_path):
     [
         ("", "names no system"),
         ("bm25,pooling=mean", "bm25 has no setting 'pooling=mean'.*preset=…, k1=…, b=…"),
-        ("x,poling=mean", "Did you mean 'pooling'"),
         ("x,pooling=last", "pooling is 'last', expected one of cls, mean, max"),
         ("x,query_max_length=long", "query_max_length is 'long', expected int"),
     ],
