@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ir_measures import read_trec_qrels
 
 from benchmarks.harness import print_table
-from modeling_condenser.collection.msmarco import read_trec_qrels
+from modeling_condenser.collection.collection import gather_judgements
 from modeling_condenser.evaluation.measures import Evaluation, evaluate_run, make_evaluation
 from modeling_condenser.retrieval.runs import read_run
 
@@ -122,7 +123,8 @@ def _evaluate_as_trec_eval(
     Scores are compared as float32, ties go by id, descending; without -c, queries that the run
     lacks do not count; queries without a relevant passage count as 0.
     """
-    run, qrels = read_run(run_file), read_trec_qrels(qrels_file)
+    judged = ((q.query_id, q.doc_id, q.relevance) for q in read_trec_qrels(str(qrels_file)))
+    run, qrels = read_run(run_file), gather_judgements(judged)
     ordered = {
         query: sorted(scores, key=lambda p: (np.float32(scores[p]), p), reverse=True)[:depth]
         for query, scores in run.items()

@@ -72,7 +72,10 @@ def build_collection(
             raise ValueError(f"query {query_id!r} has the text {text!r:.80}, expected text, once.")
         queries[query_id] = text
         if listed:
-            if not isinstance(listed, list) or not all(map(_is_answer, listed)):
+            # DPR's matching would find a blank answer in every passage.
+            if not isinstance(listed, list) or not all(
+                isinstance(answer, str) and answer.strip() for answer in listed
+            ):
                 raise ValueError(
                     f"the answers are {listed!r:.80}, expected a list of texts such as ['Oslo']."
                 )
@@ -95,11 +98,6 @@ def build_collection(
         answers={key: answers[key] for key in kept if key in answers},
         name=name,
     )
-
-
-def _is_answer(answer: Any) -> bool:
-    """Whether it has text; DPR's matching would find a blank answer in every passage."""
-    return isinstance(answer, str) and answer.strip() != ""
 
 
 # Embeddings, run folders and model cards record fingerprints, so these functions must not change.

@@ -11,7 +11,7 @@ import logging
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import regex  # type: ignore[import-untyped]
 
@@ -49,16 +49,10 @@ def read_split(folder: Path, split: str) -> tuple[list[Question], None]:
         raise ValueError(f"{folder} has no split {split!r}; its splits are {splits}.")
     rows = read_table(files[split], ["question", "answers"], quoted=True)
     questions: list[Question] = [
-        (str(place), row["question"], _parse_list(row["answers"])) for place, row in enumerate(rows)
+        (str(place), row["question"], ast.literal_eval(row["answers"]))
+        for place, row in enumerate(rows)
     ]
     return questions, None
-
-
-def _parse_list(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text or [text]  # both are refused as answers
 
 
 class AnswerMatcher:

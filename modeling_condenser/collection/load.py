@@ -6,6 +6,7 @@ A layout is a module that reads passages (`read_passages`), and queries and judg
 
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,7 +50,8 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         repository = split_revision(str(source))[0]
         name = repository.rpartition("/")[2]
         if not beir.find_judgements(folder):
-            options["beside"] = _fetch_qrels(repository)
+            with suppress(FileNotFoundError):
+                options["beside"] = fetch(f"{repository}-qrels", repo_type="dataset")
     questions, judgements = layout.read_split(folder, split, **options)
     passages = store_passages(*layout.read_passages(folder, split))
     return build_collection(passages, questions, judgements, name=name)
@@ -99,12 +101,3 @@ def _find(source: str | Path) -> tuple[ModuleType, Path]:
         " Hub as owner/name, or a folder with"
         f" {'; or '.join(layout.DESCRIPTION for layout in _LAYOUTS)}."
     )
-
-
-def _fetch_qrels(name: str) -> Path | None:
-    """Download the judgements from a repository of their own, `<name>-qrels`, if there is one."""
-    try:
-        return fetch(f"{name}-qrels", repo_type="dataset")
-    except FileNotFoundError as error:
-        logger.warning("%s holds no judgements. %s", name, error)
-        return None

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .collection import Judgement, Qrels, Question, gather_judgements
+from .collection import Judgement, Question
 from .passages import PassageRows, Row
 from .text_files import find_file, list_names, need_file, plain_name, read_lines, read_table
 
@@ -86,11 +86,6 @@ def _split_names(folder: Path, split: str) -> tuple[str, list[str]]:
     parts = dict.fromkeys([split, split.removesuffix(".small")])  # dev holds those of dev.small
     names = [name for part in parts for name in (f"queries.{part}.tsv", f"{part}.query.txt")]
     return f"qrels.{split}.tsv", names
-
-
-def read_trec_qrels(path: Path) -> Qrels:
-    """Read TREC's judgements (query, 0, passage, grade), or RocketQA's pairs (query, passage)."""
-    return gather_judgements(_read_judgements(path))
 
 
 def _read_judgements(path: Path) -> Iterator[Judgement]:

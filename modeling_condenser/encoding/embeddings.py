@@ -5,10 +5,10 @@ shard-00000.npy     (rows, D) float32 vectors of consecutive passages
 passage_ids.arrow   the ids in the order of the rows
 encoding.json       time, memory and hardware of encoding
 
-Each file is written under a temporary name and then renamed, so a shard that exists is complete.
+Manifest and ids are written together. Each shard is written under a temporary name and then
+renamed, so a shard that exists is complete.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Features, List, Value
 from tqdm.auto import tqdm
 
+from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import whole_folder
-from modeling_condenser.runs.whole_files import is_partial, whole_file, write_json
+from modeling_condenser.runs.whole_files import whole_file, write_json
 
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
@@ -59,13 +60,13 @@ class Embeddings:
         Raises:
             FileNotFoundError: there are none, or shards are missing that should be complete.
         """
-        file = Path(folder) / MANIFEST_FILE
-        if not file.is_file():
+        manifest = read_json(Path(folder) / MANIFEST_FILE, None)
+        if manifest is None:
             raise FileNotFoundError(
                 f"{folder} holds no embeddings ({MANIFEST_FILE} is missing): write them with "
                 "`condenser encode`, or correct the path."
             )
-        embeddings = cls(folder=Path(folder), **json.loads(file.read_text(encoding="utf-8")))
+        embeddings = cls(folder=Path(folder), **manifest)
         if complete and (missing := embeddings.missing_shards()):
             raise FileNotFoundError(
                 f"{folder} is not complete: {len(missing)} of {len(embeddings.shards)} shards are "
@@ -78,15 +79,14 @@ class Embeddings:
         n_ids = pc.count_distinct(ids).as_py()
         if n_ids < len(ids):
             raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if any(not is_partial(file) and file.name != IDS_FILE for file in self.folder.iterdir()):
+        if self.folder.is_dir() and any(self.folder.iterdir()):
             raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
-        batch, path = pa.record_batch([ids], names=["_id"]), self.folder / IDS_FILE
-        with whole_file(path) as file, pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        manifest = asdict(self)
+        manifest, batch = asdict(self), pa.record_batch([ids], names=["_id"])
         del manifest["folder"]
-        write_json(self.folder / MANIFEST_FILE, manifest)
+        with whole_folder(self.folder) as partial:
+            with pa.ipc.new_file(str(partial / IDS_FILE), batch.schema) as writer:
+                writer.write_batch(batch)
+            write_json(partial / MANIFEST_FILE, manifest)
 
     @property
     def shards(self) -> list[range]:
@@ -107,8 +107,7 @@ class Embeddings:
     @property
     def record(self) -> dict[str, Any]:
         """The time, memory and hardware of encoding; empty if it did not finish here."""
-        file = self.folder / RECORD_FILE
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return read_json(self.folder / RECORD_FILE, {})
 
     @cached_property
     def passage_ids(self) -> pa.ChunkedArray:

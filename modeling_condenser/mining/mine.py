@@ -96,7 +96,7 @@ def mine(
             recipe.cross_encoder,
             max_length=recipe.cross_encoder_max_length,
             batch_size=recipe.cross_encoder_batch_size,
-            device=search.devices.split(",")[0] if search.devices else None,
+            device=search.device_list[0] if search.device_list else None,
         )
     identity = {
         "system": parsed.fingerprint,
@@ -122,13 +122,12 @@ def mine(
     miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
     # Windows of another system or collection have another folder, so they are not used.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-    windows = folder / f"windows-{digest}"
-    dropped = _mine_windows(miner, labelled, windows, progress=progress)
+    negatives = folder / NEGATIVES_FILE
+    dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}", progress=progress)
     if recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:
-            for line in miner.examples(read_hard_negatives(folder / NEGATIVES_FILE)):
-                examples.write(line.encode())
-    sizes = [len(mined.negative_ids) for mined in read_hard_negatives(folder / NEGATIVES_FILE)]
+            examples.writelines(map(str.encode, miner.examples(read_hard_negatives(negatives))))
+    sizes = [len(mined.negative_ids) for mined in read_hard_negatives(negatives)]
     facts = {
         "seed": recipe.seed,
         "system": parsed.name,
@@ -145,7 +144,7 @@ def mine(
     record_run(folder, facts)
     for windows in folder.glob("windows-*"):
         shutil.rmtree(windows)
-    return folder / NEGATIVES_FILE
+    return negatives
 
 
 def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tuple[str, ...]]:

@@ -82,17 +82,20 @@ class Miner:
             "positive": pd.concat([known, judged[judged["reason"] == RELABELLED]]),
             "negative": judged[judged["reason"] == ""],
         }
-        columns = {f"{side}_ids": "passage_id" for side in rows} | {"negative_scores": "score"}
+        columns = {f"{side}_ids": (table, "passage_id") for side, table in rows.items()}
+        columns["negative_scores"] = (rows["negative"], "score")
         if self.scorer is not None:
-            columns |= {f"{side}_teacher_scores": "teacher_score" for side in rows}
-        lines: dict[str, dict[str, Any]] = {
-            query_id: {"query_id": query_id} for query_id in positives
+            for side, table in rows.items():
+                columns[f"{side}_teacher_scores"] = (table, "teacher_score")
+        lists = {
+            name: table.groupby("query_id")[column].agg(list)
+            for name, (table, column) in columns.items()
         }
-        for name, column in columns.items():
-            lists = rows[name.partition("_")[0]].groupby("query_id")[column].agg(list).to_dict()
-            for query_id, line in lines.items():
-                line[name] = lists.get(query_id, [])
-        return list(lines.values()), dropped
+        lines = [
+            {"query_id": query_id, **{name: own.get(query_id, []) for name, own in lists.items()}}
+            for query_id in positives
+        ]
+        return lines, dropped
 
     @cached_property
     def _matchers(self) -> dict[str, AnswerMatcher]:
@@ -117,19 +120,18 @@ class Miner:
         """Filter candidates by text, in their order, up to the last negative of each query.
 
         Scoring a passage with a cross-encoder costs far more than finding it, and many pairs at
-        once are scored fastest. So the next candidates of all queries without enough negatives are
-        judged together, in few rounds: n, then as many as before.
+        once are scored fastest. So the next n candidates of all queries without enough negatives
+        are judged together.
         """
         n = self.recipe.n_negatives or len(candidates)
         limits = pd.Series(vars(self.recipe)).fillna(math.nan)  # which no score exceeds
         table = candidates.assign(teacher_score=math.nan)
         query, place = table["query_id"], table.groupby("query_id").cumcount()
         is_judged = self.scorer is not None or bool(self._matchers)
-        first, last, most = 0, n, place.max() + 1
-        while is_judged and first < most:
+        for first in range(0, place.max() + 1 if is_judged and len(table) else 0, n):
             is_negative = (table["reason"] == "") & (place < first)
             is_open = is_negative.groupby(query).transform("sum") < n
-            batch = table[is_open & (place >= first) & (place < last)]
+            batch = table[is_open & (place >= first) & (place < first + n)]
             pairs = list(zip(batch["query_id"], batch["passage_id"], strict=True))
             has_answer = self._have_answers(pairs)
             scores = np.full(len(pairs), math.nan)
@@ -142,7 +144,6 @@ class Miner:
             first_reason = np.select(list(reasons.values()), list(reasons), default="")
             table.loc[batch.index, "reason"] = first_reason
             table.loc[batch.index, "teacher_score"] = scores
-            first, last = last, 2 * last
         is_negative = table["reason"] == ""
         n_before = is_negative.groupby(query).cumsum() - is_negative
         return table[n_before < n]
@@ -186,14 +187,8 @@ def find_candidates(
 ) -> pd.DataFrame:
     """The candidates of queries, with the first filter by rank and score that drops each.
 
-    Of several positives the lowest score counts for margins. If a positive was not found, its score
-    is unknown, and no candidate remains under a margin.
-
-    Args:
-        recipe: sets the filters.
-        run: what was found.
-        positives: query id -> passage ids, at least one.
-        index: of the passages.
+    `positives` are the passage ids of each query, at least one. Of several the lowest score counts
+    for margins. If one was not found, its score is unknown, and a margin leaves no candidate.
     """
     found, texts = [], set()
     for query_id, own in positives.items():

@@ -77,27 +77,23 @@ class System:
         """Its name in files and tables; by default that of its model, with its settings."""
         values = [str(value) for name, value in self.settings.items() if name != "token_budget"]
         kind = [self.kind] if self.kind == "hybrid" else []
-        return self.stated_name or "-".join([*kind, _base_name(self._place), *values])
+        return self.stated_name or "-".join([*kind, _base_name(self.encoder.model), *values])
 
     @property
     def encoder(self) -> "System":
         """The encoder of a hybrid system; other systems as they are."""
         settings = {name: value for name, value in self.settings.items() if name != "fusion"}
-        return System(self._place, settings) if self.kind == "hybrid" else self
+        is_hybrid = self.kind == "hybrid"
+        return System(self.model.removeprefix(HYBRID), settings) if is_hybrid else self
 
     @property
     def word(self) -> str:
         """What names it in a published command line: local folders without their path."""
-        model = self.model
-        if Path(self._place).exists():
-            model = model.removesuffix(self._place) + _base_name(self._place)
+        model, place = self.model, self.encoder.model
+        if Path(place).exists():
+            model = model.removesuffix(place) + _base_name(place)
         name = {"name": self.stated_name} if self.stated_name else {}
         return ",".join([model, *(f"{k}={v}" for k, v in {**self.settings, **name}.items())])
-
-    @property
-    def _place(self) -> str:
-        """The folder, file or Hub name."""
-        return self.model.removeprefix(HYBRID)
 
     @cached_property
     def fingerprint(self) -> str:

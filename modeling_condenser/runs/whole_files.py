@@ -25,11 +25,6 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def is_partial(file: Path) -> bool:
-    """Whether a file is being written, or was left by a killed process."""
-    return file.name.startswith(".") and file.name.endswith(".partial")
-
-
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file atomically."""
     with whole_file(path) as file:

@@ -43,6 +43,3 @@ def test_half_of_the_diseases_are_kept_and_each_is_in_one_split(tmp_path):
     assert counts["train"] > counts["test"] > counts["dev"] > 0
     train, dev, test = titles_by_split(tmp_path / "out").values()
     assert len(train | dev | test) == counts["passages"] / 2 == len(train) + len(dev) + len(test)
-    content = (tmp_path / "out" / "corpus.jsonl.gz").read_bytes()
-    assert make_health(source, tmp_path / "again") == counts
-    assert (tmp_path / "again" / "corpus.jsonl.gz").read_bytes() == content

@@ -164,8 +164,8 @@ CALL = "who?\t__import__('os').abort()"
         (MARCO, "test", "a", [], "no split 'test': expected qrels.test.tsv"),
         (ROCKETQA, "dev", "para.title.txt", ["10\tT", "0\tU"], "passage '0' is not in the order"),
         (DPR, "nq-test", "psgs_w100.tsv", DPR["psgs_w100.tsv"][1:], "is no passage, expected id"),
-        (DPR, "nq-test", "nq-test.qa.csv", [CALL], "the answers are .__im"),
-        (DPR, "nq-test", "nq-test.qa.csv", ["who?\t"], r"the answers are \[''\]"),
+        (DPR, "nq-test", "nq-test.qa.csv", [CALL], "malformed node or string"),
+        (DPR, "nq-test", "nq-test.qa.csv", ["who?\t['']"], r"the answers are \[''\]"),
         (DPR, "nq-dev", "a", [], "no split 'nq-dev'; its splits are nq-test"),
     ],
 )

@@ -150,6 +150,10 @@ def test_the_lines_are_those_of_a_plain_loop(mine_into, naive, name):
     assert facts["mean_negatives"] == pytest.approx(sum(sizes) / len(sizes), abs=1e-3)
     assert facts["queries_without_negatives"] == sizes.count(0) > 0
     assert facts["queries_with_fewer"] == sum(0 < size < (n or 0) for size in sizes)
+    first, last = settings.get("first_rank", 1), settings.get("last_rank", 200)
+    if n is None:  # each candidate is a negative or was dropped by a filter
+        n_found = sum(len(naive.run[query][first - 1 : last]) for query in naive.positives)
+        assert sum(facts["dropped"].values()) == n_found - sum(sizes)
 
 
 def test_random_negatives_are_a_sample_of_those_that_pass_nested_and_seeded(mine_into, naive):

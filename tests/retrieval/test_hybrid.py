@@ -13,18 +13,6 @@ from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
 
-def test_a_hybrid_system_names_its_encoder_and_its_fusion():
-    system = parse_system("hybrid:owner/bert,pooling=mean,fusion=0.3")
-    assert (system.kind, system.name) == ("hybrid", "hybrid-bert-mean-0.3")
-    assert system.word == "hybrid:owner/bert,pooling=mean,fusion=0.3"
-    assert system.encoder == parse_system("owner/bert,pooling=mean")
-    assert system.in_dtype("bfloat16").encoder.settings["dtype"] == "bfloat16"
-    with pytest.raises(ValueError, match=r"fusion is '1\.0', expected one of rrf, 0\.1, 0\.2"):
-        parse_system("hybrid:owner/bert,fusion=1.0")
-    with pytest.raises(ValueError, match="has no setting 'fusion=rrf'"):
-        parse_system("owner/bert,fusion=rrf")
-
-
 @pytest.mark.parametrize(
     ("bm25", "dense", "best"),
     [

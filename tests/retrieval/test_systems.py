@@ -18,18 +18,22 @@ from modeling_condenser.retrieval.systems import open_searcher, parse_system
         ),
         ("owner/e5,query_prompt=query= ,name=E5", "E5", {"query_prompt": "query= "}),
         ("bm25,k1=0.82,b=0.68", "bm25-0.82-0.68", {"k1": 0.82, "b": 0.68}),
+        ("hybrid:owner/bert,fusion=0.3", "hybrid-bert-0.3", {"fusion": "0.3"}),
     ],
 )
 def test_a_system_is_named_after_its_model_and_settings(text, name, settings):
     system = parse_system(text)
     assert (system.name, system.settings, system.word) == (name, settings, text)
-    assert system.kind == ("bm25" if text.startswith("bm25") else "encoder")
+    kinds = ("bm25", "hybrid", "encoder")
+    assert system.kind == next(k for k in kinds if text.startswith(k) or k == "encoder")
 
 
 def test_a_system_takes_a_dtype_only_if_it_states_none():
     half = parse_system("owner/bert,pooling=cls").in_dtype("bfloat16")
     assert half.name == "bert-cls-bfloat16"
     assert half == parse_system("owner/bert,pooling=cls,dtype=bfloat16")
+    hybrid = parse_system("hybrid:owner/bert,pooling=cls,fusion=rrf").in_dtype("bfloat16")
+    assert hybrid.encoder == half
     for word in ("owner/bert,dtype=float32,name=mine", "bm25"):
         assert parse_system(word).in_dtype("bfloat16") == parse_system(word)
 
@@ -48,6 +52,8 @@ def test_a_run_file_answers_the_queries_that_it_has(tmp_path):
     ("text", "message"),
     [
         ("", "names no system"),
+        ("x,fusion=rrf", "x has no setting 'fusion=rrf'"),
+        ("hybrid:x,fusion=1.0", r"fusion is '1\.0', expected one of rrf, 0\.1, 0\.2"),
         ("bm25,pooling=mean", "bm25 has no setting 'pooling=mean'.*preset=…, k1=…, b=…"),
         ("x,pooling=last", "pooling is 'last', expected one of cls, mean, max"),
         ("x,query_max_length=long", "query_max_length is 'long', expected int"),
