@@ -3,9 +3,6 @@
 Margins are NV-Retriever's positive-aware ones (Moreira et al. 2024: TopK-MarginPos and
 TopK-PercPos), named and computed as in sentence-transformers' `mine_hard_negatives`, which needs
 all texts and vectors in memory.
-
-Candidates are tables with the columns query_id, passage_id, rank (from 1), score (of the searcher),
-teacher_score (of the cross-encoder, or NaN) and reason (why it is not a negative; "" if it is one).
 """
 
 import hashlib
@@ -13,19 +10,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress
-from typing import Any
+from itertools import compress, islice
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from scipy.special import expit
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
-from modeling_condenser.retrieval.runs import Run, rank_passages
+from modeling_condenser.retrieval.runs import rank_passages
 from modeling_condenser.retrieval.systems import Searcher
 
 from .cross_encoder import RelevanceScorer
@@ -33,11 +29,25 @@ from .hard_negatives import HardNegatives
 from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
-RELABELLED = "relabelled_as_positive"
-_DTYPES = {
-    **{"query_id": object, "passage_id": object, "rank": int, "score": float},
-    **{"is_positive": bool, "lowest": float},
-}
+
+class Candidate(NamedTuple):
+    """A passage that was found for a query, and the scores of searcher and cross-encoder."""
+
+    rank: int  # from 1
+    passage_id: str
+    score: float
+    teacher_score: float = math.nan
+
+
+@dataclass(frozen=True)
+class Mined:
+    """A query, its candidates in the order to judge them, and those that were chosen."""
+
+    query_id: str
+    positive_ids: Sequence[str]
+    candidates: Sequence[Candidate]
+    negatives: list[Candidate] = field(default_factory=list)
+    relabelled: list[Candidate] = field(default_factory=list)  # positives to the cross-encoder
 
 
 @dataclass(frozen=True)
@@ -65,36 +75,29 @@ class Miner:
         """
         queries = {query_id: self.collection.queries[query_id] for query_id in labelled}
         run = self.searcher.search(queries, depth=self.recipe.last_rank)
-        positives = {}
+        mined, dropped = [], Counter[str]()
         for query_id, own in labelled.items():
-            if own := own or self._first_with_answer(query_id, run.get(query_id, {})):
-                positives[query_id] = own
-        candidates = find_candidates(self.recipe, run, positives, self.index)
-        passing = draw_order(self.recipe, candidates[candidates["reason"] == ""])
-        judged = self._judge_in_turn(passing).sort_values("rank", kind="stable")
-        dropped = Counter([*candidates["reason"], *judged["reason"]])
-        del dropped[""]
-
-        pairs = [(query_id, own) for query_id, ids in positives.items() for own in ids]
-        known = pd.DataFrame(pairs, columns=["query_id", "passage_id"])
-        known["teacher_score"] = self._score(pairs)
-        rows = {
-            "positive": pd.concat([known, judged[judged["reason"] == RELABELLED]]),
-            "negative": judged[judged["reason"] == ""],
-        }
-        columns = {f"{side}_ids": (table, "passage_id") for side, table in rows.items()}
-        columns["negative_scores"] = (rows["negative"], "score")
-        if self.scorer is not None:
-            for side, table in rows.items():
-                columns[f"{side}_teacher_scores"] = (table, "teacher_score")
-        lists = {
-            name: table.groupby("query_id")[column].agg(list)
-            for name, (table, column) in columns.items()
-        }
-        lines = [
-            {"query_id": query_id, **{name: own.get(query_id, []) for name, own in lists.items()}}
-            for query_id in positives
-        ]
+            found = run.get(query_id, {})
+            if own := own or self._first_with_answer(query_id, found):
+                candidates = find_candidates(self.recipe, found, own, self.index, dropped)
+                mined.append(Mined(query_id, own, draw_order(self.recipe, query_id, candidates)))
+        self._judge(mined, dropped)
+        pairs = [(entry.query_id, positive) for entry in mined for positive in entry.positive_ids]
+        scores = iter(self._score(pairs).tolist())
+        lines: list[dict[str, Any]] = []
+        for entry in mined:
+            negatives, relabelled = sorted(entry.negatives), sorted(entry.relabelled)
+            line = {
+                "query_id": entry.query_id,
+                "positive_ids": [*entry.positive_ids, *(own.passage_id for own in relabelled)],
+                "negative_ids": [own.passage_id for own in negatives],
+                "negative_scores": [own.score for own in negatives],
+            }
+            if self.scorer is not None:
+                known = list(islice(scores, len(entry.positive_ids)))
+                line["positive_teacher_scores"] = known + [own.teacher_score for own in relabelled]
+                line["negative_teacher_scores"] = [own.teacher_score for own in negatives]
+            lines.append(line)
         return lines, dropped
 
     @cached_property
@@ -116,37 +119,40 @@ class Miner:
         found = [self._matchers.get(q, none).is_in(texts[p][1]) for q, p in pairs]
         return np.array(found, dtype=bool)
 
-    def _judge_in_turn(self, candidates: pd.DataFrame) -> pd.DataFrame:
+    def _judge(self, mined: Sequence[Mined], dropped: Counter[str]) -> None:
         """Filter candidates by text, in their order, up to the last negative of each query.
 
         Scoring a passage with a cross-encoder costs far more than finding it, and many pairs at
         once are scored fastest. So the next n candidates of all queries without enough negatives
         are judged together.
         """
-        n = self.recipe.n_negatives or len(candidates)
-        limits = pd.Series(vars(self.recipe)).fillna(math.nan)  # which no score exceeds
-        table = candidates.assign(teacher_score=math.nan)
-        query, place = table["query_id"], table.groupby("query_id").cumcount()
-        is_judged = self.scorer is not None or bool(self._matchers)
-        for first in range(0, place.max() + 1 if is_judged and len(table) else 0, n):
-            is_negative = (table["reason"] == "") & (place < first)
-            is_open = is_negative.groupby(query).transform("sum") < n
-            batch = table[is_open & (place >= first) & (place < first + n)]
-            pairs = list(zip(batch["query_id"], batch["passage_id"], strict=True))
+        below, above = self.recipe.negative_below, self.recipe.positive_above
+        longest = max((len(entry.candidates) for entry in mined), default=0)
+        n = self.recipe.n_negatives or max(longest, 1)
+        for first in range(0, longest, n):
+            batch = [
+                (entry, candidate)
+                for entry in mined
+                if len(entry.negatives) < n
+                for candidate in entry.candidates[first : first + n]
+            ]
+            pairs = [(entry.query_id, candidate.passage_id) for entry, candidate in batch]
             has_answer = self._have_answers(pairs)
             scores = np.full(len(pairs), math.nan)
             scores[~has_answer] = self._score(list(compress(pairs, ~has_answer)))
-            reasons = {
-                "answer": has_answer,
-                RELABELLED: expit(scores) > limits["positive_above"],
-                "cross_encoder": expit(scores) >= limits["negative_below"],
-            }
-            first_reason = np.select(list(reasons.values()), list(reasons), default="")
-            table.loc[batch.index, "reason"] = first_reason
-            table.loc[batch.index, "teacher_score"] = scores
-        is_negative = table["reason"] == ""
-        n_before = is_negative.groupby(query).cumsum() - is_negative
-        return table[n_before < n]
+            judged = zip(batch, has_answer, scores.tolist(), expit(scores), strict=True)
+            for (entry, candidate), answered, score, probability in judged:
+                if len(entry.negatives) == n:
+                    continue
+                if answered:
+                    dropped["answer"] += 1
+                elif above is not None and probability > above:
+                    dropped["relabelled_as_positive"] += 1
+                    entry.relabelled.append(candidate._replace(teacher_score=score))
+                elif below is not None and probability >= below:
+                    dropped["cross_encoder"] += 1
+                else:
+                    entry.negatives.append(candidate._replace(teacher_score=score))
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """The cross-encoder's scores of query and passage ids, (N,); NaN without one."""
@@ -181,53 +187,55 @@ class Miner:
 
 def find_candidates(
     recipe: MiningRecipe,
-    run: Run,
-    positives: Mapping[str, Sequence[str]],
+    scores: Mapping[str, float],
+    positives: Sequence[str],
     index: PassageIndex,
-) -> pd.DataFrame:
-    """The candidates of queries, with the first filter by rank and score that drops each.
+    dropped: Counter[str],
+) -> list[Candidate]:
+    """The candidates of a query; `dropped` counts the passages that each filter drops.
 
-    `positives` are the passage ids of each query, at least one. Of several the lowest score counts
-    for margins. If one was not found, its score is unknown, and a margin leaves no candidate.
+    Of several positives the lowest score counts for margins. If one was not found, its score is
+    unknown, and a margin leaves no candidate.
     """
-    found, texts = [], set()
-    for query_id, own in positives.items():
-        scores = run.get(query_id, {})
-        least = min(scores.get(passage_id, -math.inf) for passage_id in own)
-        ranked = rank_passages(scores)[recipe.first_rank - 1 : recipe.last_rank]
-        for rank, (passage_id, score) in enumerate(ranked, start=recipe.first_rank):
-            found.append((query_id, passage_id, rank, score, passage_id in own, least))
-        texts |= {(query_id, text) for text in index.content[index.rows(own)].tolist()}
-    table = pd.DataFrame(found, columns=list(_DTYPES)).astype(_DTYPES)
-    content = index.content[index.rows(table["passage_id"])].tolist()
-    own_texts = zip(table["query_id"], content, strict=True)
-    score, lowest = table["score"], table["lowest"]
-    limits = pd.Series(vars(recipe)).fillna(math.nan)  # which no score exceeds
-    has_margin = recipe.absolute_margin is not None or recipe.relative_margin is not None
-    reasons = {
-        "positive": table["is_positive"],
-        "same_text_as_positive": np.array([text in texts for text in own_texts], dtype=bool),
-        "min_score": score < limits["min_score"],
-        "max_score": score > limits["max_score"],
-        "positive_not_found": np.isinf(lowest) & has_margin,
-        "absolute_margin": score > lowest - limits["absolute_margin"],
+    lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
+    ranked = rank_passages(scores)[recipe.first_rank - 1 : recipe.last_rank]
+    contents = index.content[index.rows([passage_id for passage_id, _ in ranked])].tolist()
+    own_contents = set(index.content[index.rows(positives)].tolist())
+    absolute, relative = recipe.absolute_margin, recipe.relative_margin
+    candidates = []
+    passages = zip(ranked, contents, strict=True)
+    for rank, ((passage_id, score), content) in enumerate(passages, start=recipe.first_rank):
+        if passage_id in positives:
+            dropped["positive"] += 1
+        elif content in own_contents:
+            dropped["same_text_as_positive"] += 1
+        elif recipe.min_score is not None and score < recipe.min_score:
+            dropped["min_score"] += 1
+        elif recipe.max_score is not None and score > recipe.max_score:
+            dropped["max_score"] += 1
+        elif math.isinf(lowest) and (absolute is not None or relative is not None):
+            dropped["positive_not_found"] += 1
+        elif absolute is not None and score > lowest - absolute:
+            dropped["absolute_margin"] += 1
         # Not lowest * (1 - margin), which would raise the bound of a negative score.
-        "relative_margin": score > lowest - lowest.abs() * limits["relative_margin"],
-    }
-    table["reason"] = np.select(list(reasons.values()), list(reasons), default="")
-    return table
+        elif relative is not None and score > lowest - abs(lowest) * relative:
+            dropped["relative_margin"] += 1
+        else:
+            candidates.append(Candidate(rank, passage_id, score))
+    return candidates
 
 
-def draw_order(recipe: MiningRecipe, candidates: pd.DataFrame) -> pd.DataFrame:
-    """Each query's candidates in the order in which they become negatives.
+def draw_order(
+    recipe: MiningRecipe, query_id: str, candidates: Sequence[Candidate]
+) -> Sequence[Candidate]:
+    """A query's candidates in the order in which they become negatives.
 
     The random number of a rank depends on the seed, the query's id and the rank only. So the first
     n of a larger draw are the draw of n, and dropping a candidate does not reorder the others.
     """
     if recipe.sampling == "top":
         return candidates
-    query, query_ids = pd.factorize(candidates["query_id"])
-    digests = [hashlib.blake2b(name.encode(), digest_size=7).digest() for name in query_ids]
-    numbers = np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.int64)
-    draws = uniforms(random_keys(recipe.seed, numbers), recipe.last_rank)  # (Q, last rank)
-    return candidates.iloc[np.lexsort((draws[query, candidates["rank"] - 1], query))]
+    digest = hashlib.blake2b(query_id.encode(), digest_size=7).digest()
+    key = random_keys(recipe.seed, int.from_bytes(digest, "little"))
+    [draws] = uniforms(key, recipe.last_rank)  # of each rank
+    return sorted(candidates, key=lambda candidate: draws[candidate.rank - 1])

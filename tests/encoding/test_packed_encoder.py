@@ -109,11 +109,6 @@ def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
     )
     for folder in (left, causal, dense):
         assert not use_packing(SentenceTransformer(str(folder), device="cpu"))
-    expected, _ = encode(Retriever(left, similarity="cosine", device="cpu"))
-    half = Retriever(left, similarity="cosine", device="cpu", dtype="bfloat16")
-    found, shapes = encode(half)
-    assert [shape[0] for shape in shapes] == [len(MIXED)]
-    assert (found * expected).sum(axis=1).min() > 0.999
     # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}
     _, shapes = encode(Retriever(bert_folder, **settings))

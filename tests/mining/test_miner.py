@@ -1,7 +1,8 @@
 """Ranks, scores and margins: by hand, by brute force, and beside sentence-transformers."""
 
+from collections import Counter
+
 import numpy as np
-import pandas as pd
 import pytest
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
@@ -9,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from modeling_condenser.mining.miner import draw_order, find_candidates
+from modeling_condenser.mining.miner import Candidate, draw_order, find_candidates
 from modeling_condenser.mining.passage_index import PassageIndex
 from modeling_condenser.mining.recipe import MiningRecipe
 
@@ -48,25 +49,24 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     n_kept = 0
     for i, query in enumerate(queries):
         scores = {str(j): float(similarity[i, j]) for j in range(40)}
-        positives = {"q": [str(j) for k, j in pairs if k == i]}
-        table = find_candidates(recipe(**settings), {"q": scores}, positives, index)
-        found = table.loc[table["reason"] == "", "passage_id"]
-        assert {corpus[int(passage)] for passage in found} == kept[query]
+        positives = [str(j) for k, j in pairs if k == i]
+        found = find_candidates(recipe(**settings), scores, positives, index, Counter())
+        assert {corpus[int(candidate.passage_id)] for candidate in found} == kept[query]
         n_kept += len(found)
     assert 40 < n_kept < 400
 
 
 def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
-    table = pd.DataFrame({"query_id": "q1", "rank": range(30, 201)})
+    candidates = [Candidate(rank, "", 0.0) for rank in range(30, 201)]
 
-    def ranks(table: pd.DataFrame = table, **changes: object) -> list[int]:
-        return draw_order(recipe(**changes), table)["rank"].tolist()
+    def ranks(query: str = "q1", *, every: int = 1, **changes: object) -> list[int]:
+        drawn = draw_order(recipe(**changes), query, candidates[::every])
+        return [candidate.rank for candidate in drawn]
 
     assert sorted(ranks()) == list(range(30, 201)) == ranks(sampling="top") != ranks()
-    assert ranks() != ranks(table.assign(query_id="q2"))
+    assert ranks() != ranks("q2")
     assert ranks()[:5] == [166, 189, 99, 142, 60]  # as in earlier versions
-    left = table[table["rank"] % 2 == 0]
-    assert ranks(left) == [rank for rank in ranks() if rank % 2 == 0]
+    assert ranks(every=2) == [rank for rank in ranks() if rank % 2 == 0]
 
 
 def test_passages_are_found_by_id_and_equal_texts_have_equal_content():

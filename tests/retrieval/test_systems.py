@@ -8,24 +8,24 @@ from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "settings"),
+    ("text", "kind", "name", "settings"),
     [
-        ("folder/my-run/model", "my-run", {}),
+        ("folder/my-run/model", "encoder", "my-run", {}),
         (  # the budget changes no vector
             "owner/bert,pooling=mean,query_max_length=32,token_budget=512",
+            "encoder",
             "bert-mean-32",
             {"pooling": "mean", "query_max_length": 32, "token_budget": 512},
         ),
-        ("owner/e5,query_prompt=query= ,name=E5", "E5", {"query_prompt": "query= "}),
-        ("bm25,k1=0.82,b=0.68", "bm25-0.82-0.68", {"k1": 0.82, "b": 0.68}),
-        ("hybrid:owner/bert,fusion=0.3", "hybrid-bert-0.3", {"fusion": "0.3"}),
+        ("owner/e5,query_prompt=query= ,name=E5", "encoder", "E5", {"query_prompt": "query= "}),
+        ("bm25,k1=0.82,b=0.68", "bm25", "bm25-0.82-0.68", {"k1": 0.82, "b": 0.68}),
+        ("hybrid:owner/bert,fusion=0.3", "hybrid", "hybrid-bert-0.3", {"fusion": "0.3"}),
     ],
 )
-def test_a_system_is_named_after_its_model_and_settings(text, name, settings):
+def test_a_system_is_named_after_its_model_and_settings(text, kind, name, settings):
     system = parse_system(text)
-    assert (system.name, system.settings, system.word) == (name, settings, text)
-    kinds = ("bm25", "hybrid", "encoder")
-    assert system.kind == next(k for k in kinds if text.startswith(k) or k == "encoder")
+    assert (system.kind, system.name, system.settings) == (kind, name, settings)
+    assert system.word == text
 
 
 def test_a_system_takes_a_dtype_only_if_it_states_none():
