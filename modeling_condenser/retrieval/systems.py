@@ -136,24 +136,20 @@ def parse_system(text: str | Path) -> System:
     model, *words = str(text).split(",")
     if not model.strip():
         raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
-    settings = dict(_read_setting(word, System(model)) for word in words)
+    known, settings = _SETTINGS[System(model).kind], dict[str, Any]()
+    for word in words:
+        setting, equals, value = word.partition("=")
+        if setting not in known or not equals:
+            expected = "=…, ".join(known)
+            raise ValueError(f"{model} has no setting {word!r}: expected {expected}=….")
+        kind = known[setting]
+        try:
+            settings[setting] = kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
+        except ValueError:
+            expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
+            raise ValueError(f"{setting} is {value!r}, expected {expected}.") from None
     name = settings.pop("name", None)
     return System(model, settings, name)
-
-
-def _read_setting(word: str, system: System) -> tuple[str, Any]:
-    known = _SETTINGS[system.kind]
-    setting, equals, value = word.partition("=")
-    if setting not in known or not equals:
-        raise ValueError(
-            f"{system.model} has no setting {word!r}: expected {'=…, '.join(known)}=…."
-        )
-    kind = known[setting]
-    try:
-        return setting, kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
-    except ValueError:
-        expected = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else kind.__name__
-        raise ValueError(f"{setting} is {value!r}, expected {expected}.") from None
 
 
 def _base_name(model: str) -> str:

@@ -91,7 +91,7 @@ def hash_vectors(passages: Dataset) -> np.ndarray:
 class HashRetriever:
     """What `encode_collection` uses of a `Retriever`; its vectors are hashes of the texts.
 
-    It writes the first text of each call to `log`, and fails on the one that is `fails_on`.
+    `calls` has the first text of each call; the call that begins with `fails_on` fails.
     """
 
     dimension, token_budget, dtype, fingerprint = 16, 2048, "float32", "stub"
@@ -99,12 +99,12 @@ class HashRetriever:
     folder, settings = Path("stub"), {}
     model = SimpleNamespace(device=torch.device("cpu"))
 
-    def __init__(self, log: Path, *, fails_on: str | None = None) -> None:
-        self.log, self.fails_on = log, fails_on
+    def __init__(self, *, fails_on: str | None = None) -> None:
+        self.fails_on = fails_on
+        self.calls: list[str] = []
 
     def encode_passages(self, passages: Dataset) -> np.ndarray:
-        with self.log.open("a") as file:
-            file.write(f"{passages['text'][0]}\n")
-        if passages["text"][0] == self.fails_on:
+        self.calls.append(passages["text"][0])
+        if self.calls[-1] == self.fails_on:
             raise OSError("No space left on device")
         return hash_vectors(passages)

@@ -23,13 +23,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 PASSAGES = make_passages(100)
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """The first text of each shard that was encoded, one a line."""
-    (tmp_path / "log").touch()
-    return tmp_path / "log"
-
-
 def encode_shards(
     folder: Path, retriever: Any, *, passages: Dataset = PASSAGES, **settings: Any
 ) -> Embeddings:
@@ -55,20 +48,17 @@ def test_vectors_are_those_of_the_retriever_and_the_record_describes_the_work(
     assert 50e6 < record["peak_memory_bytes"] < 5e9
 
 
-def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(
-    tmp_path: Path, log: Path
-) -> None:
-    folder = tmp_path / "e"
+def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path: Path) -> None:
+    folder, retriever = tmp_path / "e", HashRetriever()
     with pytest.raises(OSError, match="No space left"):
-        encode_shards(folder, HashRetriever(log, fails_on="text 40"), shard_size=8)
-    log.write_text("")
-    again = encode_shards(folder, HashRetriever(log))
+        encode_shards(folder, HashRetriever(fails_on="text 40"), shard_size=8)
+    again = encode_shards(folder, retriever)
     assert all_bytes(again) == hash_vectors(PASSAGES).tobytes()
-    assert log.read_text().splitlines() == [f"text {8 * shard}" for shard in range(5, 13)]
+    assert retriever.calls == [f"text {8 * shard}" for shard in range(5, 13)]
     assert again.record["n_encoded"] == 60
 
     before = {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]}
-    encode_shards(folder, HashRetriever(log, fails_on="text 0"))
+    encode_shards(folder, HashRetriever(fails_on="text 0"))
     assert {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]} == before
 
 
@@ -78,18 +68,19 @@ from pathlib import Path
 from modeling_condenser.encoding.encode import encode_collection
 from tests.encoding.making import HashRetriever, make_passages
 if __name__ == "__main__":
-    log = Path(sys.argv[2] + os.environ.get("RANK", ""))
-    encode_collection(HashRetriever(log), make_passages(100), sys.argv[1], shard_size=8)
+    retriever = HashRetriever()
+    encode_collection(retriever, make_passages(100), sys.argv[1], shard_size=8)
+    Path(sys.argv[2] + os.environ["RANK"]).write_text("\n".join(retriever.calls))
 """
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_share_the_shards(tmp_path: Path, log: Path) -> None:
+def test_ranks_of_torchrun_share_the_shards(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(_ENCODE)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     subprocess.run(
-        [sys.executable, *command, str(script), str(tmp_path / "e"), str(log)],
+        [sys.executable, *command, str(script), str(tmp_path / "e"), str(tmp_path / "log")],
         env=ENVIRONMENT,
         timeout=200,
         check=True,
@@ -131,8 +122,8 @@ def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch: pytest.Mon
     assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == ("cuda:1", "cuda:4")
 
 
-def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path: Path, log: Path) -> None:
-    folder, retriever = tmp_path / "e", HashRetriever(log)
+def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path: Path) -> None:
+    folder, retriever = tmp_path / "e", HashRetriever()
     encode_shards(folder, retriever, shard_size=8)
     before = {file: file.read_bytes() for file in folder.iterdir()}
     for field, value, message in (
@@ -140,7 +131,7 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path: Path, log: 
         ("contract", replace(HashRetriever.contract, pooling="mean"), "'cls' there and 'mean' now"),
         ("dtype", "bfloat16", "dtype is 'float32' there and 'bfloat16' now"),
     ):
-        other = HashRetriever(log)
+        other = HashRetriever()
         setattr(other, field, value)
         with pytest.raises(ValueError, match=f"holds other embeddings: .*{message}"):
             encode_shards(folder, other)
