@@ -152,10 +152,10 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
         known = [limit for limit in limits if limit and limit < _UNLIMITED]
         if name not in found and not known:
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
-        length = fields.setdefault(name, min(known, default=None))
-        if longest is not None and length > longest:
+        fields.setdefault(name, min(known, default=0))
+        if longest is not None and fields[name] > longest:
             raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
+                f"{name} is {fields[name]}, but {folder} has positions for {longest} tokens only: state "
                 f"{name}={longest} or less."
             )
     return EncodingContract(**fields)

@@ -1,27 +1,23 @@
 """Batches by length, against what the tokenizer itself gives and against plain counting."""
 
-import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import processors
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
 from modeling_condenser.encoding import token_batches
 from modeling_condenser.encoding.token_batches import make_batches, plan_batches, tokenize_texts
-from tests.encoding.making import MIXED
+from tests.encoding.making import MIXED, with_segments
 
 
 @pytest.fixture
-def tokenizer(wordpiece_tokenizer: PreTrainedTokenizerBase) -> Any:
+def tokenizer(bert_folder: Path, tmp_path: Path) -> Any:
     """Its padding token is not 0 and its segment ids are not all equal."""
-    tokenizer = copy.deepcopy(wordpiece_tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(with_segments(bert_folder, tmp_path / "encoder"))
     tokenizer.pad_token = "[MASK]"
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:1 $A:1 [SEP]:0", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
     return tokenizer
 
 
