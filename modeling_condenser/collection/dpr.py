@@ -17,7 +17,7 @@ import regex  # type: ignore[import-untyped]
 
 from .collection import Question
 from .passages import PassageRows
-from .text_files import find_file, need_file, plain_name, read_table
+from .text_files import find_file, need_file, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,8 @@ def read_passages(folder: Path, split: str) -> PassageRows:
 
 def read_split(folder: Path, split: str) -> tuple[list[Question], None]:
     """Read the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
-    files = {
-        plain_name(file).removesuffix(".csv").removesuffix(".qa"): file
-        for file in sorted(folder.glob("*.csv*"))
-    }
-    if split not in files:
-        splits = ", ".join(files) or "(none)"
-        raise ValueError(f"{folder} has no split {split!r}; its splits are {splits}.")
-    rows = read_table(files[split], ["question", "answers"], quoted=True)
+    file = need_file(folder, f"{split}.qa.csv", f"{split}.csv")
+    rows = read_table(file, ["question", "answers"], quoted=True)
     questions: list[Question] = [
         (str(place), row["question"], ast.literal_eval(row["answers"]))
         for place, row in enumerate(rows)

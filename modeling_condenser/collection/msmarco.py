@@ -22,7 +22,7 @@ from pathlib import Path
 
 from .collection import Judgement, Question
 from .passages import PassageRows, Row
-from .text_files import find_file, list_names, need_file, plain_name, read_lines, read_table
+from .text_files import find_file, need_file, plain_name, read_lines, read_table
 
 DESCRIPTION = "msmarco-docs.tsv, para.txt, corpus.tsv or collection.tsv (MS MARCO)"
 _DOCUMENTS_FILE = "msmarco-docs.tsv"
@@ -65,14 +65,9 @@ def _read_passages(file: Path, titles_file: Path | None = None) -> Iterator[Row]
 
 def read_split(folder: Path, split: str) -> tuple[list[Question], list[Judgement]]:
     qrels_name, queries_names = _split_names(folder, split)
-    qrels_file = find_file(folder, qrels_name)
-    if qrels_file is None:
-        raise ValueError(
-            f"{folder} has no split {split!r}: expected {qrels_name}; it holds"
-            f" {list_names(folder)}."
-        )
+    judgements = list(_read_judgements(need_file(folder, qrels_name)))
     queries = read_table(need_file(folder, *queries_names), ["id", "text"])
-    return [(row["id"], row["text"], None) for row in queries], list(_read_judgements(qrels_file))
+    return [(row["id"], row["text"], None) for row in queries], judgements
 
 
 def _split_names(folder: Path, split: str) -> tuple[str, list[str]]:

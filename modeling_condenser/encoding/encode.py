@@ -78,7 +78,12 @@ def encode_collection(
         wanted.create(id_column(passages))
     _wait_until(manifest.is_file)
     embeddings = Embeddings.open(folder, complete=False)
-    _check_same(embeddings, wanted)
+    names = ("retriever", "contract", "passages")
+    if changed := [n for n in names if getattr(embeddings, n) != getattr(wanted, n)]:
+        raise ValueError(
+            f"{folder} holds other embeddings, with a different {', '.join(changed)}: choose "
+            "another folder, or remove this one to encode again."
+        )
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
         return embeddings
@@ -93,21 +98,6 @@ def encode_collection(
         record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
         write_json(embeddings.folder / RECORD_FILE, record)
     return embeddings
-
-
-def _check_same(there: Embeddings, wanted: Embeddings) -> None:
-    """Raise a ValueError unless a folder's vectors are those that would be made now."""
-    before, after = ({**vars(e), **e.contract, **e.computation} for e in (there, wanted))
-    changed = [
-        f"{name} is {before[name]!r:.14} there and {after[name]!r:.14} now"
-        for name in (*wanted.contract, "dtype", "passages", "retriever")
-        if before.get(name, after[name]) != after[name]
-    ]
-    if changed:
-        raise ValueError(
-            f"{wanted.folder} holds other embeddings: {'; '.join(changed)}. Choose another folder, "
-            "or remove this one to encode again."
-        )
 
 
 def _wait_until(is_true: Callable[[], bool]) -> None:

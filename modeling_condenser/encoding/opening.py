@@ -153,9 +153,10 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
         if name not in found and not known:
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
         fields.setdefault(name, min(known, default=0))
-        if longest is not None and fields[name] > longest:
+        length = fields[name]
+        if longest is not None and length > longest:
             raise ValueError(
-                f"{name} is {fields[name]}, but {folder} has positions for {longest} tokens only: state "
+                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
                 f"{name}={longest} or less."
             )
     return EncodingContract(**fields)

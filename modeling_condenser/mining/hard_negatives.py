@@ -55,11 +55,6 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
         FileNotFoundError: there is no such file.
         ValueError: a line is malformed.
     """
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"There is no file of negatives {file}: correct the path, or create it with "
-            "`condenser mine`."
-        )
     is_table = plain_name(file).endswith((".tsv", ".txt"))
     for number, line in read_lines(file):
         try:

@@ -73,11 +73,8 @@ def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
 
 def read_run(path: str | Path) -> Run:
     """Read a TREC run file, plain or `.gz`; as in trec_eval, the rank column is ignored."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no run file {path}: correct the path.")
     run: Run = {}
-    for number, line in read_lines(path):
+    for number, line in read_lines(Path(path)):
         try:
             query_id, _, passage_id, rank, score, _ = line.split(maxsplit=5)
             _, value = float(rank), float(score)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +61,7 @@ def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_
     assert {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]} == before
 
 
-_ENCODE = """
+_ENCODE = r"""
 import os, sys
 from pathlib import Path
 from modeling_condenser.encoding.encode import encode_collection
@@ -126,19 +125,14 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path: Path) -> No
     folder, retriever = tmp_path / "e", HashRetriever()
     encode_shards(folder, retriever, shard_size=8)
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    for field, value, message in (
-        ("fingerprint", "other", "retriever is 'stub' there and 'other' now"),
-        ("contract", replace(HashRetriever.contract, pooling="mean"), "'cls' there and 'mean' now"),
-        ("dtype", "bfloat16", "dtype is 'float32' there and 'bfloat16' now"),
-    ):
-        other = HashRetriever()
-        setattr(other, field, value)
-        with pytest.raises(ValueError, match=f"holds other embeddings: .*{message}"):
-            encode_shards(folder, other)
+    other = HashRetriever()
+    other.fingerprint = "other"
+    with pytest.raises(ValueError, match="holds other embeddings, with a different retriever:"):
+        encode_shards(folder, other)
     columns = PASSAGES.to_dict()
     columns["text"][17] += "."
     changed = Dataset.from_dict(columns)
-    with pytest.raises(ValueError, match="holds other embeddings: passages is"):
+    with pytest.raises(ValueError, match="with a different passages"):
         encode_shards(folder, retriever, passages=changed)
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):

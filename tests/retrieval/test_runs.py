@@ -49,5 +49,3 @@ def test_runs_of_other_tools_are_read(tmp_path):
     with gzip.open(path, "wt", encoding="utf-8-sig", newline="") as file:
         file.write("q\tQ0\tü1\t1\t  2.5e-1\tx\r\n\r\n  q Q0 b 7 -3 x and more\r\n")
     assert read_run(path) == {"q": {"ü1": 0.25, "b": -3.0}}
-    with pytest.raises(FileNotFoundError, match="There is no run file"):
-        read_run(tmp_path / "absent.txt")
