@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset
 from tqdm.auto import tqdm
 
 from modeling_condenser.hub.model_folder import read_json
@@ -213,18 +213,17 @@ def write_table(
     folder, dimension = Path(folder), embeddings.dimension
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    features = {"id": Value("string"), "embedding": List(Value("float32"), dimension)}
     # Arrow maps the vectors of all shards, as it does the ids and texts.
     shards = [pa.array(block.ravel()) for _, block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]
-    columns = {"id": embeddings.passage_ids, "embedding": pa.chunked_array(vectors)}
+    ids = embeddings.passage_ids.cast(pa.string())
+    columns = {"id": ids, "embedding": pa.chunked_array(vectors)}
     if passages is not None:
         if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
             raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
-        features |= {"title": Value("string"), "text": Value("string")}
         texts = passages.with_format("arrow")[:]
         columns |= {"title": texts["title"], "text": texts["text"]}
-    table = pa.table(columns, schema=Features(features).arrow_schema)
+    table = pa.table(columns)
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
     with whole_folder(folder) as partial:

@@ -1,7 +1,5 @@
 """A folder of embeddings: what is written comes back, here and as parquet."""
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +17,7 @@ def draw_vectors(n: int, dimension: int = 7) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n", "shard_size"), [(1, 1), (10, 3), (12, 4), (7, 100)])
-def test_vectors_and_ids_come_back(n: int, shard_size: int, tmp_path: Path) -> None:
+def test_vectors_and_ids_come_back(n, shard_size, tmp_path):
     vectors, ids = draw_vectors(n), IDS[:n]
     write_embeddings(tmp_path, vectors, ids, shard_size=shard_size, retriever_fingerprint="model")
     embeddings = Embeddings.open(tmp_path)
@@ -35,9 +33,7 @@ def test_vectors_and_ids_come_back(n: int, shard_size: int, tmp_path: Path) -> N
 
 # Vectors of 24 bytes.
 @pytest.mark.parametrize(("bytes_a_table", "n_files"), [(10**9, 1), (24 * 16 + 1, 4)])
-def test_a_parquet_table_holds_ids_vectors_and_texts(
-    bytes_a_table: int, n_files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parquet_table_holds_ids_vectors_and_texts(bytes_a_table, n_files, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_BYTES_A_TABLE", bytes_a_table)
     passages, vectors = make_passages(50), draw_vectors(50, 6)
     embeddings = write_embeddings(tmp_path / "e", vectors, passages["_id"][:], shard_size=9)
@@ -58,7 +54,7 @@ def test_a_parquet_table_holds_ids_vectors_and_texts(
     assert pq.read_schema(plain[0]).names == ["id", "embedding"]
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
     passages, vectors = make_passages(50), draw_vectors(50)
     ids = passages["_id"][:]
     embeddings = write_embeddings(tmp_path / "e", vectors, ids, shard_size=20)

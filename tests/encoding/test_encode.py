@@ -32,9 +32,7 @@ def all_bytes(embeddings: Embeddings) -> bytes:
     return b"".join(block.tobytes() for _, block in embeddings.blocks())
 
 
-def test_vectors_are_those_of_the_retriever_and_the_record_describes_the_work(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_vectors_are_the_retrievers_and_the_record_describes_the_work(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
     made = encode_shards(tmp_path, retriever, shard_size=9)
     expected = retriever.encode_passages(PASSAGES)
@@ -47,7 +45,7 @@ def test_vectors_are_those_of_the_retriever_and_the_record_describes_the_work(
     assert 50e6 < record["peak_memory_bytes"] < 5e9
 
 
-def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path: Path) -> None:
+def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path):
     folder, retriever = tmp_path / "e", HashRetriever()
     with pytest.raises(OSError, match="No space left"):
         encode_shards(folder, HashRetriever(fails_on="text 40"), shard_size=8)
@@ -74,7 +72,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_share_the_shards(tmp_path: Path) -> None:
+def test_ranks_of_torchrun_share_the_shards(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(_ENCODE)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -93,9 +91,7 @@ def test_ranks_of_torchrun_share_the_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_devices_share_the_shards_and_a_failed_worker_is_an_error(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
     alone = encode_shards(tmp_path / "1", retriever, shard_size=9)
     shared = encode_shards(tmp_path / "2", retriever, shard_size=9, devices=["cpu", "cpu"])
@@ -106,7 +102,7 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(
         encode_shards(tmp_path / "3", retriever, devices=["cpu", "cpu"])
 
 
-def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for own, devices, expected in (
@@ -121,7 +117,7 @@ def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch: pytest.Mon
     assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == ("cuda:1", "cuda:4")
 
 
-def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path: Path) -> None:
+def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     folder, retriever = tmp_path / "e", HashRetriever()
     encode_shards(folder, retriever, shard_size=8)
     before = {file: file.read_bytes() for file in folder.iterdir()}

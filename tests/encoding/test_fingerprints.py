@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
@@ -15,7 +14,7 @@ from tests.encoding.making import change_json
 CONTRACT = EncodingContract(16, 32)
 
 
-def test_all_that_changes_vectors_counts_and_nothing_else(bert_run: Path, tmp_path: Path) -> None:
+def test_all_that_changes_vectors_counts_and_nothing_else(bert_run, tmp_path):
     export = export_encoder(bert_run, tmp_path / "export")
     folders = {
         name: shutil.copytree(export, tmp_path / "elsewhere" / name)
@@ -42,7 +41,7 @@ def test_all_that_changes_vectors_counts_and_nothing_else(bert_run: Path, tmp_pa
     assert len(set(prints)) == len(prints)
 
 
-def test_the_files_that_vectors_depend_on(tmp_path: Path) -> None:
+def test_the_files_that_vectors_depend_on(tmp_path):
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
     modules = [{"path": path, "type": f"st.models.{kind}"} for path, kind in kinds.items()]
     wanted = (

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from transformers import PreTrainedTokenizerBase, T5Config, T5EncoderModel
+from transformers import T5Config, T5EncoderModel
 
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import change_json, save_modules, save_pooled
@@ -19,7 +19,7 @@ def pooled(bert_folder: Path, tmp_path: Path) -> Path:
     return save_pooled(tmp_path / "model", bert_folder, "cls")
 
 
-def test_a_plain_encoder_needs_a_stated_pooling(bert_folder: Path, tmp_path: Path) -> None:
+def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, tmp_path):
     with pytest.raises(ValueError, match="plain encoder.*state pooling, one of cls, mean, max.*"):
         Retriever(bert_folder)
     for name, value in {"pooling": "last", "similarity": "l2"}.items():
@@ -33,7 +33,7 @@ def test_a_plain_encoder_needs_a_stated_pooling(bert_folder: Path, tmp_path: Pat
     assert Retriever(tmp_path, pooling="cls").folder == run
 
 
-def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled: Path) -> None:
+def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled):
     for prompts, length, read in (
         ({"query": "Q: ", "document": "", "corpus": "C: "}, 50, ("Q: ", "C: ", 50, 50)),
         ({"other": "O: "}, 514, ("", "", 64, 64)),  # of the positions
@@ -47,16 +47,14 @@ def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled:
         assert (contract.query_max_length, contract.passage_max_length) == read[2:]
 
 
-def test_lengths_beyond_the_positions_are_refused(bert_folder: Path, roberta_folder: Path) -> None:
+def test_lengths_beyond_the_positions_are_refused(bert_folder, roberta_folder):
     with pytest.raises(ValueError, match="query_max_length is 65, but .* positions for 64 tokens"):
         Retriever(bert_folder, pooling="cls", query_max_length=65)
     with pytest.raises(ValueError, match="passage_max_length is 65, but"):
         Retriever(roberta_folder, pooling="cls", passage_max_length=65)  # its table has 66 rows
 
 
-def test_a_missing_or_unsupported_similarity_must_be_stated(
-    bert_folder: Path, pooled: Path, tmp_path: Path
-) -> None:
+def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled, tmp_path):
     config = pooled / "config_sentence_transformers.json"
     change_json(config, similarity_fn_name="manhattan")
     with pytest.raises(ValueError, match="the similarity 'manhattan': state one of dot, cosine"):
@@ -74,9 +72,7 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(
     assert Retriever(normal).contract.similarity == "cosine"
 
 
-def test_incomplete_tokenizers_and_missing_weights_are_refused(
-    bert_folder: Path, pooled: Path, tmp_path: Path
-) -> None:
+def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pooled, tmp_path):
     weights = load_file(pooled / "model.safetensors")
     del weights["encoder.layer.2.output.dense.weight"]
     save_file(weights, pooled / "model.safetensors", metadata={"format": "pt"})
@@ -93,9 +89,7 @@ def test_incomplete_tokenizers_and_missing_weights_are_refused(
         Retriever(folder, pooling="cls")
 
 
-def test_the_encoder_of_an_encoder_decoder_is_enough(
-    sentencepiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+def test_the_encoder_of_an_encoder_decoder_is_enough(sentencepiece_tokenizer, tmp_path):
     config = T5Config(
         d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2, vocab_size=600, pad_token_id=1
     )

@@ -44,9 +44,7 @@ def encode(retriever: Retriever) -> tuple[np.ndarray, list[tuple[int, ...]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("name", sorted(BACKBONES))
-def test_packed_vectors_are_those_of_transformers(
-    name: str, pooling: str, texts: list[str], tmp_path: Path
-) -> None:
+def test_packed_vectors_are_those_of_transformers(name, pooling, texts, tmp_path):
     folder = BACKBONES[name].save(tmp_path, texts)
     retriever = packed(folder, pooling=pooling, token_budget=64)
     found, shapes = encode(retriever)
@@ -59,9 +57,7 @@ def test_packed_vectors_are_those_of_transformers(
         assert all((rows < 10) == reads_cls_only for *_, rows in shapes)
 
 
-def test_modules_read_cls_alone_and_padded_batches_of_others_are_as_before(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_modules_read_cls_alone_and_padded_batches_of_others_are_as_before(bert_folder, tmp_path):
     torch.manual_seed(1)
     folder = save_modules(
         tmp_path / "dense",
@@ -78,9 +74,7 @@ def test_modules_read_cls_alone_and_padded_batches_of_others_are_as_before(
     assert np.array_equal(theirs, untouched)
 
 
-def test_prompts_are_excluded_and_segment_ids_are_packed_too(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_prompts_are_excluded_and_segment_ids_are_packed_too(bert_folder, tmp_path):
     folder = save_modules(
         tmp_path / "prompted",
         with_segments(bert_folder, tmp_path / "encoder"),
@@ -96,7 +90,7 @@ def test_prompts_are_excluded_and_segment_ids_are_packed_too(
         assert all(shape[:2] == shape[2:] and shape[0] == 1 for shape in shapes)
 
 
-def test_other_models_stay_padded(bert_folder: Path, tmp_path: Path) -> None:
+def test_other_models_stay_padded(bert_folder, tmp_path):
     left = save_pooled(tmp_path / "left", bert_folder, "cls")
     AutoTokenizer.from_pretrained(left, padding_side="left").save_pretrained(left)
     causal = save_pooled(tmp_path / "causal", bert_folder, "cls")

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from modeling_condenser.encoding import retriever as encoding
 from modeling_condenser.encoding.embeddings import write_embeddings
-from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
@@ -36,9 +35,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(
-    bert_run: Path, tmp_path: Path
-) -> None:
+def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(bert_run, tmp_path):
     contract = EncodingContract(8, 20, title_separator=" | ")
     export = export_encoder(bert_run, tmp_path / "export", contract=contract)
     retriever = Retriever(export)
@@ -60,9 +57,7 @@ def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(
     ("encoder", "pooling"),
     [("bert_folder", "cls"), ("bert_folder", "max"), ("roberta_folder", "mean")],
 )
-def test_a_plain_encoder_gives_what_transformers_gives_for_each_text_alone(
-    encoder: str, pooling: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_plain_encoder_gives_what_transformers_gives_for_each_text(encoder, pooling, request):
     folder = request.getfixturevalue(encoder)
     retriever = Retriever(folder, pooling=pooling, token_budget=150)
     expected = plain_vectors(folder, MIXED, pooling=pooling).numpy()
@@ -75,9 +70,7 @@ def test_a_plain_encoder_gives_what_transformers_gives_for_each_text_alone(
     assert_close(retriever.encode_passages(MIXED), expected)
 
 
-def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
-    bert_folder: Path, tmp_path: Path
-) -> None:
+def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(bert_folder, tmp_path):
     torch.manual_seed(1)
     folder = save_modules(
         tmp_path / "dense",
@@ -113,7 +106,7 @@ def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(
     assert_close(stated.encode_queries(MIXED), expected)
 
 
-def test_segment_ids_are_passed_if_the_contract_says_so(bert_folder: Path, tmp_path: Path) -> None:
+def test_segment_ids_are_passed_if_the_contract_says_so(bert_folder, tmp_path):
     folder = with_segments(bert_folder, tmp_path / "encoder")
     with_ids = Retriever(folder, pooling="mean").encode_queries(MIXED)
     expected = plain_vectors(folder, MIXED, pooling="mean").numpy()
@@ -124,9 +117,7 @@ def test_segment_ids_are_passed_if_the_contract_says_so(bert_folder: Path, tmp_p
     assert np.abs(without - expected).max() > 1e-3
 
 
-def test_neither_budget_nor_window_nor_company_changes_a_vector(
-    bert_folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_budget_nor_window_nor_company_changes_a_vector(bert_folder, texts, monkeypatch):
     some = [*MIXED, *texts[:30]]
     retriever = Retriever(bert_folder, pooling="mean")
     expected = retriever.encode_queries(some)
@@ -141,9 +132,7 @@ def test_neither_budget_nor_window_nor_company_changes_a_vector(
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_bfloat16_vectors_are_close_to_those_of_float32(
-    pooling: str, bert_folder: Path, texts: list[str]
-) -> None:
+def test_bfloat16_vectors_are_close_to_those_of_float32(pooling, bert_folder, texts):
     some = [*MIXED, *texts[:40]]
     single = Retriever(bert_folder, pooling=pooling, similarity="cosine")
     half = Retriever(bert_folder, pooling=pooling, similarity="cosine", dtype="bfloat16")
@@ -155,9 +144,7 @@ def test_bfloat16_vectors_are_close_to_those_of_float32(
     assert half.fingerprint != single.fingerprint
 
 
-def test_search_ranks_texts_and_embeddings(
-    retriever: Retriever, texts: list[str], tmp_path: Path
-) -> None:
+def test_search_ranks_texts_and_embeddings(retriever, texts, tmp_path):
     queries, passages = [texts[3], "Why?"], texts[:30]
     vectors = retriever.encode_passages(passages)
     scores = retriever.encode_queries(queries) @ vectors.T
@@ -173,9 +160,7 @@ def test_search_ranks_texts_and_embeddings(
     assert retriever.encode_passages(as_passages([])).shape == (0, 32)
 
 
-def test_wrong_texts_and_vectors_are_errors(
-    bert_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):
     retriever = Retriever(bert_folder, pooling="cls", similarity="euclidean")
     with pytest.raises(ValueError, match=r"one string, 'Why\?'; expected a list"):
         retriever.encode_queries("Why?")
@@ -195,9 +180,7 @@ def test_wrong_texts_and_vectors_are_errors(
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.1)])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_a_gpu_gives_the_vectors_of_the_cpu(
-    bert_folder: Path, texts: list[str], pooling: str, dtype: Dtype, tolerance: float
-) -> None:
+def test_a_gpu_gives_the_vectors_of_the_cpu(bert_folder, texts, pooling, dtype, tolerance):
     some = [*MIXED, *texts]
     on_gpu = Retriever(bert_folder, pooling=pooling, device="cuda", token_budget=900, dtype=dtype)
     on_cpu = Retriever(bert_folder, pooling=pooling, device="cpu")

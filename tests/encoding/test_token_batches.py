@@ -21,7 +21,7 @@ def tokenizer(bert_folder: Path, tmp_path: Path) -> Any:
     return tokenizer
 
 
-def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order() -> None:
+def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order():
     lengths = np.array([3, 9, 3, 5, 9, 2, 3])
 
     def plan(lengths: np.ndarray, **settings: Any) -> list[list[int]]:
@@ -37,9 +37,7 @@ def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order() -> 
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(
-    side: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, monkeypatch):
     monkeypatch.setattr(token_batches, "_TEXTS_A_CALL", 4)
     tokenizer.padding_side = side
     texts = tokenize_texts(tokenizer, MIXED, max_length=32, token_type_ids=True)
