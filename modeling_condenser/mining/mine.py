@@ -105,12 +105,11 @@ def mine(
     }
     claim_run_folder(folder, claimed)
 
-    work_folder = Path(recipe.work_folder or folder / "search")
     is_hybrid = parsed.kind == "hybrid"
     searcher = open_searcher(
         parsed,
         loaded.passages,
-        work_folder,
+        Path(recipe.work_folder or folder / "search"),
         settings=search,
         dev=load_dev(recipe.collection, judged=recipe.split) if is_hybrid else None,
         progress=progress,

@@ -48,6 +48,6 @@ def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     for fusion in FUSIONS.values():
         run = fusion.fuse(bm25_run, dense_run)
         figures[fusion] = ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10]
-    best = max(figures, key=figures.__getitem__)
+    best = max(figures, key=lambda fusion: figures[fusion])
     logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])
     return best
