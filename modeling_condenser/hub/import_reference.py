@@ -26,8 +26,8 @@ from modeling_condenser.runs.whole_files import checksum_file
 
 from .card import write_card
 from .export import forget_session
+from .model_folder import quiet_loading
 from .provenance import PRETRAINING, Stage, write_provenance
-from .quiet_loading import quiet_loading
 
 HEAD_FILE = "model.pt"
 _HEAD = "c_head."

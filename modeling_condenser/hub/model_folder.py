@@ -1,8 +1,9 @@
-"""Find a model by its name, and download it, or any other repository, if needed."""
+"""Find a model by its name, download it if needed, and read what its folder says."""
 
 import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,17 +68,13 @@ def fetch(
         OSError: the Hub failed.
     """
     repository, revision = split_revision(name)
+    patterns: Any = {"allow_patterns": only, "ignore_patterns": without}
     try:
-        folder = snapshot_download(
-            repository,
-            repo_type=repo_type,
-            revision=revision,
-            allow_patterns=list(only) if only else None,
-            ignore_patterns=list(without) if without else None,
+        return Path(
+            snapshot_download(repository, repo_type=repo_type, revision=revision, **patterns)
         )
     except _NOT_FOUND as error:
         raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None
-    return Path(folder)
 
 
 def find_model_folder(model: str | Path) -> Path:
@@ -131,3 +128,17 @@ def is_checkpoint(folder: Path) -> bool:
 def module_paths(folder: Path) -> list[str]:
     """Subfolders of the sentence-transformers modules; of any other model only the folder, ""."""
     return [module["path"] for module in read_json(folder / MODULES_FILE, [{"path": ""}])]
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Silence transformers' progress bars, and its reports of missing weights."""
+    from transformers.utils import logging  # takes seconds, which a search by BM25 need not wait
+
+    with ExitStack() as restored:
+        restored.callback(logging.set_verbosity, logging.get_verbosity())
+        if logging.is_progress_bar_enabled():
+            restored.callback(logging.enable_progress_bar)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        yield

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.hub.card import PLACEHOLDER, write_card
-from modeling_condenser.hub.citations import cite
+from modeling_condenser.hub.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.provenance import Stage, write_provenance
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result

@@ -2,8 +2,10 @@
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub.curves import draw_curves, draw_entropies, draw_readiness
 from modeling_condenser.hub.training_log import (
+    draw_curves,
+    draw_entropies,
+    draw_readiness,
     first_and_last,
     layer_entropies,
     readiness_entries,

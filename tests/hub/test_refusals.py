@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_condenser.hub.refusals import find_refusals
+from modeling_condenser.hub.push import find_refusals
 
 
 @pytest.fixture
