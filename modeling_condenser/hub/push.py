@@ -1,6 +1,5 @@
 """Publish an encoder, a retriever or a checkpoint: gather, check, open as a user would, commit."""
 
-import json
 import os
 import re
 import shutil
@@ -112,10 +111,11 @@ def push(
         if not read_card(card)[0].get("license"):
             reasons.append("no license is named: pass --license, such as --license apache-2.0")
         # A model is opened only if nothing else is wrong, since opening a pickle executes code.
-        reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging)]
+        if not reasons and (error := find_opening_error(staging)):
+            reasons = [f"opening it: {error}"]
         if reasons:
-            listed = "\n".join(f"  - {reason}" for reason in reasons)
-            raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
+            listed = "\n  - ".join(["", *reasons])
+            raise ValueError(f"{source} cannot be published; nothing was sent:{listed}")
         sizes = {path: file.stat().st_size for path, file in files.items()}
         commit = None
         if not dry_run:
@@ -204,8 +204,8 @@ def find_refusals(files: Mapping[str, Path]) -> list[str]:
     return found
 
 
-def opening_problems(folder: Path) -> list[str]:
-    """What does not work when a process without this package opens a repository."""
+def find_opening_error(folder: Path) -> str | None:
+    """Why a process without this package cannot use a repository; None if it can."""
     script = Path(__file__).with_name("open_repository.py")
     with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
         process = subprocess.run(
@@ -216,9 +216,7 @@ def opening_problems(folder: Path) -> list[str]:
             cwd=scratch,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
-    if process.returncode:
-        return [f"the process ended with status {process.returncode}: {process.stderr[-2000:]}"]
-    return list(json.loads(process.stdout.splitlines()[-1]))
+    return process.stdout or process.stderr[-2000:] if process.returncode else None
 
 
 def _link_files(source: Path, staging: Path) -> None:

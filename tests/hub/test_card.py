@@ -77,7 +77,7 @@ def test_a_retrievers_card_states_its_stages_and_results(tmp_path: Path) -> None
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |\n"
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |\n"
         "| R@100 | 0.2500 |  | bm25 | 0.5000 | -0.2500 | 1.000 |\n",
-        "[evaluation/nfcorpus-test.trec.gz](evaluation/nfcorpus-test.trec.gz)",
+        "(evaluation/BeIR_nfcorpus-test-100.trec.gz)",
         "```bash\ncondenser evaluate me/my-encoder BeIR/nfcorpus\n```",
         "### Pre-training\n",
         "| started from | [owner/name](https://huggingface.co/owner/name) |",

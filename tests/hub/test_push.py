@@ -8,7 +8,7 @@ import pytest
 
 from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER
-from modeling_condenser.hub.push import commit_folder, opening_problems, push
+from modeling_condenser.hub.push import commit_folder, find_opening_error, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
 from tests.hub.loopback_hub import contents
 
@@ -46,7 +46,7 @@ def test_a_checkpoint_is_pushed_with_its_code(loopback_hub, bert_run):
 def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
     loopback_hub, bert_run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "opening_problems", lambda _: [])
+    monkeypatch.setattr(module, "find_opening_error", lambda _: None)
     run = tmp_path / "run"
     checkpoint = Path(shutil.copytree(bert_run / "model", run / "checkpoint-7"))
     shutil.copy(bert_run / "recipe.yaml", run)
@@ -83,12 +83,12 @@ def test_what_does_not_open_is_refused(folder):
     pooling = folder / "1_Pooling" / "config.json"
     original = pooling.read_text()
     pooling.write_text(json.dumps({**json.loads(original), "pooling_mode": "mean"}))
-    (problem,) = opening_problems(folder)
-    assert problem == "pooling is mean in sentence-transformers, but cls in the contract"
+    told = find_opening_error(folder)
+    assert told == "ValueError: pooling is mean, but cls in the contract"
     pooling.write_text(original)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
-    assert "32 weights are missing" in opening_problems(folder)[0]
+    assert "32 weights are missing" in find_opening_error(folder)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ RESULT = EvaluationResult(
     *("scifact", "test", 100, 300),
     values={"nDCG@10": 0.651234567891, "R@100": 0.9},
     source="BeIR/scifact",
-    comparisons=(BaselineComparison("bm25", "nDCG@10", 0.6651, -0.013865432109, 0.31),),
+    comparisons=[BaselineComparison("bm25", "nDCG@10", 0.6651, -0.013865432109, 0.31)],
 )
 LOCAL = EvaluationResult("../my own | docs\n", "dev", 100, 5, {"MRR@10": 0.5})
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_written_comes_back_with_the_run(folder: Path, run_file: Path) -> None:
     checksum = hashlib.sha256(RUN.encode()).hexdigest()
     expected = []
-    for result, name in ((RESULT, "scifact-test"), (LOCAL, "_my_own_docs_-dev")):
+    for result, name in ((RESULT, "BeIR_scifact-test-100"), (LOCAL, "_my_own_docs_-dev-100")):
         add_result(folder, result, run_file=run_file)
         run = {"file": f"evaluation/{name}.trec.gz", "sha256": checksum}
         expected.append(replace(result, run=run))
