@@ -62,10 +62,6 @@ def figures(file: Path) -> dict[str, float]:
     return found["values"]
 
 
-def rounded(values: dict[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in values.items()}
-
-
 def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
     """Thirty copies of one passage among others; only copies in the middle are relevant."""
     numbers = np.random.default_rng(0).permutation(60)
@@ -82,7 +78,7 @@ def test_the_published_script_runs_where_this_project_is_not(
     expected = evaluate_system(exported, collection, tmp_path / "run", progress=False)
     run_isolated(RUN, exported, collection, scratch=tmp_path / "elsewhere")
     found = figures(tmp_path / "elsewhere" / "figures.json")
-    assert rounded(found) == rounded(expected.evaluation.means)
+    assert found == pytest.approx(expected.evaluation.means, abs=1e-4)
 
 
 def test_run_and_measures_are_those_of_the_package(
@@ -122,7 +118,7 @@ def test_a_euclidean_contract_ranks_by_distance(
     ids = read.passages["_id"][:]
     rows = (dict(zip(ids, row, strict=True)) for row in scores.tolist())
     expected = evaluate_run(read.qrels, dict(zip(read.queries, rows, strict=True)))
-    assert rounded(figures(tmp_path / "figures.json")) == rounded(expected.means)
+    assert figures(tmp_path / "figures.json") == pytest.approx(expected.means, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -155,8 +151,8 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
     ours, beside = tied(texts, tmp_path / "tied"), tmp_path / "beside"
     (ours / "qrels").rename(beside)
     (ours / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
-    loopback_hub.put(ours, "owner/tied", repo_type="dataset")
-    loopback_hub.put(beside, "owner/tied-qrels", repo_type="dataset")
+    loopback_hub.put(ours, "owner/tied", kind="datasets")
+    loopback_hub.put(beside, "owner/tied-qrels", kind="datasets")
     folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
     result = evaluate_system(folder, "owner/tied", tmp_path / "runs", progress=False)
     facts = {"collection": "tied", "source": "owner/tied", "split": "test", "depth": 100}

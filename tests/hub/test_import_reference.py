@@ -155,8 +155,9 @@ def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_mach
     assert not [file for file in files if str(tmp_path).encode() in file.read_bytes()]
 
 
-@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])
-@pytest.mark.parametrize("is_zip", [False, True])
+@pytest.mark.parametrize(
+    ("name", "is_zip"), [("model.pt", False), ("model.pt", True), ("pytorch_model.bin", True)]
+)
 def test_a_pickle_with_code_is_refused_and_not_executed(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_zip: bool
 ) -> None:

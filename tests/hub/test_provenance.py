@@ -1,7 +1,6 @@
 """The contract and the provenance of a model: what is recorded, and what stays on this machine."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from modeling_condenser.hub.provenance import (
     read_stage,
     write_provenance,
 )
-from modeling_condenser.hub.training_log import thin_log
 
 
 def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
@@ -76,14 +74,6 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path:
             {"step": 2, "late_loss": 8.0, "num_input_tokens_seen": 77},
         ],
     )
-
-
-def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
-    thinned = thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
-    steps = [entry["step"] for entry in thinned]
-    assert len(steps) == 200 and steps[0] == 1 and steps[-1] == 5000
-    gaps = {after - before for before, after in pairwise(steps)}
-    assert gaps == {25, 26}  # 4999 / 199 is 25.1
 
 
 def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:

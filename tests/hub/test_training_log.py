@@ -1,4 +1,6 @@
-"""Readiness in logs, and the pictures of logs."""
+"""What is kept of a training log, and its pictures."""
+
+from itertools import pairwise
 
 from matplotlib.figure import Figure
 
@@ -9,6 +11,7 @@ from modeling_condenser.hub.training_log import (
     first_and_last,
     layer_entropies,
     readiness_entries,
+    thin_log,
     titled_measures,
 )
 
@@ -84,3 +87,11 @@ def test_a_logs_readiness_is_kept_apart_from_its_losses() -> None:
 def test_layers_are_sorted_by_number() -> None:
     layers = {f"entropy_layer_{k}": k / 10 for k in (10, 2, 1, 11, 3)}
     assert layer_entropies(entry(0, entropy=9.0, **layers)) == [0.1, 0.2, 0.3, 1.0, 1.1]
+
+
+def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
+    thinned = thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
+    steps = [entry["step"] for entry in thinned]
+    assert len(steps) == 200 and steps[0] == 1 and steps[-1] == 5000
+    gaps = {after - before for before, after in pairwise(steps)}
+    assert gaps == {25, 26}  # 4999 / 199 is 25.1
