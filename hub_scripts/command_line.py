@@ -17,18 +17,6 @@ from typing import Any, get_type_hints
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
-TRAINER_HELP = """The trainer's main fields:
-  --output_dir                   folder of the run
-  --max_steps                    steps of the optimizer
-  --num_train_epochs             passes over the data, unless max_steps is set
-  --learning_rate                the highest
-  --warmup_steps                 steps, or share of all steps, in which the learning rate rises
-  --per_device_train_batch_size  blocks or examples in a batch of one device
-  --gradient_accumulation_steps  batches for one step
-  --logging_steps, --save_steps  steps between log entries, and between checkpoints
-  --bf16, --use_cpu              true or false
-  --seed                         of weights, order and dropout
-All fields of transformers' TrainingArguments are accepted too."""
 
 
 @dataclass(frozen=True)

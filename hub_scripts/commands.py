@@ -12,6 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from .command_line import CommandLine
 
+TRAINER_HELP = """The trainer's main fields:
+  --output_dir                   folder of the run
+  --max_steps                    steps of the optimizer
+  --num_train_epochs             passes over the data, unless max_steps is set
+  --learning_rate                the highest
+  --warmup_steps                 steps, or share of all steps, in which the learning rate rises
+  --per_device_train_batch_size  blocks or examples in a batch of one device
+  --gradient_accumulation_steps  batches for one step
+  --logging_steps, --save_steps  steps between log entries, and between checkpoints
+  --bf16, --use_cpu              true or false
+  --seed                         of weights, order and dropout
+All fields of transformers' TrainingArguments are accepted too."""
+
 
 def demo(line: "CommandLine") -> None:
     """Condense, fine-tune and evaluate on medical questions, on a CPU, in minutes.
@@ -34,8 +47,6 @@ def pretrain(line: "CommandLine") -> None:
         --corpus my-documents.jsonl --output_dir runs/mine
     """
     from modeling_condenser.pretraining.arguments import PretrainingRecipe
-
-    from .command_line import TRAINER_HELP
 
     readiness = (
         "--readiness takes a mapping of the fields that `condenser analyze --help` lists, and of\n"
@@ -83,8 +94,6 @@ def finetune(line: "CommandLine") -> None:
         --output_dir runs/retriever
     """
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
-
-    from .command_line import TRAINER_HELP
 
     settings = line.read(FinetuningRecipe, further=TRAINER_HELP)
     from modeling_condenser.finetuning.finetune import finetune as train
@@ -180,11 +189,10 @@ def mine(line: "CommandLine") -> None:
     plain = ("system", "collection", "output_dir")
     settings = line.read(MiningRecipe, SearchSettings, plain=plain)
     register_model(settings.get("system"))
-    from modeling_condenser.mining.mine import EXAMPLES_FILE
-    from modeling_condenser.mining.mine import mine as mine_negatives
+    from modeling_condenser.mining import mine as stage
     from modeling_condenser.runs.run_folder import RUN_FILE
 
-    file = mine_negatives(**settings)
+    file = stage.mine(**settings)
     facts = json.loads((file.parent / RUN_FILE).read_text())
     print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")
     print(
@@ -194,7 +202,7 @@ def mine(line: "CommandLine") -> None:
     dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items() if n]
     print(f"dropped: {', '.join(dropped) or 'none'}")
     print(f"negatives: {file}")
-    examples = file.with_name(EXAMPLES_FILE)
+    examples = file.with_name(stage.EXAMPLES_FILE)
     data = f"--collection {settings['collection']} --negatives {file}"
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
@@ -211,15 +219,14 @@ def evaluate(line: "CommandLine") -> None:
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
     """
-    from modeling_condenser.evaluation.evaluate import EvaluationRecipe
-    from modeling_condenser.evaluation.evaluate import evaluate as compare
+    from modeling_condenser.evaluation import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
     from .command_line import register_model
 
-    settings = line.read(EvaluationRecipe, SearchSettings, plain=("systems", "collection"))
+    settings = line.read(stage.EvaluationRecipe, SearchSettings, plain=("systems", "collection"))
     register_model(*settings.get("systems", ()), settings.get("baseline"))
-    report = compare(**settings)
+    report = stage.evaluate(**settings)
     print(f"{report}\n\nreport: {report.file}")
 
 
@@ -250,12 +257,11 @@ def analyze(line: "CommandLine") -> None:
     A model is a pre-training run (its start, its checkpoints and its final model), a checkpoint, an
     export, a retriever, or any encoder, by folder or Hub name.
     """
-    from modeling_condenser.analysis.analyze import REPORT_FILE, AnalysisRecipe
-    from modeling_condenser.analysis.analyze import analyze as measure
+    from modeling_condenser.analysis import analyze as stage
     from modeling_condenser.analysis.sample import Measuring
 
-    settings = line.read(AnalysisRecipe, Measuring, plain=("models", "out"))
-    print(f"{measure(settings)}\n\nreport: {settings['out']}/{REPORT_FILE}")
+    settings = line.read(stage.AnalysisRecipe, Measuring, plain=("models", "out"))
+    print(f"{stage.analyze(settings)}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
 
 
 def study(line: "CommandLine") -> None:

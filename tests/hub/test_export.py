@@ -151,17 +151,18 @@ def assert_close(vectors: Any, expected: np.ndarray) -> None:
 
 def expected_vectors(
     folder: Path, contract: EncodingContract, queries: list[str], passages: list[tuple[str, str]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """One text at a time by the plain model, as the contract says."""
-    sides = [contract.query(q) for q in queries], [contract.passage(*p) for p in passages]
-    lengths = contract.query_max_length, contract.passage_max_length
+) -> list[np.ndarray]:
+    """Of queries and passages, one text at a time by the plain model, as the contract says."""
     found = [
         plain_vectors(folder, texts, max_length=length, pooling=contract.pooling)
-        for texts, length in zip(sides, lengths, strict=True)
+        for texts, length in (
+            ([contract.query(query) for query in queries], contract.query_max_length),
+            ([contract.passage(*passage) for passage in passages], contract.passage_max_length),
+        )
     ]
     if contract.similarity == "cosine":
         found = [torch.nn.functional.normalize(vectors) for vectors in found]
-    return found[0].numpy(), found[1].numpy()
+    return [vectors.numpy() for vectors in found]
 
 
 def similarities(contract: EncodingContract, queries: np.ndarray, passages: np.ndarray) -> Any:
@@ -179,18 +180,12 @@ def test_all_libraries_give_the_vectors_of_the_contract(
     model = SentenceTransformer(str(folder), trust_remote_code=False)
     retriever, script = Retriever(folder), open_script(folder).Encoder(folder)
     rows = Dataset.from_dict({"title": [""] * len(TEXTS), "text": TEXTS})
-    for found in (
-        retriever.encode_queries(TEXTS),
-        script.encode_queries(TEXTS),
-        model.encode_query(TEXTS, batch_size=4),
-    ):
-        assert_close(found, queries)
-    for found in (
-        retriever.encode_passages(rows),
-        script.encode_passages([""] * len(TEXTS), TEXTS),
-        model.encode_document(TEXTS, batch_size=4),
-    ):
-        assert_close(found, passages)
+    assert_close(retriever.encode_queries(TEXTS), queries)
+    assert_close(script.encode_queries(TEXTS), queries)
+    assert_close(model.encode_query(TEXTS, batch_size=4), queries)
+    assert_close(retriever.encode_passages(rows), passages)
+    assert_close(script.encode_passages([""] * len(TEXTS), TEXTS), passages)
+    assert_close(model.encode_document(TEXTS, batch_size=4), passages)
     scores = model.similarity(queries, passages).numpy()
     assert_close(scores, similarities(contract, queries, passages))
 
@@ -238,12 +233,9 @@ def test_the_cards_commands_search_and_evaluate(
     exports: dict[str, Path], collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(shutil.copytree(exports["dot"], tmp_path / "encoder"))
-    text = (folder / "README.md").read_text()
-    [block] = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    [block] = re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL)
     block = block.replace(PLACEHOLDER, str(folder)).replace("COLLECTION", str(collection))
-    search, evaluate, _, script = map(shlex.split, block.strip().splitlines())
+    search, evaluate, *_ = map(shlex.split, block.strip().splitlines())
     monkeypatch.chdir(tmp_path)
-    assert main(search[1:]) == 0
-    assert main(evaluate[1:]) == 0
+    assert main(search[1:]) == main(evaluate[1:]) == 0
     assert "MRR@10" in (folder / "README.md").read_text()
-    assert (folder / script[1]).is_file()
