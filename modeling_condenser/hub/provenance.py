@@ -15,7 +15,7 @@ import yaml
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
-from .model_folder import STARTER, STARTER_TITLE, describe_starter, read_json, resolve_encoder_name
+from .model_folder import STARTER, STARTER_TITLE, read_json, resolve_encoder_name
 from .training_log import readiness_entries, thin_log
 
 PROVENANCE_FILE = "provenance.json"
@@ -118,8 +118,7 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         Settings without tokens, passwords and output folders. A local path becomes
-        `local: LAST PART`, a URL loses its query, and the bundled encoder is named with the
-        package's version.
+        `local: LAST PART`, and a URL loses its query.
     """
     return {
         str(name): _publishable(value, str(name))
@@ -142,7 +141,7 @@ def _publishable(value: Any, name: str) -> Any:
         return text
     is_starter = resolve_encoder_name(text) == resolve_encoder_name(STARTER)
     if name in ("encoder", "tokenizer") and is_starter:
-        return describe_starter()
+        return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
     is_local = re.search(r"[/\\]", text) and (hub_name(text) is None or Path(text).exists())

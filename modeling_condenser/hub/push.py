@@ -145,10 +145,8 @@ def commit_folder(
     """Upload a folder in one atomic commit; makes the repository and the branch if needed.
 
     Links are followed. Files of the repository that match `stale` and that the folder does not hold
-    are deleted. The other arguments are those of `push`. Without a change there is no commit.
-
-    Raises:
-        OSError: the Hub failed or refused, or the repository is public but must be private.
+    are deleted. The other arguments and errors are those of `push`. Without a change there is no
+    commit.
     """
     api = HfApi(token=token)
     try:
@@ -173,13 +171,13 @@ def commit_folder(
 
 
 def find_refusals(files: Mapping[str, Path]) -> list[str]:
-    """Every pickle, and every secret and local path in text files; empty if there is none.
+    """Find pickles, and secrets and local paths in text files.
 
     Args:
         files: path in the repository -> local file.
 
     Returns:
-        Path, line and reason, with secrets cut to their first characters.
+        Path, line and reason of each, with secrets cut to their first characters.
     """
     # A short path such as /data may be on any machine.
     own = [re.escape(str(f)) for f in (Path.home(), Path.cwd()) if len(f.parts) > 2]

@@ -1,8 +1,7 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
 The library's own pushes during training leave out code and card, and send a pickle of the
-arguments. While training they are switched off by the library's own arguments, and a callback does
-their work after each checkpoint; no private method is overridden.
+arguments. They are switched off by its arguments, and a callback pushes after each checkpoint.
 """
 
 import logging
@@ -35,10 +34,8 @@ LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 class WholeTrainer(Trainer):
     """Base of the trainers of this package, which define `write_repository`.
 
-    With `push_to_hub=True`, `hub_strategy` means what it means in the library: "end" pushes by
-    `push_to_hub()` only, "every_save" with every checkpoint, "checkpoint" with the training state
-    in `last-checkpoint/` too, "all_checkpoints" with each in its own folder. Every push is one
-    commit of a repository that can be loaded. A push that fails does not end the training.
+    `push_to_hub` and `hub_strategy` mean what they mean in the library. Every push is one commit of
+    a repository that can be loaded. A push that fails does not end the training.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -133,8 +130,8 @@ class WholeTrainer(Trainer):
     ) -> CommitInfo | Future | None:
         """Push the model as it is, as a whole repository.
 
-        The arguments are the library's: `token`, `revision` and `private`, too. Those for its own
-        card are not used.
+        The arguments are the library's, `token`, `revision` and `private` among them. Those for its
+        own card are not used.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
