@@ -22,7 +22,6 @@ from .contract import CONTRACT_FILE, EncodingContract
 from .model_folder import STARTER_TITLE, is_checkpoint, read_config
 from .provenance import (
     FINETUNING,
-    PRETRAINING,
     Stage,
     drop_starter,
     hub_name,
@@ -39,21 +38,19 @@ PLACEHOLDER = "OWNER/NAME"
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
 # Earlier versions wrote one such block for each section.
 _GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
-# Keys of references.bib.
-_CONDENSER, _COCONDENSER = "gao-callan-2021-condenser", "gao-callan-2022-cocondenser"
-_OF_OBJECTIVE = {
+# Word in a stage's name, objective or settings -> key in references.bib.
+_PAPERS = {
     "ict": "lee-etal-2019-latent",
     "tsdae": "wang-etal-2021-tsdae",
-    "condenser": _CONDENSER,
-    "cocondenser": _CONDENSER,
-    "contrastive": "karpukhin-etal-2020-dense",
-    "margin_mse": "hofstatter-etal-2020-improving",
-}
-_OF_SETTING = {
+    "condenser": "gao-callan-2021-condenser",
+    "cocondenser": "gao-callan-2022-cocondenser",
     "head_mlm_probability": "xiao-etal-2022-retromae",
     "bow_weight": "ma-etal-2024-drop",
+    "contrastive": "karpukhin-etal-2020-dense",
+    "margin_mse": "hofstatter-etal-2020-improving",
     "cache_chunk_size": "gao-etal-2021-scaling",
     "mini_batch_size": "gao-etal-2021-scaling",
+    FINETUNING: "reimers-gurevych-2019-sentence-bert",
 }
 
 
@@ -207,9 +204,8 @@ def _draw_pictures(
 ) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
     pictures = {}
-    if logs := {
-        n: s.log for n, s in label_stages(stages).items() if training_log.has_curves(s.log)
-    }:
+    logs = {label: stage.log for label, stage in label_stages(stages).items()}
+    if logs := {label: log for label, log in logs.items() if training_log.has_curves(log)}:
         pictures[CURVES_FILE] = training_log.draw_curves(logs)
     if any(len(entries) > 1 for entries in measured.values()):
         pictures[training_log.READINESS_FILE] = training_log.draw_readiness(measured)
@@ -231,23 +227,15 @@ def _title(folder: Path) -> str:
 
 
 def cite(stages: Sequence[Stage]) -> str:
-    """The papers of all stages; Condenser's if nothing is recorded."""
-    entries = Path(__file__).with_name("references.bib").read_text("utf-8").strip().split("\n\n")
+    """The papers of all stages, as BibTeX; Condenser's if no method is recorded."""
+    keys: list[str] = []
+    for stage in stages:
+        objective = str(stage.run.get("objective") or stage.recipe.get("objective", "")).lower()
+        words = {stage.name, objective, *(name for name, value in stage.recipe.items() if value)}
+        started = str(stage.recipe.get("encoder", "")).lower().removeprefix(STARTER_TITLE)
+        for text in (objective, started.replace("-", "")):  # models of others, too
+            words |= {name for name in ("condenser", "cocondenser") if name in text}
+        keys += [key for word, key in _PAPERS.items() if word in words]
+    entries = _TEMPLATE.with_name("references.bib").read_text("utf-8").strip().split("\n\n")
     by_key = {re.findall(r"\{([^,]+),", entry)[0]: entry for entry in entries}
-    keys = dict.fromkeys(key for stage in stages for key in _keys(stage))
-    return "\n\n".join(by_key[key] for key in keys or [_CONDENSER])
-
-
-def _keys(stage: Stage) -> list[str]:
-    usual = {PRETRAINING: "condenser", FINETUNING: "contrastive"}.get(stage.name, "")
-    objective = str(stage.run.get("objective") or stage.recipe.get("objective") or usual).lower()
-    started = str(stage.recipe.get("encoder", "")).lower().removeprefix(STARTER_TITLE)
-    keys = [_OF_OBJECTIVE[objective]] if objective in _OF_OBJECTIVE else []
-    keys += [key for setting, key in _OF_SETTING.items() if stage.recipe.get(setting)]
-    if "condenser" in started:  # trained by others
-        keys.append(_CONDENSER)
-    if any("cocondenser" in text.replace("-", "") for text in (objective, started)):
-        keys.append(_COCONDENSER)
-    if stage.name == FINETUNING:
-        keys.append("reimers-gurevych-2019-sentence-bert")
-    return keys
+    return "\n\n".join(by_key[key] for key in dict.fromkeys(keys or [_PAPERS["condenser"]]))
