@@ -11,7 +11,8 @@ from huggingface_hub import ModelCard
 
 from modeling_condenser.hub.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.provenance import Stage, write_provenance
+from modeling_condenser.hub.model_folder import STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.hub.provenance import Stage, read_provenance, write_provenance
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
 
 LOG = [
@@ -130,6 +131,17 @@ def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_
         assert section in text
     links = re.findall(r"\]\(([^):#]+)\)", text)
     assert links and all((folders[0] / link).is_file() for link in links)
+
+
+def test_of_the_bundled_encoder_only_the_name_is_on_a_card(tmp_path: Path) -> None:
+    own = pretraining(encoder=STARTER_TITLE)
+    folder = make_folder(tmp_path / "x", *read_provenance(STARTER_FOLDER), own, finetuning())
+    write_card(folder)
+    text = read(folder).text
+    headings = ["### Pre-training", "### Fine-tuning"]
+    assert [line for line in text.splitlines() if line in headings] == headings
+    assert "### Pre-training 2" not in text
+    assert f"| started from | `{STARTER_TITLE}`, the small encoder that comes with" in text
 
 
 def test_foreign_names_cannot_break_a_table(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The grammar of all commands, and what the command itself does."""
 
-import importlib
 import io
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import modeling_condenser
 from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS, evaluated_on
 from hub_scripts.demo import scale_study
@@ -25,7 +25,6 @@ class Fields:
     Attributes:
         systems: what to evaluate, at
             most 95 % of it.
-        out: folder to write.
         depth: passages to retrieve.
         dry_run: change nothing.
     """
@@ -110,13 +109,11 @@ def test_help_explains_each_field(capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name, capsys):
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
-    assert end.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: condenser {name} [RECIPE.yaml] ")
-    if name in ("pretrain", "finetune"):
-        assert {"--output_dir", "--max_steps", "--learning_rate"} <= set(printed.split())
+    assert ("--max_steps" in printed) == (name in ("pretrain", "finetune"))
 
 
 @pytest.mark.parametrize(
@@ -157,13 +154,9 @@ def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
     assert shown in printed and printed.endswith("[]\nFalse\n")
 
 
-def test_public_names_are_those_of_their_modules():
-    import modeling_condenser
-
-    for name, module in modeling_condenser._MODULES.items():
-        own = importlib.import_module(module, "modeling_condenser")
-        assert getattr(modeling_condenser, name) is getattr(own, name)
-    assert sorted(modeling_condenser._MODULES) == sorted(modeling_condenser.__all__)
+def test_all_public_names_can_be_imported():
+    for name in modeling_condenser.__all__:
+        assert getattr(modeling_condenser, name).__name__ == name
 
 
 def test_the_evaluation_after_fine_tuning_fits_what_was_trained():
