@@ -60,15 +60,9 @@ class Repository:
 
 
 class LoopbackHub(ThreadingHTTPServer):
-    """The Hub, with its repositories by type and name.
+    """The Hub, with its repositories by kind and name."""
 
-    Attributes:
-        url: the endpoint.
-        token: of the user `owner`.
-        fails_next_commit: whether the next commit is answered with an error.
-    """
-
-    token = "hf_loopback_owner"
+    token = "hf_loopback_owner"  # of the user `owner`
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -80,9 +74,6 @@ class LoopbackHub(ThreadingHTTPServer):
 
     def repo(self, name: str) -> Repository:
         return self.repositories["models", name]
-
-    def has_repo(self, name: str) -> bool:
-        return ("models", name) in self.repositories
 
     def put(self, folder: Path, name: str, *, kind: str = "models") -> str:
         """Replace a repository's files by those of a folder; returns the commit."""
@@ -109,13 +100,13 @@ class _Handler(BaseHTTPRequestHandler):
         kind, name, action, revision, path = map(unquote, found.groups(""))
         repository = self.server.repositories.get((kind or "models", name))
         if repository is None:
-            return self._answer_missing("RepoNotFound")
+            return self._answer({}, 404, X_Error_Code="RepoNotFound")
         if action == "branch":
             repository.branches.setdefault(revision, repository.commits()[:1])
             return self._answer({}, 201)
         head = repository.find(revision or "main")
         if head is None:
-            return self._answer_missing("RevisionNotFound")
+            return self._answer({}, 404, X_Error_Code="RevisionNotFound")
         entries = {path: _describe(path, content) for path, content in head.tree.items()}
         match action:
             case "" | "revision":
@@ -136,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
                 tag = f'"{entries[path]["oid"]}"'
                 self._answer(head.tree[path], ETag=tag, X_Repo_Commit=head.sha)
             case _:
-                self._answer_missing("EntryNotFound")
+                self._answer({}, 404, X_Error_Code="EntryNotFound")
 
     do_GET = do_HEAD = do_POST = _handle
 
@@ -145,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer({"error": "Invalid credentials in Authorization header"}, 401)
         name = f"{told.get('organization') or 'owner'}/{told['name']}"
         url = {"url": f"{self.server.url}/{name}", "name": name, "id": name}
-        if self.server.has_repo(name):
+        if ("models", name) in self.server.repositories:
             return self._answer({"error": "You already created this repo", **url}, 409)
         private = told.get("visibility") == "private" or bool(told.get("private"))
         repository = self.server.repositories["models", name] = Repository(private)
@@ -180,9 +171,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
-
-    def _answer_missing(self, code: str) -> None:
-        self._answer({"error": code}, 404, X_Error_Code=code, X_Error_Message=code)
 
 
 def _describe(path: str, content: bytes) -> dict[str, Any]:

@@ -72,18 +72,14 @@ def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_the_published_script_runs_where_this_project_is_not(
-    exported: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_the_published_script_runs_where_this_project_is_not(exported, collection, tmp_path):
     expected = evaluate_system(exported, collection, tmp_path / "run", progress=False)
     run_isolated(RUN, exported, collection, scratch=tmp_path / "elsewhere")
     found = figures(tmp_path / "elsewhere" / "figures.json")
     assert found == pytest.approx(expected.evaluation.means, abs=1e-4)
 
 
-def test_run_and_measures_are_those_of_the_package(
-    exported: Path, texts: list[str], tmp_path: Path, start: Run
-) -> None:
+def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, start):
     folder, copies = tied(texts, tmp_path / "tied", ending=".gz"), {f"{n:03d}" for n in range(30)}
     full = evaluate_system(exported, folder, tmp_path / "full", depth=60, progress=False)
     assert full.run_file
@@ -105,9 +101,7 @@ def test_run_and_measures_are_those_of_the_package(
         assert found == sorted(copies)[: len(found)]
 
 
-def test_a_euclidean_contract_ranks_by_distance(
-    bert_run: Path, collection: Path, tmp_path: Path, start: Run
-) -> None:
+def test_a_euclidean_contract_ranks_by_distance(bert_run, collection, tmp_path, start):
     contract = EncodingContract(8, 24, similarity="euclidean", pooling="mean")
     folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
     assert start(folder, collection, "--json", tmp_path / "figures.json") == 0
@@ -170,9 +164,7 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
 
 
 @pytest.mark.slow
-def test_configurations_of_a_data_set_are_read(
-    exported: Path, texts: list[str], tmp_path: Path, start: Run
-) -> None:
+def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start):
     """As MTEB has them; ids may be numbers, and a split may have the other of its two names."""
     folder = tmp_path / "set"
     (folder / "data").mkdir(parents=True)
@@ -197,9 +189,7 @@ def test_configurations_of_a_data_set_are_read(
     assert figures(tmp_path / "figures.json") == expected.evaluation.means
 
 
-def test_ids_stay_as_they_are_and_titles_may_be_missing(
-    exported: Path, texts: list[str], tmp_path: Path
-) -> None:
+def test_ids_stay_as_they_are_and_titles_may_be_missing(exported, texts, tmp_path):
     ids = ["007", "7", "2020-01-01", "1.0", " x", "ü"]
     folder = write_collection(
         tmp_path / "ids",

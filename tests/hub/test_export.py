@@ -67,9 +67,7 @@ def exports(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     }
 
 
-def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(
-    exported: Path, run: Path, bert_folder: Path
-) -> None:
+def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, run, bert_folder):
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == [CLASSES[config["model_type"]]]
     assert "auto_map" not in config
@@ -87,7 +85,7 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(
     assert saved["truncation"] is None and saved["padding"] is None
 
 
-def test_hidden_states_are_bit_identical_to_the_backbones(exported: Path, run: Path) -> None:
+def test_hidden_states_are_bit_identical_to_the_backbones(exported, run):
     backbone = CondenserForPreTraining.from_pretrained(run / "model").condenser.encoder.eval()
     plain = AutoModel.from_pretrained(exported).eval()
     batch = AutoTokenizer.from_pretrained(exported)(TEXTS[:3], padding=True, return_tensors="pt")
@@ -98,9 +96,7 @@ def test_hidden_states_are_bit_identical_to_the_backbones(exported: Path, run: P
     assert all(map(torch.equal, found.hidden_states, expected))
 
 
-def test_an_earlier_export_is_replaced_and_another_folder_refused(
-    bert_run: Path, tmp_path: Path
-) -> None:
+def test_an_earlier_export_is_replaced_and_another_folder_refused(bert_run, tmp_path):
     out = export_encoder(bert_run, tmp_path / "out")
     (out / "left_over.json").write_text("{}")
     export_encoder(bert_run, out, contract=EncodingContract(8, 16))
@@ -114,7 +110,7 @@ def test_an_earlier_export_is_replaced_and_another_folder_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_checkpoint_without_all_weights_is_refused(bert_run: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
     broken = Path(shutil.copytree(bert_run / "model", tmp_path / "broken"))
     weights = load_file(broken / "model.safetensors")
     del weights["condenser.encoder.encoder.layer.2.output.dense.weight"]
@@ -124,7 +120,7 @@ def test_a_checkpoint_without_all_weights_is_refused(bert_run: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_the_default_lengths_fit_the_encoders_positions(run: Path, tmp_path: Path) -> None:
+def test_the_default_lengths_fit_the_encoders_positions(run, tmp_path):
     """RoBERTa has two positions more than it can use; its tokenizer here says no limit."""
     model = Path(shutil.copytree(run / "model", tmp_path / "run" / "model"))
     settings = json.loads((model / "tokenizer_config.json").read_text())
@@ -134,7 +130,7 @@ def test_the_default_lengths_fit_the_encoders_positions(run: Path, tmp_path: Pat
     assert EncodingContract.load(folder) == EncodingContract(64, 64)
 
 
-def test_an_encoders_own_pooler_is_kept(bert_folder: Path, tmp_path: Path) -> None:
+def test_an_encoders_own_pooler_is_kept(bert_folder, tmp_path):
     original = BertModel(BertConfig.from_pretrained(bert_folder))
     original.save_pretrained(tmp_path / "original")
     AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "original")
@@ -172,9 +168,7 @@ def similarities(contract: EncodingContract, queries: np.ndarray, passages: np.n
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_all_libraries_give_the_vectors_of_the_contract(
-    name: str, exports: dict[str, Path]
-) -> None:
+def test_all_libraries_give_the_vectors_of_the_contract(name, exports):
     folder, contract = exports[name], CONTRACTS[name]
     queries, passages = expected_vectors(folder, contract, TEXTS, [("", text) for text in TEXTS])
     model = SentenceTransformer(str(folder), trust_remote_code=False)
@@ -202,9 +196,7 @@ def run_snippets(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
-def test_the_cards_snippets_encode_as_the_contract_says(
-    name: str, exports: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cards_snippets_encode_as_the_contract_says(name, exports, capsys):
     contract = CONTRACTS[name]
     queries, passages = expected_vectors(exports[name], contract, [QUERY], [(TITLE, TEXT)])
     [[score]] = similarities(contract, queries, passages)
@@ -220,7 +212,7 @@ def test_the_cards_snippets_encode_as_the_contract_says(
         assert names["tokenizer"]("one", "two")["token_type_ids"][-1] == 1
 
 
-def test_a_checkpoints_snippets_open_all_its_parts(bert_run: Path, tmp_path: Path) -> None:
+def test_a_checkpoints_snippets_open_all_its_parts(bert_run, tmp_path):
     checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "my-checkpoint"))
     write_card(checkpoint)
     [names] = run_snippets(checkpoint)
@@ -229,9 +221,7 @@ def test_a_checkpoints_snippets_open_all_its_parts(bert_run: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_cards_commands_search_and_evaluate(
-    exports: dict[str, Path], collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cards_commands_search_and_evaluate(exports, collection, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(exports["dot"], tmp_path / "encoder"))
     [block] = re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL)
     block = block.replace(PLACEHOLDER, str(folder)).replace("COLLECTION", str(collection))

@@ -104,9 +104,7 @@ def make_batch(encoder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(kind, request, tmp_path):
     encoder = request.getfixturevalue(f"{kind}_folder")
     naive = NaiveReference(kind, encoder)
     folder = naive.save(tmp_path / "reference", encoder)
@@ -139,8 +137,8 @@ def test_an_import_has_the_losses_and_all_the_gradients_of_the_reference(
 
 
 def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_machine(
-    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    reference, tmp_path, capsys
+):
     out = tmp_path / "ours"
     words = [str(reference), str(out), "--skip_from", "3", "--late_mlm", "false"]
     assert main(["import-reference", *words]) == 0
@@ -157,8 +155,8 @@ def test_the_command_writes_a_whole_checkpoint_that_names_no_folder_of_this_mach
     ("name", "is_zip"), [("model.pt", False), ("model.pt", True), ("pytorch_model.bin", True)]
 )
 def test_a_pickle_with_code_is_refused_and_not_executed(
-    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_zip: bool
-) -> None:
+    reference, tmp_path, monkeypatch, name, is_zip
+):
     # The library's switch for all programs at once must not open ours.
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     weights = {**torch.load(reference / name, weights_only=True), "more": Trap(tmp_path / "trap")}
@@ -175,9 +173,7 @@ def test_a_pickle_with_code_is_refused_and_not_executed(
         ("pytorch_model.bin", "bert.embeddings.LayerNorm.bias", "LayerNorm.bias"),
     ],
 )
-def test_a_missing_weight_is_named(
-    reference: Path, tmp_path: Path, file: str, lost: str, words: str
-) -> None:
+def test_a_missing_weight_is_named(reference, tmp_path, file, lost, words):
     weights = torch.load(reference / file, weights_only=True)
     del weights[lost]
     torch.save(weights, reference / file)
@@ -186,7 +182,7 @@ def test_a_missing_weight_is_named(
     assert [entry.name for entry in tmp_path.iterdir()] == ["reference"]
 
 
-def test_a_missing_file_is_named(reference: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(reference, tmp_path):
     for file, words in {
         "tokenizer.json": "no tokenizer.*--tokenizer",
         "model.pt": "plain encoder without a Condenser head",

@@ -18,7 +18,7 @@ from modeling_condenser.hub.provenance import (
 )
 
 
-def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
     contract = EncodingContract(32, 128, pooling="mean", title_separator=" [SEP] ")
     contract.save(tmp_path)
     assert EncodingContract.load(tmp_path) == contract
@@ -30,14 +30,14 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) 
         EncodingContract.load(tmp_path / "empty")
 
 
-def test_prompts_and_titles_stand_before_the_text() -> None:
+def test_prompts_and_titles_stand_before_the_text():
     contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
     assert contract.query("what?") == "q: what?"
     assert contract.passage("A title", "a text") == "p: A title a text"
     assert contract.passage("", "a text") == "p: a text"
 
 
-def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path: Path) -> None:
+def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path):
     stages = [Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}])]
     write_provenance(tmp_path, stages)
     assert read_provenance(tmp_path) == stages
@@ -54,7 +54,7 @@ def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
     return folder
 
 
-def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path: Path) -> None:
+def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path):
     recipe = {"encoder": "./start", "hub_token": "not-a-real-one", "corpus": "/home/me/notes.txt"}
     log = [
         {"loss": 9.0, "late_loss": 4.0, "head_loss": 5.0, "step": 1, "grad_norm": 3.0},
@@ -73,7 +73,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path:
     )
 
 
-def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:
+def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path):
     first = make_run(tmp_path / "first", {"encoder": "owner/base", "seed": 5})
     second = make_run(tmp_path / "second", {"encoder": str(first / "model"), "seed": 6})
     assert [stage.recipe for stage in read_pretraining(second)] == [
@@ -103,9 +103,7 @@ def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Pa
         (str(model_folder.STARTER_FOLDER), "starter of condenser"),
     ],
 )
-def test_a_setting_says_nothing_of_this_machine(
-    given: object, published: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monkeypatch):
     (tmp_path / "data" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     recipe = {"encoder": given, "inner": [{"encoder": given, "split": "train"}]}
@@ -113,7 +111,7 @@ def test_a_setting_says_nothing_of_this_machine(
     assert publishable(recipe) == expected
 
 
-def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
+def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
     names = ["hub_token", "push_to_hub_token", "token", "WANDB_API_KEY", "password"]
     secrets = dict.fromkeys(names, "not-a-real-one")
     prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
@@ -121,7 +119,7 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
     assert publishable(settings) == {"inner": {"kept": 1}, **prompts}
 
 
-def test_a_hub_name_has_an_owner_and_is_no_file() -> None:
+def test_a_hub_name_has_an_owner_and_is_no_file():
     assert hub_name("owner/name_1.2@v1") == "owner/name_1.2"
     for other in ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1}):
         assert hub_name(other) is None

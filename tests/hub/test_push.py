@@ -72,7 +72,7 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder / "nowhere", NAME)
     with pytest.raises(ValueError, match="has no encoding_contract.json"):
         push(bert_folder, NAME)
-    assert not loopback_hub.has_repo(NAME)
+    assert not loopback_hub.repositories
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_push_lists_the_files_and_makes_a_branch_and_a_pull_request(
     size = (encoder / "model.safetensors").stat().st_size
     assert f"{size:>14,} bytes  model.safetensors" in lines
     assert "license: mit" in lines and lines[-1].startswith("dry run: nothing was sent")
-    assert not loopback_hub.has_repo("owner/encoder")
+    assert not loopback_hub.repositories
     lines = run(*words, "--revision", "trial", "--message", "As tried")
     repository = loopback_hub.repo("owner/encoder")
     commit = repository.commits("trial")[0]
