@@ -13,7 +13,7 @@ from pathlib import Path
 from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state
+from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .card import CARD_FILE, read_card, write_card
@@ -66,7 +66,8 @@ def push(
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
     Checked first: no pickles, secrets or local paths, a card with a license, and that the
-    repository opens in a process without this package. The folder itself is not changed.
+    repository opens in a process without this package. The state of a training is left out. The
+    folder itself is not changed.
 
     Args:
         folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
@@ -97,7 +98,8 @@ def push(
         )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
-        _link_files(source, staging)
+        without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
+        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
         if not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
         card = staging / CARD_FILE
@@ -215,14 +217,6 @@ def find_opening_error(folder: Path) -> str | None:
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
     return process.stdout or process.stderr[-2000:] if process.returncode else None
-
-
-def _link_files(source: Path, staging: Path) -> None:
-    """Link the files to publish into a folder, without a checkpoint's training state."""
-    is_training = (source / MANIFEST).is_file()
-    left_out = [file.name for file in source.iterdir() if is_training and is_training_state(file)]
-    ignore = shutil.ignore_patterns(*_IGNORED, *left_out)
-    shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
 
 
 def _read_published_license(name: str, revision: str | None, token: str | None) -> dict[str, str]:

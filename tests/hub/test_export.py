@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import (
     AutoModel,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
     BertModel,
+    pipeline,
 )
 
 from hub_scripts.main import main
@@ -182,6 +184,14 @@ def test_all_libraries_give_the_vectors_of_the_contract(name, exports):
     assert_close(model.encode_document(TEXTS, batch_size=4), passages)
     scores = model.similarity(queries, passages).numpy()
     assert_close(scores, similarities(contract, queries, passages))
+
+
+def test_a_pipeline_and_a_classifier_open_an_export(exported):
+    found = pipeline("feature-extraction", model=str(exported))(TEXTS[0])
+    assert_close(np.array(found[0][0]), plain_vectors(exported, TEXTS[:1])[0].numpy())
+    kind = AutoModelForSequenceClassification
+    _, info = kind.from_pretrained(exported, num_labels=2, output_loading_info=True)
+    assert not [name for name in info["missing_keys"] if not name.startswith("classifier")]
 
 
 def run_snippets(folder: Path) -> list[dict[str, Any]]:

@@ -53,7 +53,6 @@ def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
     monkeypatch.setattr(module, "find_opening_error", lambda _: None)
     run = tmp_path / "run"
     checkpoint = Path(shutil.copytree(bert_run / "model", run / "checkpoint-7"))
-    shutil.copy(bert_run / "recipe.yaml", run)
     state = {"optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"}
     for name in state:
         (checkpoint / name).write_bytes(b"{}")
@@ -63,9 +62,9 @@ def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
 
 
 def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder):
-    (folder / "training_args.bin").write_text("x")
+    (folder / "args.bin").write_text("x")
     (folder / "notes.md").write_text("a\nsee /home/me/x\n")
-    reasons = r"notes.md, line 2: a local path \(/home/me/x\).*args.bin: a pickle.*no license"
+    reasons = r"args.bin: a pickle.*notes.md, line 2: a local path \(/home/me/x\).*no license"
     with pytest.raises(ValueError, match=f"(?s)cannot be published.*{reasons}"):
         push(folder, NAME)
     with pytest.raises(FileNotFoundError, match="There is no model in"):
