@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -119,17 +120,11 @@ def push(
             listed = "\n  - ".join(["", *reasons])
             raise ValueError(f"{source} cannot be published; nothing was sent:{listed}")
         sizes = {path: file.stat().st_size for path, file in files.items()}
-        commit = None
-        if not dry_run:
-            commit = commit_folder(
-                staging,
-                name,
-                message=message,
-                revision=revision,
-                private=private,
-                create_pr=create_pr,
-                token=token,
-            )
+        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
+        if dry_run:
+            commit = None
+        else:
+            commit = commit_folder(staging, name, message=message, token=token, **where)
         return PushReport(sizes, card.read_text(encoding="utf-8"), commit)
 
 
