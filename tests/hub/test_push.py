@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
@@ -41,24 +40,18 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_pushed_with_its_code(loopback_hub, bert_run):
-    push(bert_run, "owner/condenser", license="mit")  # opens it in a process of its own
-    names = loopback_hub.repo("owner/condenser").files().keys()
-    assert names >= {"configuration_condenser.py", "modeling_condenser.py", "model.safetensors"}
-
-
-def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
-    loopback_hub, bert_run, tmp_path, monkeypatch
+def test_a_trainers_checkpoint_is_pushed_with_its_code_and_without_its_training_state(
+    loopback_hub, bert_run, tmp_path
 ):
-    monkeypatch.setattr(module, "find_opening_error", lambda _: None)
-    run = tmp_path / "run"
-    checkpoint = Path(shutil.copytree(bert_run / "model", run / "checkpoint-7"))
+    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "run" / "checkpoint-7"))
     state = {"optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"}
     for name in state:
         (checkpoint / name).write_bytes(b"{}")
     seal_checkpoint(checkpoint)
-    report = push(run, NAME, license="mit")
-    assert not {*state, "checkpoint_manifest.json"} & report.sizes.keys()
+    push(tmp_path / "run", NAME, license="mit")  # opens it in a process of its own
+    names = loopback_hub.repo(NAME).files().keys()
+    assert names >= {"configuration_condenser.py", "modeling_condenser.py", "model.safetensors"}
+    assert not names & {*state, "checkpoint_manifest.json"}
 
 
 def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder):
