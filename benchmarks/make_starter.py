@@ -20,10 +20,8 @@ from transformers import AutoTokenizer
 
 from benchmarks.harness import as_bert
 from modeling_condenser import masked_lm_from_encoder
-from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, training_section
-from modeling_condenser.hub.citations import cite
+from modeling_condenser.hub.card import CARD_FILE, CURVES_FILE, cite, training_section
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.curves import draw_curves
 from modeling_condenser.hub.export import save_tokenizer
 from modeling_condenser.hub.provenance import (
     PRETRAINING,
@@ -32,6 +30,7 @@ from modeling_condenser.hub.provenance import (
     read_stage,
     write_provenance,
 )
+from modeling_condenser.hub.training_log import draw_curves
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, whole_folder
 
 WEIGHTS_FILE = "model.safetensors"

@@ -1,1 +1,1 @@
-"""Commands: each file reads its settings, calls one stage, and prints the result."""
+"""The `condenser` command: its grammar, and a function for each verb."""

@@ -12,24 +12,11 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
-Fields = TypeVar("Fields")
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
-TRAINER_HELP = """The trainer's main fields:
-  --output_dir                   folder of the run
-  --max_steps                    steps of the optimizer
-  --num_train_epochs             passes over the data, unless max_steps is set
-  --learning_rate                the highest
-  --warmup_steps                 steps, or share of all steps, in which the learning rate rises
-  --per_device_train_batch_size  blocks or examples in a batch of one device
-  --gradient_accumulation_steps  batches for one step
-  --logging_steps, --save_steps  steps between log entries, and between checkpoints
-  --bf16, --use_cpu              true or false
-  --seed                         of weights, order and dropout
-All fields of transformers' TrainingArguments are accepted too."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +66,22 @@ class CommandLine:
             raise ValueError(f"{', '.join(missing)} is not given: {usage}")
         return settings
 
-    def fill(self, cls: type[Fields], *, plain: Sequence[str] = ()) -> Fields:
-        """Read the settings into one dataclass; see `read`."""
+    def call(self, function: Callable, *, without: Collection[str] = ()) -> Any:
+        """Call a function with the settings as its arguments, which its docstring explains.
+
+        Its positional parameters may be plain words; those in `without` are no settings.
+        """
+        hints, fields, plain = get_type_hints(function), [], []
+        for name, parameter in inspect.signature(function).parameters.items():
+            default = [] if parameter.default is parameter.empty else [parameter.default]
+            if name not in without:
+                fields.append((name, hints[name], *default))
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                plain.append(name)
+        explained = (function.__doc__ or "").replace("Args:", "Attributes:")
+        cls: Any = dataclasses.make_dataclass("_", fields, namespace={"__doc__": explained})
         (filled,) = fill(self.read(cls, plain=plain), cls)
-        return filled
-
-
-def fields_of(function: Callable, *, without: Collection[str] = ()) -> type[Any]:
-    """A dataclass of a function's parameters, which its docstring explains."""
-    hints = get_type_hints(function)
-    fields: list[Any] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        default = [] if parameter.default is parameter.empty else [parameter.default]
-        if name not in without:
-            fields.append((name, hints[name], *default))
-    explained = (function.__doc__ or "").replace("Args:", "Attributes:")
-    return dataclasses.make_dataclass("Fields", fields, namespace={"__doc__": explained})
+        return function(**vars(filled))
 
 
 def register_model(*systems: str | None) -> None:

@@ -1,30 +1,15 @@
-"""The `condenser` command: finds the file of a verb and runs it.
-
-Only that file is imported, so that help starts at once.
-"""
+"""The `condenser` command: finds the function of a verb and runs it."""
 
 import argparse
 import importlib
+import inspect
 import logging
 import os
 import sys
 from typing import Any, TextIO
 
-COMMANDS = {
-    "demo": "condense, fine-tune and evaluate on medical questions, on a CPU, in minutes",
-    "pretrain": "condense an encoder on your text",
-    "import-reference": "convert a checkpoint of the papers' implementation",
-    "export": "write the plain encoder of a pre-training checkpoint to a folder",
-    "finetune": "train an encoder into a dense retriever",
-    "encode": "encode the passages of a collection",
-    "mine": "find hard negatives for fine-tuning, with BM25 or any retriever",
-    "evaluate": "search a collection with retrievers or BM25, measure and compare them",
-    "search": "search a collection for a query",
-    "analyze": "measure whether models are ready to be fine-tuned, and when to stop training",
-    "study": "compare several ways of pre-training from one encoder in one table",
-    "push": "publish an encoder, a retriever or a checkpoint on the Hugging Face Hub",
-    "collection": "write a collection of docstrings as a BEIR folder",
-}
+from .commands import COMMANDS
+
 # These import and register the model themselves, when a system needs it.
 _WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
 
@@ -36,7 +21,8 @@ def main(words: list[str] | None = None) -> int:
         The exit status: 0, or 2 after an error that the user can fix. CONDENSER_DEBUG=1 shows its
         traceback.
     """
-    verbs = "\n".join(f"  {name:<18}{text}" for name, text in COMMANDS.items())
+    about = {verb: inspect.getdoc(function) or "" for verb, function in COMMANDS.items()}
+    verbs = "\n".join(f"  {verb:<18}{text.splitlines()[0]}" for verb, text in about.items())
     parser = argparse.ArgumentParser(
         prog="condenser",
         usage="condenser VERB [RECIPE.yaml] [--field value ...]",
@@ -58,9 +44,9 @@ def main(words: list[str] | None = None) -> int:
         _import_without_model()
     from .command_line import CommandLine  # after the package
 
-    command = importlib.import_module(f".{arguments.verb.replace('-', '_')}", __package__)
     try:
-        command.run(CommandLine(arguments.verb, arguments.words, command.__doc__))
+        verb = arguments.verb
+        COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
     except (ValueError, OSError) as error:
         if os.environ.get("CONDENSER_DEBUG"):
             raise

@@ -1,13 +1,4 @@
-"""Show the best passages for queries.
-
-    condenser search runs/demo "how do I sort a list"
-    condenser search my-encoder my-collection "how do I sort a list" -k 10
-    condenser search bm25 my-collection
-
-The folder of a study (runs/demo) names its collection and embeddings itself. Without a query,
-queries are read from standard input, one a line. The first search encodes the collection; its
-embeddings are stored next to the model, or in runs/ for a Hub model.
-"""
+"""Search a collection for one query, or for many."""
 
 import contextlib
 import dataclasses

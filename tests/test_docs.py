@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig, BertForMaskedLM
 
-from hub_scripts.main import COMMANDS, main
+from hub_scripts.commands import COMMANDS
+from hub_scripts.main import main
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.provenance import read_provenance
 from tests.hub.making import make_collection

@@ -15,7 +15,7 @@ from benchmarks.starter_validation import make_batches, measure
 from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.hub.provenance import read_provenance
-from modeling_condenser.hub.refusals import find_refusals
+from modeling_condenser.hub.push import find_refusals
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.retrieval.systems import parse_system
 from modeling_condenser.runs.recipe import read_recipe

@@ -18,10 +18,15 @@ from transformers import TrainingArguments, set_seed
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.hub import provenance, training_log
 from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.curves import draw_entropies, draw_readiness
 from modeling_condenser.hub.markdown import escape
 from modeling_condenser.hub.model_folder import find_model_folder
-from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
+from modeling_condenser.hub.training_log import (
+    ENTROPY_FILE,
+    EVEN_ENTROPY,
+    draw_entropies,
+    draw_readiness,
+    layer_entropies,
+)
 from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill

@@ -24,9 +24,9 @@ from modeling_condenser.hub.model_folder import (
     find_model_folder,
     is_checkpoint,
     module_paths,
+    quiet_loading,
     read_json,
 )
-from modeling_condenser.hub.quiet_loading import quiet_loading
 from modeling_condenser.positions import n_positions
 from modeling_condenser.runs.recipe import fill
 

@@ -18,13 +18,17 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import whole_file
 
 from . import markdown, training_log
-from .citations import cite
 from .contract import CONTRACT_FILE, EncodingContract
-from .curves import draw_curves, draw_entropies, draw_readiness, has_curves
-from .model_folder import is_checkpoint, read_config
-from .provenance import FINETUNING, Stage, hub_name, label_stages, read_provenance
+from .model_folder import STARTER_TITLE, is_checkpoint, read_config
+from .provenance import (
+    FINETUNING,
+    Stage,
+    drop_starter,
+    hub_name,
+    label_stages,
+    read_provenance,
+)
 from .results import EvaluationResult, read_results
-from .training_log import ENTROPY_FILE, EVEN_ENTROPY, READINESS_FILE, layer_entropies
 
 CARD_FILE = "README.md"
 CURVES_FILE = "training_curves.png"
@@ -34,6 +38,20 @@ PLACEHOLDER = "OWNER/NAME"
 _TEMPLATE = Path(__file__).with_name("card.md.jinja")
 # Earlier versions wrote one such block for each section.
 _GENERATED = re.compile(r"<!-- condenser:(\w+) -->.*?<!-- /condenser:\1 -->", re.DOTALL)
+# Word in a stage's name, objective or settings -> key in references.bib.
+_PAPERS = {
+    "ict": "lee-etal-2019-latent",
+    "tsdae": "wang-etal-2021-tsdae",
+    "condenser": "gao-callan-2021-condenser",
+    "cocondenser": "gao-callan-2022-cocondenser",
+    "head_mlm_probability": "xiao-etal-2022-retromae",
+    "bow_weight": "ma-etal-2024-drop",
+    "contrastive": "karpukhin-etal-2020-dense",
+    "margin_mse": "hofstatter-etal-2020-improving",
+    "cache_chunk_size": "gao-etal-2021-scaling",
+    "mini_batch_size": "gao-etal-2021-scaling",
+    FINETUNING: "reimers-gurevych-2019-sentence-bert",
+}
 
 
 def write_card(
@@ -61,8 +79,10 @@ def write_card(
             "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
         )
     stages, results = read_provenance(folder), read_results(folder)
+    own_stages = drop_starter(stages)
+    measured = {n: s.readiness for n, s in label_stages(own_stages).items() if s.readiness}
+    pictures = _draw_pictures(own_stages, measured)
     is_finetuned = any(stage.name == FINETUNING for stage in stages)
-    pictures = _draw_pictures(stages)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
     task, tags = "fill-mask", ["condenser", "dense-retrieval"]
@@ -82,6 +102,7 @@ def write_card(
         ModelCardData(**merged),
         template_path=str(_TEMPLATE),
         md=markdown,
+        log=training_log,
         quoted=lambda text: json.dumps(text, ensure_ascii=False),
         title=title,
         repository=name,
@@ -90,13 +111,12 @@ def write_card(
         encoder=config if contract else config.get("encoder_config") or {},
         contract=contract,
         code_files=sorted(file.name for file in folder.glob("*.py")),
-        stages=stages,
+        objectives=[stage.run.get("objective") for stage in stages],
         is_finetuned=is_finetuned,
         results=results,
-        readiness={label: s.readiness for label, s in label_stages(stages).items() if s.readiness},
+        readiness=measured,
         pictures=pictures,
-        log=training_log,
-        training=training_section(stages),
+        training=training_section(own_stages),
         citations=cite(stages),
         own_text=re.sub(r"\n{3,}", "\n\n", _GENERATED.sub("", text)).strip(),
     )
@@ -112,9 +132,10 @@ def training_section(stages: Sequence[Stage]) -> str:
     return template.render(
         md=markdown,
         hub_name=hub_name,
+        starter=STARTER_TITLE,
         yaml=lambda content: yaml.safe_dump(dict(content), allow_unicode=True).strip(),
         stages=label_stages(stages),
-        has_curves=any(has_curves(stage.log) for stage in stages),
+        has_curves=any(training_log.has_curves(stage.log) for stage in stages),
         curves_file=CURVES_FILE,
     )
 
@@ -178,22 +199,24 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
     return merged
 
 
-def _draw_pictures(stages: Sequence[Stage]) -> dict[str, bytes]:
+def _draw_pictures(
+    stages: Sequence[Stage], measured: Mapping[str, training_log.Log]
+) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
-    labelled = label_stages(stages)
-    pictures, panels, even = {}, {}, None
-    if logs := {label: s.log for label, s in labelled.items() if has_curves(s.log)}:
-        pictures[CURVES_FILE] = draw_curves(logs)
-    measured = {label: stage.readiness for label, stage in labelled.items() if stage.readiness}
+    pictures = {}
+    logs = {label: stage.log for label, stage in label_stages(stages).items()}
+    if logs := {label: log for label, log in logs.items() if training_log.has_curves(log)}:
+        pictures[CURVES_FILE] = training_log.draw_curves(logs)
     if any(len(entries) > 1 for entries in measured.values()):
-        pictures[READINESS_FILE] = draw_readiness(measured)
+        pictures[training_log.READINESS_FILE] = training_log.draw_readiness(measured)
+    panels, even = {}, None
     for label, entries in measured.items():
-        if layer_entropies(entries[-1]):
+        if training_log.layer_entropies(entries[-1]):
             ends = training_log.first_and_last(entries)
-            panels[label] = {end: layer_entropies(entry) for end, entry in ends.items()}
-            even = entries[-1].get(EVEN_ENTROPY)
+            panels[label] = {n: training_log.layer_entropies(entry) for n, entry in ends.items()}
+            even = entries[-1].get(training_log.EVEN_ENTROPY)
     if panels:
-        pictures[ENTROPY_FILE] = draw_entropies(panels, even=even)
+        pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels, even=even)
     return pictures
 
 
@@ -201,3 +224,18 @@ def _title(folder: Path) -> str:
     """A folder's name, also while it is being written; the run folder's name for its model."""
     name = folder.resolve().name.removeprefix(".").removesuffix(".partial")
     return folder.resolve().parent.name if name == MODEL_FOLDER else name
+
+
+def cite(stages: Sequence[Stage]) -> str:
+    """The papers of all stages, as BibTeX; Condenser's if no method is recorded."""
+    keys: list[str] = []
+    for stage in stages:
+        objective = str(stage.run.get("objective") or stage.recipe.get("objective", "")).lower()
+        words = {stage.name, objective, *(name for name, value in stage.recipe.items() if value)}
+        started = str(stage.recipe.get("encoder", "")).lower().removeprefix(STARTER_TITLE)
+        for text in (objective, started.replace("-", "")):  # models of others, too
+            words |= {name for name in ("condenser", "cocondenser") if name in text}
+        keys += [key for word, key in _PAPERS.items() if word in words]
+    entries = _TEMPLATE.with_name("references.bib").read_text("utf-8").strip().split("\n\n")
+    by_key = {re.findall(r"\{([^,]+),", entry)[0]: entry for entry in entries}
+    return "\n\n".join(by_key[key] for key in dict.fromkeys(keys or [_PAPERS["condenser"]]))

@@ -82,24 +82,17 @@ def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels
     for query, passage, grade in read_qrels(name, folder, split):
         qrels.setdefault(str(query), {})[str(passage)] = int(float(grade))
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
-    passages: Iterable[Any]
-    questions: Iterable[Any]
-    if (corpus := find_file(folder, "corpus.jsonl")).is_file():
-        passages = map(json.loads, read_lines(corpus))
-        questions = map(json.loads, read_lines(find_file(folder, "queries.jsonl")))
-    else:
-        passages = load_table(name, ["corpus"], split)
-        questions = load_table(name, ["queries", "query"], split)
-    queries = {query: text for query, _, text in read_texts(questions) if query in qrels}
+    questions = read_texts(name, folder, ["queries", "query"], split)
+    queries = {query: text for query, _, text in questions if query in qrels}
     if not queries or len(queries) < len(qrels):
         raise ValueError(f"{len(qrels)} queries have a relevant passage, {len(queries)} a text")
-    return read_texts(passages), queries, qrels
+    return read_texts(name, folder, ["corpus"], split), queries, qrels
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """A file of a folder, with .gz behind its name if it is compressed."""
-    packed = folder / f"{name}.gz"
-    return packed if packed.is_file() else folder / name
+def find_file(folder: Path, name: str) -> Path | None:
+    """A file of a folder, which may be compressed and have .gz behind its name."""
+    files = (folder / name, folder / f"{name}.gz")
+    return next((file for file in files if file.is_file()), None)
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -108,11 +101,13 @@ def read_lines(file: Path) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in lines if line.strip())
 
 
-def read_texts(records: Iterable[dict[str, Any]]) -> Texts:
+def read_texts(name: str, folder: Path, configs: list[str], split: str) -> Texts:
     """Passages or queries, one after the other, since a collection may not fit into memory."""
+    file = find_file(folder, f"{configs[0]}.jsonl")
+    records = map(json.loads, read_lines(file)) if file else load_table(name, configs, split)
     for record in records:
-        name = record["_id"] if "_id" in record else record["id"]
-        yield str(name), record.get("title") or "", record["text"]
+        text_id = record["_id"] if "_id" in record else record["id"]
+        yield str(text_id), record.get("title") or "", record["text"]
 
 
 def load_table(source: str, configs: list[str], split: str) -> Iterable[dict[str, Any]]:
@@ -128,7 +123,7 @@ def load_table(source: str, configs: list[str], split: str) -> Iterable[dict[str
 
 def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     """Query id, passage id and grade of each judgement, of the data set or the one beside it."""
-    is_table = not find_file(folder, "corpus.jsonl").is_file()
+    is_table = find_file(folder, "corpus.jsonl") is None
     if is_table and {"qrels", "default"} & {*datasets.get_dataset_config_names(name)}:
         table = load_table(name, ["default", "qrels"], split)
         return ([row[column] for column in QRELS_COLUMNS] for row in table)
@@ -136,7 +131,7 @@ def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     if not held.is_dir():
         held = find_folder(f"{name.rstrip('/')}-qrels", ["*.tsv*"], repo_type="dataset")
     for chosen in (split, OTHER_SPLIT.get(split)):
-        if (file := find_file(held, f"{chosen}.tsv")).is_file():
+        if file := find_file(held, f"{chosen}.tsv"):
             rows = (line.split("\t") for line in read_lines(file))
             return (row for row in rows if row != QRELS_COLUMNS)
     there = ", ".join(sorted(file.name for file in held.glob("*"))) or "nothing"

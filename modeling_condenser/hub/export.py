@@ -17,9 +17,8 @@ from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
-from .model_folder import find_model_folder
+from .model_folder import find_model_folder, quiet_loading
 from .provenance import Stage, read_pretraining, read_provenance, write_provenance
-from .quiet_loading import quiet_loading
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
 
@@ -80,10 +79,12 @@ def write_repository(
     The encoder is of a model type that transformers knows, `stages` made it, and `name` is
     `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
     """
-    encoder.save_pretrained(folder)
-    save_tokenizer(tokenizer, contract, folder)
+    with tempfile.TemporaryDirectory() as scratch, quiet_loading():
+        encoder.save_pretrained(scratch)
+        save_tokenizer(tokenizer, contract, Path(scratch))
+        _save_sentence_transformer(Path(scratch), folder, contract)
+        shutil.copytree(scratch, folder, dirs_exist_ok=True)  # as the encoder itself saves them
     contract.save(folder)
-    _write_sentence_transformers_modules(folder, contract)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)
     write_card(folder, name=name)
@@ -110,27 +111,22 @@ def forget_session(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.backend_tokenizer.no_padding()
 
 
-def _write_sentence_transformers_modules(folder: Path, contract: EncodingContract) -> None:
+def _save_sentence_transformer(encoder: Path, out: Path, contract: EncodingContract) -> None:
+    """Save a stored encoder with the pooling, lengths and prompts of the contract."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-    with quiet_loading(), tempfile.TemporaryDirectory() as scratch:
-        transformer = Transformer(
-            str(folder),
-            max_seq_length=max(contract.query_max_length, contract.passage_max_length),
-            query_length=contract.query_max_length,
-            document_length=contract.passage_max_length,
-        )
-        dimension = transformer.get_embedding_dimension()
-        modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
-        model = SentenceTransformer(
-            modules=[*modules, Normalize()] if contract.similarity == "cosine" else modules,
-            similarity_fn_name=contract.similarity,
-            prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
-        )
-        model.save_pretrained(scratch, create_model_card=False)
-        for file in Path(scratch).rglob("*"):
-            target = folder / file.relative_to(scratch)
-            if file.is_file() and not target.exists():
-                target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(file, target)
+    transformer = Transformer(
+        str(encoder),
+        max_seq_length=max(contract.query_max_length, contract.passage_max_length),
+        query_length=contract.query_max_length,
+        document_length=contract.passage_max_length,
+    )
+    dimension = transformer.get_embedding_dimension()
+    modules = [transformer, Pooling(dimension, pooling_mode=contract.pooling)]
+    model = SentenceTransformer(
+        modules=[*modules, Normalize()] if contract.similarity == "cosine" else modules,
+        similarity_fn_name=contract.similarity,
+        prompts={"query": contract.query_prompt, "document": contract.passage_prompt},
+    )
+    model.save_pretrained(str(out), create_model_card=False)

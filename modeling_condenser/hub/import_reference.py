@@ -1,10 +1,8 @@
 """Import a checkpoint of the papers' own implementation (github.com/luyug/Condenser).
 
-That implementation writes a folder with config.json, pytorch_model.bin (backbone and LM head, as a
-masked LM), model.pt (`c_head.N.*`, the layers of the Condenser head; of a coCondenser `co_target`,
-too) and pickled arguments, which are never opened here; in some cases also the tokenizer.
-
-The backbones on the Hub (Luyu/condenser, Luyu/co-condenser-wiki, Luyu/co-condenser-marco) have no
+That implementation writes config.json, pytorch_model.bin (backbone and LM head, as a masked LM),
+model.pt (`c_head.N.*`, the layers of the Condenser head), pickled arguments, which are never opened
+here, and in some cases the tokenizer. The backbones on the Hub (Luyu/condenser and others) have no
 model.pt: they are plain encoders, which `condenser_from_encoder` opens.
 """
 
@@ -26,8 +24,8 @@ from modeling_condenser.runs.whole_files import checksum_file
 
 from .card import write_card
 from .export import forget_session
+from .model_folder import quiet_loading
 from .provenance import PRETRAINING, Stage, write_provenance
-from .quiet_loading import quiet_loading
 
 HEAD_FILE = "model.pt"
 _HEAD = "c_head."
@@ -66,9 +64,8 @@ def import_reference(
         raise ValueError(f"{out} exists and is not empty: choose another folder for the import.")
     if not (folder / HEAD_FILE).is_file():
         raise ValueError(
-            f"{folder} has no {HEAD_FILE}: expected a local folder that the reference's trainer "
-            "saved. Without that file it is a plain encoder without a Condenser head: use it as "
-            "such, or start a new head on it (condenser pretrain --encoder)."
+            f"{folder} has no {HEAD_FILE}, so it is a plain encoder without a Condenser head: use "
+            "it as such, or start a new head on it (condenser pretrain --encoder)."
         )
     # Without a vocabulary the library would make an empty tokenizer, and say nothing.
     if tokenizer is None and not any((folder / name).is_file() for name in _VOCABULARIES):
@@ -78,16 +75,19 @@ def import_reference(
         )
     opened: Any = AutoTokenizer.from_pretrained(tokenizer or folder, trust_remote_code=False)
     forget_session(opened)
-    recipe: dict[str, Any] = {"skip_from": skip_from, "late_mlm": late_mlm}
     try:
-        model = _load(folder, recipe)
+        model = _load(folder, skip_from=skip_from, late_mlm=late_mlm)
     except Exception as error:  # the readers raise nearly every kind on damaged bytes
         raise ValueError(
             f"The weights in {folder} cannot be read, or do not fit its config.json; nothing in "
             f"them was executed. Check that the files were saved together. {error}"
         ) from error
-    recipe["n_head_layers"] = model.config.n_head_layers
-    recipe["imported_from"] = "github.com/luyug/Condenser"
+    recipe = {
+        "skip_from": skip_from,
+        "late_mlm": late_mlm,
+        "n_head_layers": model.config.n_head_layers,
+        "imported_from": "github.com/luyug/Condenser",
+    }
     facts = {"objective": "condenser", "head_sha256": checksum_file(folder / HEAD_FILE)}
     with quiet_loading(), whole_folder(out) as partial:
         model.save_pretrained(partial)
@@ -97,8 +97,8 @@ def import_reference(
     return out
 
 
-def _load(folder: Path, recipe: dict[str, Any]) -> CondenserForPreTraining:
-    """The Condenser of a folder's masked LM and head, in float32."""
+def _load(folder: Path, **options: Any) -> CondenserForPreTraining:
+    """The Condenser of a folder's masked LM and head, in float32, with options of its config."""
     with quiet_loading():
         masked_lm, info = AutoModelForMaskedLM.from_pretrained(
             folder,
@@ -112,7 +112,7 @@ def _load(folder: Path, recipe: dict[str, Any]) -> CondenserForPreTraining:
     head = {n.removeprefix(_HEAD): value for n, value in saved.items() if n.startswith(_HEAD)}
     masked_lm.config._name_or_path = ""  # a local folder, which would be saved
     n_layers = len({name.partition(".")[0] for name in head})
-    config = CondenserConfig(encoder_config=masked_lm.config, n_head_layers=n_layers, **recipe)
+    config = CondenserConfig(encoder_config=masked_lm.config, n_head_layers=n_layers, **options)
     model = CondenserForPreTraining(config)
     encoder: Any = model.condenser.encoder
     encoder.load_state_dict(masked_lm.base_model.state_dict(), strict=False)

@@ -1,10 +1,10 @@
-"""Find a model by its name, and download it, or any other repository, if needed."""
+"""Find a model by its name, download it if needed, and read what its folder says."""
 
-import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from huggingface_hub import errors, snapshot_download
 
@@ -14,7 +14,7 @@ from modeling_condenser.runs.run_folder import MODEL_FOLDER
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"
 STARTER = "starter"
-STARTER_TITLE = "starter of condenser"
+STARTER_TITLE = "starter of condenser"  # on cards
 STARTER_FOLDER = Path(__file__).parent.parent / STARTER
 
 # Sentence-transformers keeps the weights of small modules, such as 2_Dense, in pickles.
@@ -33,14 +33,6 @@ def resolve_encoder_name(name: str | Path) -> str:
     return str(STARTER_FOLDER if name == STARTER else name)
 
 
-def describe_starter() -> str:
-    """Name of the bundled encoder on cards, with the version of the package."""
-    try:
-        return f"{STARTER_TITLE} {importlib.metadata.version('condenser')}"
-    except importlib.metadata.PackageNotFoundError:  # not installed
-        return STARTER_TITLE
-
-
 def split_revision(name: str) -> tuple[str, str | None]:
     """Split `owner/name@revision`, which pins a branch, tag or commit; None without one."""
     repository, _, revision = name.partition("@")
@@ -50,7 +42,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
 def fetch(
     name: str,
     *,
-    repo_type: Literal["model", "dataset", "space"] = "model",
+    repo_type: str = "model",
     only: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
 ) -> Path:
@@ -58,7 +50,7 @@ def fetch(
 
     Args:
         name: `owner/name` or `owner/name@revision`.
-        repo_type: kind of repository.
+        repo_type: "model" or "dataset".
         only, without: patterns of the files to fetch, all by default, and of those to leave out.
 
     Raises:
@@ -67,17 +59,11 @@ def fetch(
         OSError: the Hub failed.
     """
     repository, revision = split_revision(name)
+    which: Any = {"allow_patterns": only, "ignore_patterns": without, "revision": revision}
     try:
-        folder = snapshot_download(
-            repository,
-            repo_type=repo_type,
-            revision=revision,
-            allow_patterns=list(only) if only else None,
-            ignore_patterns=list(without) if without else None,
-        )
+        return Path(snapshot_download(repository, repo_type=repo_type, **which))
     except _NOT_FOUND as error:
         raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None
-    return Path(folder)
 
 
 def find_model_folder(model: str | Path) -> Path:
@@ -87,8 +73,7 @@ def find_model_folder(model: str | Path) -> Path:
         model: a folder, a run (`find_weights`), "starter", `owner/name` or `owner/name@revision`.
 
     Raises:
-        FileNotFoundError: there is neither a folder nor a Hub model of that name; or the Hub cannot
-            be reached and the model is not in the cache.
+        FileNotFoundError: there is no such folder, and `fetch` found no such model.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
@@ -131,3 +116,17 @@ def is_checkpoint(folder: Path) -> bool:
 def module_paths(folder: Path) -> list[str]:
     """Subfolders of the sentence-transformers modules; of any other model only the folder, ""."""
     return [module["path"] for module in read_json(folder / MODULES_FILE, [{"path": ""}])]
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Silence transformers' progress bars, and its reports of missing weights."""
+    from transformers.utils import logging  # takes seconds, which a search by BM25 need not wait
+
+    with ExitStack() as restored:
+        restored.callback(logging.set_verbosity, logging.get_verbosity())
+        if logging.is_progress_bar_enabled():
+            restored.callback(logging.enable_progress_bar)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        yield

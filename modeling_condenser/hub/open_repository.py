@@ -2,8 +2,8 @@
 
     python open_repository.py FOLDER
 
-Prints a JSON list of problems. This package cannot be imported here, so a checkpoint is opened by
-the code in its repository.
+The process fails, and prints why, if the repository cannot be used. This package cannot be imported
+here, so a checkpoint is opened by the code in its repository.
 """
 
 import json
@@ -18,41 +18,38 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 TEXTS = ["A text.", "Another one, which is longer than the first."]
 
 
-def find_problems(folder: Path) -> list[str]:
+def try_repository(folder: Path) -> None:
     """Encode with an encoder in both libraries, or compute a checkpoint's loss by its own code."""
-    problems, contract_file = [], folder / "encoding_contract.json"
+    contract_file = folder / "encoding_contract.json"
     if contract_file.is_file():
         contract = json.loads(contract_file.read_text())
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
         encoder: Any = SentenceTransformer(str(folder), device="cpu")
         result = torch.as_tensor(encoder.encode_document(TEXTS))
         found = {"pooling": encoder[1].pooling_mode, "similarity": encoder.similarity_fn_name}
-        problems += [
-            f"{name} is {value} in sentence-transformers, but {contract[name]} in the contract"
-            for name, value in found.items()
-            if value != contract[name]
-        ]
+        for name, value in found.items():
+            if value != contract[name]:
+                raise ValueError(f"{name} is {value}, but {contract[name]} in the contract")
     else:
+        trusting: Any = {"trust_remote_code": True}
         model, info = AutoModelForPreTraining.from_pretrained(
-            folder, output_loading_info=True, trust_remote_code=True
+            folder, output_loading_info=True, **trusting
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **trusting)
         batch = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
-        with torch.no_grad():
-            result = model.eval()(**batch, labels=batch["input_ids"]).loss
-    if not result.isfinite().all():
-        problems.append("its results hold NaN or infinity")
+        result = model.eval()(**batch, labels=batch["input_ids"]).loss
     for name, what in {"missing_keys": "are missing", "unexpected_keys": "are unknown"}.items():
         if keys := sorted(info[name]):
-            problems.append(f"{len(keys)} weights {what}, such as {keys[0]}")
-    return problems
+            raise ValueError(f"{len(keys)} weights {what}, such as {keys[0]}")
+    if not result.isfinite().all():
+        raise ValueError("its results hold NaN or infinity")
 
 
 if __name__ == "__main__":
     for package in ("modeling_condenser", "hub_scripts"):
         sys.modules[package] = None  # type: ignore[assignment]  # importing it raises
     try:
-        problems = find_problems(Path(sys.argv[1]))
+        try_repository(Path(sys.argv[1]))
     except Exception as error:  # a user would meet it too
-        problems = [f"{type(error).__name__}: {error}"]
-    sys.stdout.write(json.dumps(problems) + "\n")
+        sys.stdout.write(f"{type(error).__name__}: {error}")
+        sys.exit(1)

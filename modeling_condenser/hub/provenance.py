@@ -5,7 +5,6 @@ enough to write a card. Settings are published without secrets and local paths.
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PureWindowsPath
@@ -16,22 +15,31 @@ import yaml
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE
 from modeling_condenser.runs.whole_files import write_json
 
-from .model_folder import STARTER, describe_starter, read_json, resolve_encoder_name
-from .refusals import hide_secrets
+from .model_folder import STARTER, STARTER_TITLE, read_json, resolve_encoder_name
 from .training_log import readiness_entries, thin_log
 
 PROVENANCE_FILE = "provenance.json"
 PRETRAINING, FINETUNING = "Pre-training", "Fine-tuning"
 
-# Secrets, and folders of this machine.
+SECRETS = {
+    "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
+    "an AWS key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{40,})",
+    "an API key": r"\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]{32,}",
+    "a private key": r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----",
+    "a login in an address": r"(?<=://)[^\s/:@\"']+:[^\s/@\"']{3,}@",
+    "a password or key": (
+        r"(?i)(?:\b|_)(?:api[_-]?key|secret(?:[_-]?key)?|passw(?:or)?d|"
+        r"(?:access|auth|hub|hf)[_-]token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9+/_.=-]{12,}"
+    ),
+}
+# Names of settings that are secrets, or folders of this machine.
 _LEFT_OUT = re.compile(
     r"(^|_)(token|password|passwd|secret|api_?key|credentials?)$|^(output|logging)_dir$", re.I
 )
 _TEXTS = frozenset({"query_prompt", "passage_prompt", "title_separator"})  # never paths
 _HUB_NAME = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_DATA_ENDINGS = tuple(
-    ".json .jsonl .tsv .csv .parquet .arrow .txt .gz .xz .zst .trec .yaml .pt .bin".split()
-)
+_DATA_FILE = re.compile(r".*\.(jsonl?|tsv|csv|parquet|arrow|txt|gz|xz|zst|trec|yaml|pt|bin)", re.I)
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,20 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
     if stage is None:
         return []
     encoder = Path(resolve_encoder_name(_read_recipe(run_folder).get("encoder", "")))
-    earlier: list[Stage] = []
-    if encoder.is_dir() and encoder.resolve().parent != run_folder.resolve():
-        earlier = read_provenance(encoder) or read_pretraining(encoder.resolve().parent)
-    return [*earlier, stage]
+    if not encoder.is_dir():
+        return [stage]
+    return [*(read_provenance(encoder) or read_pretraining(encoder.resolve().parent)), stage]
 
 
 def _read_recipe(run_folder: Path) -> dict[str, Any]:
     return yaml.safe_load((run_folder / RECIPE_FILE).read_text(encoding="utf-8")) or {}
+
+
+def drop_starter(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """The stages after the bundled encoder; all if they did not start from it."""
+    encoders = [str(stage.recipe.get("encoder", "")) for stage in stages]
+    starts = [i for i, name in enumerate(encoders) if name.startswith(STARTER_TITLE)]
+    return stages[starts[-1] :] if starts else stages
 
 
 def read_provenance(folder: Path) -> list[Stage]:
@@ -89,11 +103,9 @@ def write_provenance(folder: Path, stages: Sequence[Stage]) -> None:
 
 def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
     """Stages by name, numbered where a name occurs again."""
-    counts: Counter[str] = Counter()
-    labelled = {}
+    labelled: dict[str, Stage] = {}
     for stage in stages:
-        counts[stage.name] += 1
-        number = counts[stage.name]
+        number = 1 + sum(earlier.name == stage.name for earlier in labelled.values())
         labelled[stage.name if number == 1 else f"{stage.name} {number}"] = stage
     return labelled
 
@@ -106,8 +118,7 @@ def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         Settings without tokens, passwords and output folders. A local path becomes
-        `local: LAST PART`, a URL loses its query, and the bundled encoder is named with the
-        package's version.
+        `local: LAST PART`, and a URL loses its query.
     """
     return {
         str(name): _publishable(value, str(name))
@@ -123,12 +134,14 @@ def _publishable(value: Any, name: str) -> Any:
         return [_publishable(item, name) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = hide_secrets(str(value))
+    text = str(value)
+    for pattern in SECRETS.values():
+        text = re.sub(pattern, "…", text)
     if name in _TEXTS:
         return text
     is_starter = resolve_encoder_name(text) == resolve_encoder_name(STARTER)
     if name in ("encoder", "tokenizer") and is_starter:
-        return describe_starter()
+        return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]
     is_local = re.search(r"[/\\]", text) and (hub_name(text) is None or Path(text).exists())
@@ -139,5 +152,4 @@ def _publishable(value: Any, name: str) -> Any:
 def hub_name(text: object) -> str | None:
     """The `owner/name` in a published setting, without `@revision`; None if there is none."""
     name = text.partition("@")[0] if isinstance(text, str) else ""
-    is_name = _HUB_NAME.fullmatch(name) and not name.lower().endswith(_DATA_ENDINGS)
-    return name if is_name else None
+    return name if _HUB_NAME.fullmatch(name) and not _DATA_FILE.fullmatch(name) else None

@@ -1,32 +1,40 @@
 """Publish an encoder, a retriever or a checkpoint: gather, check, open as a user would, commit."""
 
-import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, hf_hub_download
+from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-from modeling_condenser.runs.checkpoints import MANIFEST, is_training_state
+from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
 from .card import CARD_FILE, read_card, write_card
 from .contract import CONTRACT_FILE
 from .model_folder import CONFIG_FILE, find_weights, is_checkpoint
-from .provenance import PROVENANCE_FILE, read_pretraining, write_provenance
-from .refusals import find_refusals
+from .provenance import PROVENANCE_FILE, SECRETS, read_pretraining, write_provenance
 
 # The base error of the HTTP library, which differs between versions of the client.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 # Weights of an earlier commit that would be loaded beside the new ones.
 STALE_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*")
 _IGNORED = (".git", ".cache", ".ipynb_checkpoints", "__pycache__", ".DS_Store", ".*.partial")
+_PICKLES = frozenset(".bin .ckpt .dill .h5 .joblib .msgpack .pickle .pkl .pt .pth".split())
+# A pickle begins with its protocol; an archive of torch names its pickle among the first bytes.
+_PICKLE_START = re.compile(rb"\x80[\x02-\x05]|PK(?s:.*)\.pkl")
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+_LOCAL_PATH = (
+    r"(?<![\w./:-])/(?:home|Users|root|mnt|tmp|var|scratch|workspace|data|srv|media|opt|private)"
+    r"/[\w.-]+(?:/[\w.-]+)*|(?<![\w./:-])/root\b|\b[A-Za-z]:\\{1,2}Users\\{1,2}[\w.-]+|\bfile:///\S+"
+)
 
 
 @dataclass(frozen=True)
@@ -35,10 +43,12 @@ class PushReport:
 
     Attributes:
         sizes: path in the repository -> bytes.
+        card: the text of the model card.
         commit: the newest commit after the push; None in a dry run.
     """
 
     sizes: dict[str, int]
+    card: str
     commit: CommitInfo | None = None
 
 
@@ -50,14 +60,15 @@ def push(
     revision: str | None = None,
     create_pr: bool = False,
     license: str | None = None,
-    message: str | None = None,
+    message: str = "Push with condenser",
     token: str | None = None,
     dry_run: bool = False,
 ) -> PushReport:
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
     Checked first: no pickles, secrets or local paths, a card with a license, and that the
-    repository opens in a process without this package. The folder itself is not changed.
+    repository opens in a process without this package. The state of a training is left out. The
+    folder itself is not changed.
 
     Args:
         folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
@@ -68,7 +79,7 @@ def push(
         license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
         message: of the commit.
         token: None for the one that is logged in, or HF_TOKEN.
-        dry_run: check only.
+        dry_run: check, and show the card and the files; send nothing.
 
     Raises:
         FileNotFoundError: there is no such folder, or no model in it.
@@ -88,7 +99,8 @@ def push(
         )
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
-        _link_files(source, staging)
+        without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
+        shutil.copytree(source.resolve(), staging, ignore=without, copy_function=os.symlink)
         if not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
         card = staging / CARD_FILE
@@ -102,23 +114,18 @@ def push(
         if not read_card(card)[0].get("license"):
             reasons.append("no license is named: pass --license, such as --license apache-2.0")
         # A model is opened only if nothing else is wrong, since opening a pickle executes code.
-        reasons = reasons or [f"opening it: {p}" for p in opening_problems(staging)]
+        if not reasons and (error := find_opening_error(staging)):
+            reasons = [f"opening it: {error}"]
         if reasons:
-            listed = "\n".join(f"  - {reason}" for reason in reasons)
-            raise ValueError(f"{source} cannot be published; nothing was sent:\n{listed}")
+            listed = "\n  - ".join(["", *reasons])
+            raise ValueError(f"{source} cannot be published; nothing was sent:{listed}")
         sizes = {path: file.stat().st_size for path, file in files.items()}
+        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
         if dry_run:
-            return PushReport(sizes)
-        commit = commit_folder(
-            staging,
-            name,
-            message=message or "Push with condenser",
-            revision=revision,
-            private=private,
-            create_pr=create_pr,
-            token=token,
-        )
-        return PushReport(sizes, commit)
+            commit = None
+        else:
+            commit = commit_folder(staging, name, message=message, token=token, **where)
+        return PushReport(sizes, card.read_text(encoding="utf-8"), commit)
 
 
 def commit_folder(
@@ -135,10 +142,8 @@ def commit_folder(
     """Upload a folder in one atomic commit; makes the repository and the branch if needed.
 
     Links are followed. Files of the repository that match `stale` and that the folder does not hold
-    are deleted. The other arguments are those of `push`. Without a change there is no commit.
-
-    Raises:
-        OSError: the Hub failed or refused, or the repository is public but must be private.
+    are deleted. The other arguments and errors are those of `push`. Without a change there is no
+    commit.
     """
     api = HfApi(token=token)
     try:
@@ -162,12 +167,51 @@ def commit_folder(
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 
-def _link_files(source: Path, staging: Path) -> None:
-    """Link the files to publish into a folder, without a checkpoint's training state."""
-    is_training = (source / MANIFEST).is_file()
-    left_out = [file.name for file in source.iterdir() if is_training and is_training_state(file)]
-    ignore = shutil.ignore_patterns(*_IGNORED, *left_out)
-    shutil.copytree(source.resolve(), staging, ignore=ignore, copy_function=os.symlink)
+def find_refusals(files: Mapping[str, Path]) -> list[str]:
+    """Find pickles, and secrets and local paths in text files.
+
+    Args:
+        files: path in the repository -> local file.
+
+    Returns:
+        Path, line and reason of each, with secrets cut to their first characters.
+    """
+    # A short path such as /data may be on any machine.
+    own = [re.escape(str(f)) for f in (Path.home(), Path.cwd()) if len(f.parts) > 2]
+    patterns = {**SECRETS, "a local path": "|".join([_LOCAL_PATH, *own])}
+    if token := get_token():
+        patterns["the token that is logged in"] = re.escape(token)
+    found = []
+    for path, file in sorted(files.items()):
+        with file.open("rb") as stream:
+            start = stream.read(4096)
+        if file.suffix in _PICKLES or _PICKLE_START.match(start):
+            found.append(f"{path}: a pickle, which can execute code: save it as safetensors")
+            continue
+        if b"\0" in start or file.name in _VOCABULARIES:
+            continue
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(lines, start=1):
+            for what, pattern in patterns.items():
+                if match := re.search(pattern, line):
+                    shown = match[0] if what == "a local path" else f"{match[0][:4]}…"
+                    found.append(f"{path}, line {number}: {what} ({shown})")
+    return found
+
+
+def find_opening_error(folder: Path) -> str | None:
+    """Why a process without this package cannot use a repository; None if it can."""
+    script = Path(__file__).with_name("open_repository.py")
+    with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
+        process = subprocess.run(
+            [sys.executable, "-IB", str(script), str(folder)],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,  # nobody answers a question
+            cwd=scratch,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
+        )
+    return process.stdout or process.stderr[-2000:] if process.returncode else None
 
 
 def _read_published_license(name: str, revision: str | None, token: str | None) -> dict[str, str]:
@@ -178,26 +222,3 @@ def _read_published_license(name: str, revision: str | None, token: str | None) 
         return {}
     metadata, _ = read_card(Path(card))
     return {key: value for key, value in metadata.items() if key.startswith("license")}
-
-
-def opening_problems(folder: Path) -> list[str]:
-    """What does not work when a process without this package opens a repository."""
-    script = Path(__file__).with_name("open_repository.py")
-    with tempfile.TemporaryDirectory(prefix="condenser-open-") as scratch:
-        process = subprocess.run(
-            [sys.executable, "-IB", str(script), str(folder)],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,  # nobody answers a question
-            cwd=scratch,
-            env={
-                **os.environ,
-                "HF_HUB_OFFLINE": "1",
-                "HF_MODULES_CACHE": scratch,
-                "TRANSFORMERS_VERBOSITY": "error",
-                "TOKENIZERS_PARALLELISM": "false",
-            },
-        )
-    if process.returncode:
-        return [f"the process ended with status {process.returncode}: {process.stderr[-2000:]}"]
-    return list(json.loads(process.stdout.splitlines()[-1]))

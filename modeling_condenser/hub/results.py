@@ -1,7 +1,7 @@
 """Store evaluation results beside a model's weights.
 
-evaluation_results.json                     all results, with the figures in full
-evaluation/<collection>-<split>.trec.gz     the runs that were measured
+evaluation_results.json     all results, with the figures in full
+evaluation/*.trec.gz        the runs that were measured
 
 The card and `evaluate_retrieval.py` read the first of these.
 """
@@ -63,7 +63,7 @@ class EvaluationResult:
     revision: str | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    comparisons: Sequence[BaselineComparison] = ()
+    comparisons: Sequence[BaselineComparison] = field(default_factory=list)
     run: Mapping[str, str] | None = None
     qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
@@ -72,19 +72,20 @@ class EvaluationResult:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> str:
         """A later result with the same key replaces this one."""
-        search = json.dumps(dict(self.search), sort_keys=True)
-        return (self.collection, self.source, self.split, self.depth, search)
+        search = [f"{name}={value}" for name, value in sorted(self.search.items())]
+        words = map(str, [self.source or self.collection, self.split, self.depth, *search])
+        return re.sub(r"[^\w.=-]+", "_", "-".join(words)).lstrip(".")
 
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    results = read_json(folder / RESULTS_FILE, [])
-    for result in results:
-        compared = result.get("comparisons", ())
-        result["comparisons"] = tuple(BaselineComparison(**each) for each in compared)
-    return [EvaluationResult(**result) for result in results]
+    read = []
+    for stored in read_json(folder / RESULTS_FILE, []):
+        compared = [BaselineComparison(**each) for each in stored.pop("comparisons", ())]
+        read.append(EvaluationResult(**stored, comparisons=compared))
+    return read
 
 
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
@@ -100,12 +101,7 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
     if replaced and replaced.run:
         (folder / replaced.run["file"]).unlink(missing_ok=True)
     if run_file is not None:
-        content = run_file.read_bytes()
-        words = [re.sub(r"[^\w.=-]+", "_", word) for word in (result.collection, result.split)]
-        name = f"{RUNS_FOLDER}/{'-'.join(words).lstrip('.')}.trec.gz"
-        if (folder / name).exists():  # another depth or search of the same split
-            digest = hashlib.sha256(repr(result.key).encode()).hexdigest()[:8]
-            name = name.replace(".trec.gz", f"-{digest}.trec.gz")
+        content, name = run_file.read_bytes(), f"{RUNS_FOLDER}/{result.key}.trec.gz"
         (folder / RUNS_FOLDER).mkdir(exist_ok=True)
         with whole_file(folder / name) as file:
             file.write(gzip.compress(content, mtime=0))
@@ -115,5 +111,5 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         {name: value for name, value in asdict(each).items() if value or name == "source"}
         for each in results.values()
     ]
-    with whole_file(folder / RESULTS_FILE) as file:
+    with whole_file(folder / RESULTS_FILE) as file:  # the first measure is the main one
         file.write(f"{json.dumps(contents, indent=2)}\n".encode())

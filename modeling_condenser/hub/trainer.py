@@ -1,8 +1,7 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
 The library's own pushes during training leave out code and card, and send a pickle of the
-arguments. While training they are switched off by the library's own arguments, and a callback does
-their work after each checkpoint; no private method is overridden.
+arguments. They are switched off by its arguments, and a callback pushes after each checkpoint.
 """
 
 import logging
@@ -17,7 +16,6 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
 from modeling_condenser.runs.checkpoints import (
-    MANIFEST,
     drop_old_checkpoints,
     is_complete,
     last_whole_checkpoint,
@@ -36,17 +34,15 @@ LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 class WholeTrainer(Trainer):
     """Base of the trainers of this package, which define `write_repository`.
 
-    With `push_to_hub=True`, `hub_strategy` means what it means in the library: "end" pushes by
-    `push_to_hub()` only, "every_save" with every checkpoint, "checkpoint" with the training state
-    in `last-checkpoint/` too, "all_checkpoints" with each in its own folder. Every push is one
-    commit of a repository that can be loaded. A push that fails does not end the training.
+    `push_to_hub` and `hub_strategy` mean what they mean in the library. Every push is one commit of
+    a repository that can be loaded. A push that fails does not end the training.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
         self._last_upload: Future | None = None
-        self.add_callback(_SealAndPush(self))
+        self.add_callback(_AfterSaving(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -99,22 +95,18 @@ class WholeTrainer(Trainer):
             self._last_upload.exception()  # wait
         return output
 
-    @property
-    def checkpoint_folder(self) -> Path:
-        """Of this step's checkpoint."""
-        return Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-
     def finish_checkpoint(self) -> None:
         """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
-        folder = self.checkpoint_folder
+        run_folder = Path(str(self.args.output_dir))
+        checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.accelerator.wait_for_everyone()  # each process writes its random state
         if self.args.should_save:
-            seal_checkpoint(folder)
+            seal_checkpoint(checkpoint)
         if self._is_pushing and self.is_world_process_zero():
-            self._push_checkpoint(folder)
+            self._push_checkpoint(checkpoint)
         if self.args.should_save:
             best = self.state.best_model_checkpoint
-            drop_old_checkpoints(folder.parent, keep=self._keep, best=best)
+            drop_old_checkpoints(run_folder, keep=self._keep, best=best)
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""
@@ -122,30 +114,22 @@ class WholeTrainer(Trainer):
         is_busy = self._last_upload is not None and not self._last_upload.done()
         if strategy == HubStrategy.END or (is_busy and not self.args.hub_always_push):
             return
-        staging = self._stage(checkpoint)
-        stale = [*STALE_WEIGHTS]
         state_folders = {
             HubStrategy.CHECKPOINT: LAST_CHECKPOINT,
             HubStrategy.ALL_CHECKPOINTS: checkpoint.name,
         }
-        if state_folder := state_folders.get(strategy):
-            shutil.copytree(
-                checkpoint,
-                staging / state_folder,
-                ignore=shutil.ignore_patterns(TRAINING_ARGS_NAME),  # a pickle
-                copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
-            )
-            stale.append(f"{state_folder}/*")
         message = f"Training in progress, step {self.state.global_step}"
-        self._upload(staging, message, stale=stale).add_done_callback(_warn_of_failure)
+        upload = self._push(message, checkpoint, state_folder=state_folders.get(strategy))
+        if upload is not None:
+            upload.add_done_callback(_warn_of_failure)
 
     def push_to_hub(  # type: ignore[override]
         self, commit_message: str = "End of training", blocking: bool = True, **options: Any
     ) -> CommitInfo | Future | None:
         """Push the model as it is, as a whole repository.
 
-        The arguments are the library's: `token`, `revision` and `private`, too. Those for its own
-        card are not used.
+        The arguments are the library's, `token`, `revision` and `private` among them. Those for its
+        own card are not used.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
@@ -153,18 +137,29 @@ class WholeTrainer(Trainer):
         Raises:
             OSError: the Hub failed or refused.
         """
-        stated = {name: options.get(name) for name in ("token", "revision", "private")}
+        names = ("token", "revision", "private")
+        given = {name: options[name] for name in names if options.get(name) is not None}
         if self.hub_model_id is None:
-            self.init_hf_repo(token=stated["token"], private=stated["private"])
-        staging = self._stage(None)
-        if not self.is_world_process_zero():
-            return None
-        given = {name: value for name, value in stated.items() if value is not None}
-        upload = self._upload(staging, commit_message, **given)
-        return upload.result() if blocking else upload
+            self.init_hf_repo(token=given.get("token"), private=given.get("private"))
+        upload = self._push(commit_message, None, **given)
+        return upload.result() if upload and blocking else upload
 
-    def _stage(self, checkpoint: Path | None) -> Path:
-        """A new folder with the repository, to upload."""
+    def _push(
+        self,
+        message: str,
+        checkpoint: Path | None,
+        *,
+        state_folder: str | None = None,
+        **options: Any,
+    ) -> Future | None:
+        """Write the repository to a new folder, and commit that in the background.
+
+        Args:
+            message: of the commit.
+            checkpoint: as for `write_repository`.
+            state_folder: where in the repository to put the checkpoint's training state, too.
+            options: of `commit_folder`.
+        """
         staging = Path(str(self.args.output_dir)) / f".push-{self.state.global_step}"
         if self.is_world_process_zero():
             shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
@@ -172,12 +167,15 @@ class WholeTrainer(Trainer):
         if checkpoint is None:  # all processes save the model
             self.accelerator.wait_for_everyone()
         self.write_repository(staging, checkpoint)
-        return staging
-
-    def _upload(self, staging: Path, message: str, **options: Any) -> Future:
-        """Commit a folder in the background, and remove it afterwards."""
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if not self.is_world_process_zero():
+            return None
+        if checkpoint and state_folder:
+            without = shutil.ignore_patterns(TRAINING_ARGS_NAME)  # a pickle
+            target = staging / state_folder
+            shutil.copytree(checkpoint, target, ignore=without, copy_function=link_or_copy)
+            options["stale"] = [*STALE_WEIGHTS, f"{state_folder}/*"]
         options = {"revision": self.args.hub_revision, "token": self.args.hub_token, **options}
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
 
         def upload() -> CommitInfo:
             try:
@@ -189,18 +187,9 @@ class WholeTrainer(Trainer):
         return self._last_upload
 
 
-class _SealAndPush(TrainerCallback):
-    """Completes each checkpoint after the library has saved it."""
-
+class _AfterSaving(TrainerCallback):
     def __init__(self, trainer: WholeTrainer):
         self.trainer = trainer
-
-    def _unseal(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Remove the marker of an earlier checkpoint of this step before it is written again."""
-        if control.should_save and args.should_save:
-            (self.trainer.checkpoint_folder / MANIFEST).unlink(missing_ok=True)
-
-    on_step_end = on_epoch_end = on_evaluate = _unseal  # type: ignore[assignment]
 
     def on_save(self, *_: Any, **__: Any) -> None:
         self.trainer.finish_checkpoint()

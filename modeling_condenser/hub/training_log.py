@@ -1,4 +1,4 @@
-"""Entries of a training log: selection for provenance, and names of readiness measures.
+"""Training logs: the entries that provenance keeps, readiness measures, and pictures of both.
 
 readiness/head_loss               head's loss on the fixed sample, nats a masked token
 readiness/zero_cost               rise of that loss when the late CLS vectors are zeroed
@@ -11,9 +11,12 @@ readiness/zero_shot_MRR@10, ...   on a small collection; few_shot_... after fine
 readiness/sample                  a number that identifies the sample
 """
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from matplotlib.figure import Figure
 
 READINESS_FILE = "readiness.png"
 ENTROPY_FILE = "attention_entropy.png"
@@ -40,25 +43,35 @@ _RETRIEVAL = {
     f"{PREFIX}zero_shot_": "without fine-tuning",
     f"{PREFIX}few_shot_": "after fine-tuning",
 }
-_LOSSES = ("loss", "head_loss", "late_loss")
+_CURVES = {
+    "late_loss": "late MLM loss (nats a masked token)",
+    "head_loss": "head MLM loss (nats a masked token)",
+    "swap_cost": "swap cost (nats a masked token)",
+    "bow_loss": "bag-of-words loss (nats a block)",
+    "contrastive_loss": "contrastive loss (nats a text)",
+}
+_TOKENS = "num_input_tokens_seen"
 _KEPT = (
-    *("step", "epoch", *_LOSSES, "swap_cost", "head_accuracy", "late_accuracy"),
-    *("bow_loss", "bow_weight", "contrastive_loss", "contrastive_accuracy"),
-    *("num_input_tokens_seen", "learning_rate", "seconds", "tokens_per_second"),
+    *("step", "epoch", "loss", *_CURVES, "head_accuracy", "late_accuracy"),
+    *("bow_weight", "contrastive_accuracy"),
+    *(_TOKENS, "learning_rate", "seconds", "tokens_per_second"),
 )
+_FONT = 9
 
 Entry = Mapping[str, float]
+Log = Sequence[Entry]
+Lines = Mapping[str, Sequence[tuple[float, float]]]  # label -> points
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The known numbers of at most 200 evenly spaced entries with losses."""
-    chosen = spread([entry for entry in log if any(name in entry for name in _LOSSES)])
+    """The known numbers of at most 200 evenly spaced entries with a loss."""
+    chosen = spread([entry for entry in log if "loss" in entry])
     return [{n: entry[n] for n in _KEPT if _is_number(entry.get(n))} for entry in chosen]
 
 
 def readiness_entries(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Step, tokens seen and readiness of at most 200 log entries that hold readiness."""
-    kept = ("step", "num_input_tokens_seen", PREFIX)
+    kept = ("step", _TOKENS, PREFIX)
     return [
         {n: value for n, value in entry.items() if n.startswith(kept) and _is_number(value)}
         for entry in spread(list(filter(is_readiness, log)))
@@ -101,3 +114,86 @@ def first_and_last(entries: Sequence[Entry]) -> dict[str, Entry]:
     """The first and the last entry, as "start" or "step N"."""
     steps = {int(entry.get("step", 0)): entry for entry in (entries[0], entries[-1])}
     return {f"step {step:,}" if step else "start": entry for step, entry in steps.items()}
+
+
+def has_curves(log: Log) -> bool:
+    """Whether a log holds losses of pre-training."""
+    return any(name in entry for entry in log for name in _CURVES if name != "swap_cost")
+
+
+def draw_curves(runs: Mapping[str, Log]) -> bytes:
+    """Draw losses and swap cost over the tokens seen, as a PNG file.
+
+    Args:
+        runs: label -> entries of its log, as `thin_log` returns them.
+    """
+    logged = {name for log in runs.values() for entry in log for name in entry}
+    # A run shorter than its logging interval has no entries: its picture has one empty panel.
+    names = [name for name in _CURVES if name in logged] or ["late_loss"]
+    return _draw_logs(runs, {name: _CURVES[name] for name in names})
+
+
+def draw_readiness(runs: Mapping[str, Log]) -> bytes:
+    """Draw each measure over the tokens seen, or over the steps where tokens were not counted.
+
+    Args:
+        runs: label -> entries of its log, as `readiness_entries` returns them.
+    """
+    return _draw_logs(runs, titled_measures([entry for log in runs.values() for entry in log]))
+
+
+def draw_entropies(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], *, even: float | None = None
+) -> bytes:
+    """Draw CLS attention entropy over the layers, as in Figure 2 of Gao & Callan (2021).
+
+    Args:
+        panels: title -> label -> entropy of each layer, in nats, from the first to the last. A
+            label has one colour in all panels.
+        even: entropy of a row that attends to all tokens alike; None not to draw it.
+    """
+    drawn: dict[str, Lines] = {}
+    for title, lines in panels.items():
+        shown = {label: list(enumerate(values, start=1)) for label, values in lines.items()}
+        if even is not None:
+            longest = max(shown.values(), key=len)
+            shown["even attention"] = [(layer, even) for layer, _ in longest]
+        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = shown
+    return _draw(drawn, "layer")
+
+
+def _draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
+    """Draw a panel for each measure (name -> title), with a line for each run that has it."""
+    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
+    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
+    drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, title in titles.items():
+        drawn[title] = {}
+        for run, log in runs.items():
+            has_both = [entry for entry in log if name in entry and over in entry]
+            if has_both:
+                drawn[title][run] = [(entry[over] / scale, entry[name]) for entry in has_both]
+    return _draw(drawn, "tokens seen (millions)" if counts_tokens else "steps")
+
+
+def _draw(panels: Mapping[str, Lines], xlabel: str) -> bytes:
+    """Draw at most three panels in a row; the same panels always give the same bytes."""
+    n_columns = min(len(panels), 3)
+    n_rows = -(-len(panels) // n_columns)
+    figure = Figure(figsize=(4.2 * n_columns, 3.3 * n_rows), layout="constrained")
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+    for number, (title, lines) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(n_rows, n_columns, number)
+        for label, points in lines.items():
+            colour = f"C{labels.index(label) % 10}"
+            axes.plot(*zip(*points, strict=True), color=colour, label=label, marker=".")
+        axes.set_title(title, fontsize=_FONT)
+        axes.set_xlabel(xlabel, fontsize=_FONT)
+        axes.locator_params("x", integer=xlabel == "layer")
+        axes.grid(alpha=0.3)
+        if len(lines) > 1:
+            axes.legend(fontsize=_FONT - 1)
+    stream = io.BytesIO()
+    # Without the library's version, so that an unchanged picture is not committed again.
+    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+    return stream.getvalue()

@@ -25,7 +25,7 @@ from modeling_condenser.hub.provenance import (
 )
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.hub.training_log import readiness_entries, thin_log
-from modeling_condenser.runs.checkpoints import is_training_state
+from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
@@ -272,8 +272,8 @@ class CondenserTrainer(WholeTrainer):
             shutil.copytree(
                 checkpoint,
                 folder,
-                ignore=lambda _, names: [n for n in names if is_training_state(Path(n))],
-                copy_function=lambda source, target: link_or_copy(Path(source), Path(target)),
+                ignore=shutil.ignore_patterns(*TRAINING_STATE),
+                copy_function=link_or_copy,
                 dirs_exist_ok=True,
             )
         if self.is_world_process_zero():

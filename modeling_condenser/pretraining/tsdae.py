@@ -21,7 +21,7 @@ from safetensors.torch import save_model
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.hub.model_folder import quiet_loading
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
 
 from .collator import CondenserDataCollator

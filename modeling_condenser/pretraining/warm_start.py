@@ -18,8 +18,7 @@ from transformers import (
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
-from modeling_condenser.hub.model_folder import resolve_encoder_name
-from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.hub.model_folder import quiet_loading, resolve_encoder_name
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
     CondenserForPreTraining,

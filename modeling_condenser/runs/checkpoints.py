@@ -10,9 +10,9 @@ logger = logging.getLogger(__name__)
 
 # Marks a complete checkpoint. Older versions listed the other files and their sizes in it.
 MANIFEST = "checkpoint_manifest.json"
-# Files that the Trainer saves beside the model, for resuming.
-_TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
-_TRAINING_STATE += ["training_args.bin", MANIFEST]
+# Patterns of the files beside the model that are only needed for resuming.
+TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
+TRAINING_STATE += ["training_args.bin", MANIFEST]
 
 
 def seal_checkpoint(folder: Path) -> None:
@@ -23,11 +23,6 @@ def seal_checkpoint(folder: Path) -> None:
 def is_complete(folder: Path) -> bool:
     """Whether a checkpoint was written to its end."""
     return (folder / MANIFEST).is_file()
-
-
-def is_training_state(file: Path) -> bool:
-    """Whether a file of a checkpoint is only needed for resuming."""
-    return any(file.match(pattern) for pattern in _TRAINING_STATE)
 
 
 def last_whole_checkpoint(run_folder: Path) -> Path | None:

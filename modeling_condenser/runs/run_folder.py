@@ -30,7 +30,9 @@ _FREE = set(
     "save_total_limit".split()
 )
 _UNSTATED = {"output_dir", "hub_token"}  # the place of the folder, and a secret
-_PACKAGES = "torch transformers datasets sentence-transformers numpy faiss-cpu bm25s ir-measures"
+_PACKAGES = (
+    "condenser torch transformers datasets sentence-transformers faiss-cpu bm25s ir-measures"
+)
 
 
 def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:

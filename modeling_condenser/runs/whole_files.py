@@ -31,10 +31,10 @@ def write_json(path: Path, content: object) -> None:
         file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
     """Create a hard link to a file, or a copy where links are not supported."""
     try:
-        target.hardlink_to(source)
+        Path(target).hardlink_to(source)
     except OSError:
         shutil.copyfile(source, target)
 

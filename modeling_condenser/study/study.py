@@ -35,10 +35,15 @@ from modeling_condenser.evaluation.system_results import (
 from modeling_condenser.finetuning.finetune import FinetuningRecipe, finetune
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.curves import draw_curves, draw_entropies
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.model_folder import STARTER
-from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
+from modeling_condenser.hub.training_log import (
+    ENTROPY_FILE,
+    EVEN_ENTROPY,
+    draw_curves,
+    draw_entropies,
+    layer_entropies,
+)
 from modeling_condenser.pretraining.arguments import (
     CONTRASTIVE,
     CondenserTrainingArguments,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_condenser.hub.card import PLACEHOLDER, write_card
-from modeling_condenser.hub.citations import cite
+from modeling_condenser.hub.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.provenance import Stage, write_provenance
+from modeling_condenser.hub.model_folder import STARTER_FOLDER, STARTER_TITLE
+from modeling_condenser.hub.provenance import Stage, read_provenance, write_provenance
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
 
 LOG = [
@@ -46,7 +46,7 @@ def read(folder: Path) -> ModelCard:
     return ModelCard.load(folder / "README.md")
 
 
-def test_a_retrievers_card_states_its_stages_and_results(tmp_path: Path) -> None:
+def test_a_retrievers_card_states_its_stages_and_results(tmp_path):
     folder = make_folder(
         tmp_path / "folder", pretraining(), finetuning(collection="owner/pairs"), finetuning()
     )
@@ -78,7 +78,7 @@ def test_a_retrievers_card_states_its_stages_and_results(tmp_path: Path) -> None
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |\n"
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |\n"
         "| R@100 | 0.2500 |  | bm25 | 0.5000 | -0.2500 | 1.000 |\n",
-        "[evaluation/nfcorpus-test.trec.gz](evaluation/nfcorpus-test.trec.gz)",
+        "(evaluation/BeIR_nfcorpus-test-100.trec.gz)",
         "```bash\ncondenser evaluate me/my-encoder BeIR/nfcorpus\n```",
         "### Pre-training\n",
         "| started from | [owner/name](https://huggingface.co/owner/name) |",
@@ -88,7 +88,7 @@ def test_a_retrievers_card_states_its_stages_and_results(tmp_path: Path) -> None
         assert text in card.text, text
 
 
-def test_text_and_metadata_of_a_person_are_kept(tmp_path: Path) -> None:
+def test_text_and_metadata_of_a_person_are_kept(tmp_path):
     folder = make_folder(tmp_path / "x", pretraining())
     write_card(folder)
     file = folder / "README.md"
@@ -107,7 +107,7 @@ def test_text_and_metadata_of_a_person_are_kept(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_path: Path) -> None:
+def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_path):
     swap_cost, entropy = "readiness/swap_cost", "readiness/entropy_layer_1"
     entries = [{"step": step, swap_cost: step / 40, entropy: 2.0} for step in (0, 10, 20)]
     entries[-1]["readiness/few_shot_MRR@10"] = 0.5
@@ -133,7 +133,18 @@ def test_readiness_is_shown_in_tables_and_pictures_that_are_always_the_same(tmp_
     assert links and all((folders[0] / link).is_file() for link in links)
 
 
-def test_foreign_names_cannot_break_a_table(tmp_path: Path) -> None:
+def test_of_the_bundled_encoder_only_the_name_is_on_a_card(tmp_path):
+    own = pretraining(encoder=STARTER_TITLE)
+    folder = make_folder(tmp_path / "x", *read_provenance(STARTER_FOLDER), own, finetuning())
+    write_card(folder)
+    text = read(folder).text
+    headings = ["### Pre-training", "### Fine-tuning"]
+    assert [line for line in text.splitlines() if line in headings] == headings
+    assert "### Pre-training 2" not in text
+    assert f"| started from | `{STARTER_TITLE}`, the small encoder that comes with" in text
+
+
+def test_foreign_names_cannot_break_a_table(tmp_path):
     folder = make_folder(tmp_path / "x", pretraining(encoder="local: a|b`c"))
     add_result(folder, result("evil | `name`\n## Heading"))
     write_card(folder)
@@ -142,7 +153,7 @@ def test_foreign_names_cannot_break_a_table(tmp_path: Path) -> None:
     assert "evil \\| \\`name\\` \\#\\# Heading" in text and "`` a\\|b`c ``" in text
 
 
-def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run: Path, tmp_path: Path) -> None:
+def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run, tmp_path):
     folder = Path(shutil.copytree(bert_run / "model", tmp_path / "my-checkpoint"))
     write_card(folder)
     text = read(folder).text
@@ -158,7 +169,7 @@ def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run: Path, tmp_
         write_card(tmp_path)
 
 
-def test_the_papers_of_all_methods_are_cited() -> None:
+def test_the_papers_of_all_methods_are_cited():
     assert cite([]).startswith("@inproceedings{gao-callan-2021-condenser,")
     first = pretraining("owner/co-condenser-marco", objective="ict")
     stages = [first, finetuning("margin_mse", mini_batch_size=8)]

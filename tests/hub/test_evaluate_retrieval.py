@@ -4,7 +4,6 @@ import importlib.util
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,7 +32,6 @@ runpy.run_path(f"{folder}/evaluate_retrieval.py", run_name="__main__")
 MEASURES = (
     "MRR@10 MRR nDCG@10 nDCG R@5 MAP MAP@10 R-Prec P@5 Success@3 MRR(rel=2)@10 R(rel=2)@20".split()
 )
-Run = Callable[..., int]
 
 
 def open_script(folder: Path) -> ModuleType:
@@ -47,23 +45,19 @@ def open_script(folder: Path) -> ModuleType:
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a folder's script in this process, and gives its status."""
+def start(monkeypatch, tmp_path):
+    """Runs a folder's script in this process: its status and the figures of each collection."""
 
-    def run(folder: Path, *words: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["evaluate_retrieval.py", *map(str, words)])
-        return open_script(folder).main()
+    def run(folder, *words):
+        file = tmp_path / "figures.json"
+        monkeypatch.setattr(sys, "argv", ["x.py", *map(str, words), "--json", str(file)])
+        return open_script(folder).main(), read_figures(file)
 
     return run
 
 
-def figures(file: Path) -> dict[str, float]:
-    [found] = json.loads(file.read_text())
-    return found["values"]
-
-
-def rounded(values: dict[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in values.items()}
+def read_figures(file: Path) -> list[dict[str, float]]:
+    return [result["values"] for result in json.loads(file.read_text())]
 
 
 def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
@@ -76,31 +70,24 @@ def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_the_published_script_runs_where_this_project_is_not(
-    exported: Path, collection: Path, tmp_path: Path
-) -> None:
+def test_the_published_script_runs_where_this_project_is_not(exported, collection, tmp_path):
     expected = evaluate_system(exported, collection, tmp_path / "run", progress=False)
     run_isolated(RUN, exported, collection, scratch=tmp_path / "elsewhere")
-    found = figures(tmp_path / "elsewhere" / "figures.json")
-    assert rounded(found) == rounded(expected.evaluation.means)
+    [found] = read_figures(tmp_path / "elsewhere" / "figures.json")
+    assert found == pytest.approx(expected.evaluation.means, abs=1e-4)
 
 
-def test_run_and_measures_are_those_of_the_package(
-    exported: Path, texts: list[str], tmp_path: Path, start: Run
-) -> None:
+def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, start):
     folder, copies = tied(texts, tmp_path / "tied", ending=".gz"), {f"{n:03d}" for n in range(30)}
     full = evaluate_system(exported, folder, tmp_path / "full", depth=60, progress=False)
-    assert full.run_file
     [first, *_] = [list(ranking) for ranking in read_run(full.run_file).values()]
     # The last place is among copies, which are ranked by id.
     depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
     result = evaluate_system(
         exported, folder, tmp_path / "run", depth=depth, measures=MEASURES, progress=False
     )
-    words = ("--depth", depth, "--run", tmp_path / "run.trec", "--json", tmp_path / "figures.json")
-    assert start(exported, folder, *words, "--measures", *MEASURES) == 0
-    assert figures(tmp_path / "figures.json") == result.evaluation.means
-    assert result.run_file
+    words = ("--depth", depth, "--run", tmp_path / "run.trec", "--measures", *MEASURES)
+    assert start(exported, folder, *words) == (0, [result.evaluation.means])
     ours, theirs = read_run(tmp_path / "run.trec"), read_run(result.run_file)
     assert list(map(list, ours.values())) == list(map(list, theirs.values()))
     for query, ranking in ours.items():
@@ -109,12 +96,10 @@ def test_run_and_measures_are_those_of_the_package(
         assert found == sorted(copies)[: len(found)]
 
 
-def test_a_euclidean_contract_ranks_by_distance(
-    bert_run: Path, collection: Path, tmp_path: Path, start: Run
-) -> None:
+def test_a_euclidean_contract_ranks_by_distance(bert_run, collection, tmp_path, start):
     contract = EncodingContract(8, 24, similarity="euclidean", pooling="mean")
     folder = export_encoder(bert_run, tmp_path / "encoder", contract=contract)
-    assert start(folder, collection, "--json", tmp_path / "figures.json") == 0
+    status, [found] = start(folder, collection)
     retriever, read = Retriever(folder), load_collection(collection)
     queries = retriever.encode_queries(list(read.queries.values())).astype(np.float64)
     passages = retriever.encode_passages(read.passages).astype(np.float64)
@@ -122,7 +107,7 @@ def test_a_euclidean_contract_ranks_by_distance(
     ids = read.passages["_id"][:]
     rows = (dict(zip(ids, row, strict=True)) for row in scores.tolist())
     expected = evaluate_run(read.qrels, dict(zip(read.queries, rows, strict=True)))
-    assert rounded(figures(tmp_path / "figures.json")) == rounded(expected.means)
+    assert status == 0 and found == pytest.approx(expected.means, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -135,14 +120,14 @@ def test_figures_are_compared_with_the_cards(exported, collection, tmp_path, sta
     other = {**result, "split": "train", "values": {"MRR@10": 0.9}}
     stated = {**result, "values": {**means, "R@5": 0.1, "Hit@20": 0.5}}
     (folder / RESULTS_FILE).write_text(json.dumps([stated, other]))
-    assert start(folder, collection) == 1
+    assert start(folder, collection)[0] == 1
     found = capsys.readouterr()
     mrr = means["MRR@10"]
     assert f"{'MRR@10':16}{mrr:8.4f}{mrr:8.4f}\n" in found.out
     assert f"{'R@5':16}  0.1000{means['R@5']:8.4f}  differs\n" in found.out
     assert f"{'Hit@20':16}  0.5000       -\n" in found.out
     assert f"These figures are not the card's: {collection.name}: R@5\n" in found.err
-    assert start(folder, collection, "--depth", 50) == 0  # of which the card says nothing
+    assert start(folder, collection, "--depth", 50)[0] == 0  # of which the card says nothing
     with pytest.raises(SystemExit):  # without a collection there is nothing public to look at
         start(folder)
     assert "no result in" in capsys.readouterr().err
@@ -155,8 +140,8 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
     ours, beside = tied(texts, tmp_path / "tied"), tmp_path / "beside"
     (ours / "qrels").rename(beside)
     (ours / "tied.py").write_text("raise RuntimeError('a loading script is never run')")
-    loopback_hub.put(ours, "owner/tied", repo_type="dataset")
-    loopback_hub.put(beside, "owner/tied-qrels", repo_type="dataset")
+    loopback_hub.put(ours, "owner/tied", kind="datasets")
+    loopback_hub.put(beside, "owner/tied-qrels", kind="datasets")
     folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
     result = evaluate_system(folder, "owner/tied", tmp_path / "runs", progress=False)
     facts = {"collection": "tied", "source": "owner/tied", "split": "test", "depth": 100}
@@ -167,16 +152,14 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
     gone = {**public, "collection": "gone", "source": "owner/gone"}
     (folder / RESULTS_FILE).write_text(json.dumps([public, gone]))
     loopback_hub.put(folder, "owner/encoder")
-    assert start(folder, "--model", "owner/encoder", "--revision", revision) == 0
+    assert start(folder, "--model", "owner/encoder", "--revision", revision)[0] == 0
     assert "owner/tied (test): 8 queries, depth 100\n" in capsys.readouterr().out
-    assert start(folder, "--model", "owner/encoder") == 2
+    assert start(folder, "--model", "owner/encoder")[0] == 2
     assert "error: owner/gone (test): " in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_configurations_of_a_data_set_are_read(
-    exported: Path, texts: list[str], tmp_path: Path, start: Run
-) -> None:
+def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start):
     """As MTEB has them; ids may be numbers, and a split may have the other of its two names."""
     folder = tmp_path / "set"
     (folder / "data").mkdir(parents=True)
@@ -197,13 +180,10 @@ def test_configurations_of_a_data_set_are_read(
         configs.append({"config_name": name, "data_files": files})
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
     expected = evaluate_system(exported, folder, tmp_path / "run", split="dev", progress=False)
-    assert start(exported, folder, "--split", "dev", "--json", tmp_path / "figures.json") == 0
-    assert figures(tmp_path / "figures.json") == expected.evaluation.means
+    assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
 
 
-def test_ids_stay_as_they_are_and_titles_may_be_missing(
-    exported: Path, texts: list[str], tmp_path: Path
-) -> None:
+def test_ids_stay_as_they_are_and_titles_may_be_missing(exported, texts, tmp_path):
     ids = ["007", "7", "2020-01-01", "1.0", " x", "ü"]
     folder = write_collection(
         tmp_path / "ids",
@@ -225,5 +205,5 @@ def test_what_cannot_be_evaluated_is_an_error(exported, collection, tmp_path, st
         ((collection, "--measures", "Hit@20"), "measure not found: Hit"),
         ((broken,), "1 queries have a relevant passage, 0 a text"),
     ):
-        assert start(exported, *words) == 2
+        assert start(exported, *words) == (2, [])
         assert message in capsys.readouterr().err

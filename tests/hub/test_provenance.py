@@ -1,7 +1,6 @@
 """The contract and the provenance of a model: what is recorded, and what stays on this machine."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,9 @@ from modeling_condenser.hub.provenance import (
     read_stage,
     write_provenance,
 )
-from modeling_condenser.hub.training_log import thin_log
 
 
-def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
     contract = EncodingContract(32, 128, pooling="mean", title_separator=" [SEP] ")
     contract.save(tmp_path)
     assert EncodingContract.load(tmp_path) == contract
@@ -32,14 +30,14 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path: Path) 
         EncodingContract.load(tmp_path / "empty")
 
 
-def test_prompts_and_titles_stand_before_the_text() -> None:
+def test_prompts_and_titles_stand_before_the_text():
     contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
     assert contract.query("what?") == "q: what?"
     assert contract.passage("A title", "a text") == "p: A title a text"
     assert contract.passage("", "a text") == "p: a text"
 
 
-def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path: Path) -> None:
+def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path):
     stages = [Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}])]
     write_provenance(tmp_path, stages)
     assert read_provenance(tmp_path) == stages
@@ -50,16 +48,13 @@ def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_
 
 def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
     (folder / "model").mkdir(parents=True)
-    for name, content in {
-        "recipe.yaml": recipe,
-        "run.json": {"data": "/home/me/data.json", "steps": 3},
-        "log.json": log,
-    }.items():
+    run = {"data": "/home/me/data.json", "steps": 3}
+    for name, content in {"recipe.yaml": recipe, "run.json": run, "log.json": log}.items():
         (folder / name).write_text(json.dumps(content))
     return folder
 
 
-def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path: Path) -> None:
+def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path):
     recipe = {"encoder": "./start", "hub_token": "not-a-real-one", "corpus": "/home/me/notes.txt"}
     log = [
         {"loss": 9.0, "late_loss": 4.0, "head_loss": 5.0, "step": 1, "grad_norm": 3.0},
@@ -78,15 +73,7 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path:
     )
 
 
-def test_a_long_log_keeps_200_entries_with_first_and_last() -> None:
-    thinned = thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
-    steps = [entry["step"] for entry in thinned]
-    assert len(steps) == 200 and steps[0] == 1 and steps[-1] == 5000
-    gaps = {after - before for before, after in pairwise(steps)}
-    assert gaps == {25, 26}  # 4999 / 199 is 25.1
-
-
-def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Path) -> None:
+def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path):
     first = make_run(tmp_path / "first", {"encoder": "owner/base", "seed": 5})
     second = make_run(tmp_path / "second", {"encoder": str(first / "model"), "seed": 6})
     assert [stage.recipe for stage in read_pretraining(second)] == [
@@ -105,31 +92,26 @@ def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path: Pa
         (True, True),
         ("data/here", "local: here"),  # exists
         ("data/gone.txt", "local: gone.txt"),
-        ("~/secret/corpus.txt", "local: corpus.txt"),
         ("secret/plans/corpus", "local: corpus"),
         ("runs/mine", "local: mine"),
-        (Path("/home/me/x"), "local: x"),
         (r"C:\Users\me\encoder", "local: encoder"),
         ("file:///home/me/x.txt", "local: x.txt"),
         ("https://me:pass@example.org/a.txt?sig=1", "https://…example.org/a.txt"),
         ("run --key hf_" + "A" * 34, "run --key …"),
         ("./starter", "local: starter"),
-        ("starter", "starter of condenser 1.2"),
-        (str(model_folder.STARTER_FOLDER), "starter of condenser 1.2"),
+        ("starter", "starter of condenser"),
+        (str(model_folder.STARTER_FOLDER), "starter of condenser"),
     ],
 )
-def test_a_setting_says_nothing_of_this_machine(
-    given: object, published: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monkeypatch):
     (tmp_path / "data" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(model_folder.importlib.metadata, "version", {"condenser": "1.2"}.get)
     recipe = {"encoder": given, "inner": [{"encoder": given, "split": "train"}]}
     expected = {"encoder": published, "inner": [{"encoder": published, "split": "train"}]}
     assert publishable(recipe) == expected
 
 
-def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
+def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
     names = ["hub_token", "push_to_hub_token", "token", "WANDB_API_KEY", "password"]
     secrets = dict.fromkeys(names, "not-a-real-one")
     prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
@@ -137,7 +119,7 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths() -> None:
     assert publishable(settings) == {"inner": {"kept": 1}, **prompts}
 
 
-def test_a_hub_name_has_an_owner_and_is_no_file() -> None:
+def test_a_hub_name_has_an_owner_and_is_no_file():
     assert hub_name("owner/name_1.2@v1") == "owner/name_1.2"
-    others = ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1})
-    assert list(map(hub_name, others)) == [None] * 6
+    for other in ("name", "local: name", "data/train.jsonl", "a/b/c", "a/..", {"a": 1}):
+        assert hub_name(other) is None

@@ -1,14 +1,17 @@
-"""Publishing: what is refused, what is sent, and that others can use it by its name alone."""
+"""Publishing: what is refused, and what is sent."""
 
+import io
 import json
+import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER
-from modeling_condenser.hub.push import commit_folder, opening_problems, push
+from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
 from tests.hub.loopback_hub import contents
 
@@ -37,45 +40,31 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_pushed_with_its_code(loopback_hub, bert_run):
-    push(bert_run, "owner/condenser", license="mit")  # opens it in a process of its own
-    names = loopback_hub.repo("owner/condenser").files().keys()
-    assert names >= {"configuration_condenser.py", "modeling_condenser.py", "model.safetensors"}
-
-
-def test_a_trainers_checkpoint_is_pushed_without_its_training_state(
-    loopback_hub, bert_run, tmp_path, monkeypatch
+def test_a_trainers_checkpoint_is_pushed_with_its_code_and_without_its_training_state(
+    loopback_hub, bert_run, tmp_path
 ):
-    monkeypatch.setattr(module, "opening_problems", lambda _: [])
-    run = tmp_path / "run"
-    checkpoint = Path(shutil.copytree(bert_run / "model", run / "checkpoint-7"))
-    shutil.copy(bert_run / "recipe.yaml", run)
+    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "run" / "checkpoint-7"))
     state = {"optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"}
     for name in state:
         (checkpoint / name).write_bytes(b"{}")
     seal_checkpoint(checkpoint)
-    report = push(run, NAME, license="mit")
-    assert not {*state, "checkpoint_manifest.json"} & report.sizes.keys()
-    push(run, NAME)  # the license on the Hub is kept
-    assert b"license: mit" in loopback_hub.repo(NAME).files()["README.md"]
+    push(tmp_path / "run", NAME, license="mit")  # opens it in a process of its own
+    names = loopback_hub.repo(NAME).files().keys()
+    assert names >= {"configuration_condenser.py", "modeling_condenser.py", "model.safetensors"}
+    assert not names & {*state, "checkpoint_manifest.json"}
 
 
-def test_what_must_not_be_published_is_refused(loopback_hub, folder, bert_folder):
-    (folder / "training_args.bin").write_text("x")
+def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder):
+    (folder / "args.bin").write_text("x")
     (folder / "notes.md").write_text("a\nsee /home/me/x\n")
-    with pytest.raises(ValueError, match="cannot be published") as error:
+    reasons = r"args.bin: a pickle.*notes.md, line 2: a local path \(/home/me/x\).*no license"
+    with pytest.raises(ValueError, match=f"(?s)cannot be published.*{reasons}"):
         push(folder, NAME)
-    for message in (
-        "training_args.bin: a pickle, which can execute code",
-        "notes.md, line 2: a local path (/home/me/x)",
-        "no license is named",
-    ):
-        assert message in str(error.value)
     with pytest.raises(FileNotFoundError, match="There is no model in"):
         push(folder / "nowhere", NAME)
     with pytest.raises(ValueError, match="has no encoding_contract.json"):
         push(bert_folder, NAME)
-    assert not loopback_hub.has_repo(NAME)
+    assert not loopback_hub.repositories
 
 
 @pytest.mark.slow
@@ -83,12 +72,12 @@ def test_what_does_not_open_is_refused(folder):
     pooling = folder / "1_Pooling" / "config.json"
     original = pooling.read_text()
     pooling.write_text(json.dumps({**json.loads(original), "pooling_mode": "mean"}))
-    (problem,) = opening_problems(folder)
-    assert problem == "pooling is mean in sentence-transformers, but cls in the contract"
+    told = find_opening_error(folder)
+    assert told == "ValueError: pooling is mean, but cls in the contract"
     pooling.write_text(original)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
-    assert "32 weights are missing" in opening_problems(folder)[0]
+    assert "32 weights are missing" in find_opening_error(folder)
 
 
 @pytest.fixture
@@ -127,3 +116,62 @@ def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopb
     with pytest.raises(OSError, match="401") as error:
         commit_folder(small, "owner/new", message="First", token=token)
     assert token not in str(error.value)
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Looks at one file of a content and gives the refusals."""
+
+    def look_at(content: str | bytes, name: str = "notes.md") -> list[str]:
+        file = tmp_path / name
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return find_refusals({name: file})
+
+    return look_at
+
+
+def test_pickles_are_found_by_name_and_by_content(look):
+    weights, numbers = io.BytesIO(), io.BytesIO()
+    torch.save({"a": torch.zeros(2)}, weights)
+    np.savez(numbers, a=np.arange(3))
+    pickled = {"args.bin": b"x", "weights.dat": weights.getvalue(), "x.txt": pickle.dumps({"a": 1})}
+    for name, content in pickled.items():
+        [found] = look(content, name)
+        assert found.startswith(f"{name}: a pickle, which can execute code")
+    assert look(numbers.getvalue(), "arrays.npz") == []
+
+
+# Pieced together, so that nothing here looks like what it stands for.
+SECRETS = {
+    "a Hugging Face token": "hf_" + "aB3dE6gH9" * 4,
+    "an AWS key": "AKIA" + "ABCDEFGH12345678",
+    "a GitHub token": "ghp_" + "a1B2" * 9,
+    "an API key": "sk-proj-" + "a1B2" * 10,
+    "a private key": "-----BEGIN RSA " + "PRIVATE KEY-----",
+    "a login in an address": "https://user:" + "pa55word@example.org/x",
+    "a password or key": '"WANDB_API_KEY": "' + 'q8w7e6r5t4y3u2"',
+    "the token that is logged in": "no-usual-token-at-all",
+}
+
+
+def test_secrets_and_paths_are_found_with_their_line_and_secrets_not_shown(
+    look, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", SECRETS["the token that is logged in"])
+    for kind, secret in SECRETS.items():
+        [found] = look(f"first\nsecond\n  x = {secret}\n")
+        assert found.startswith(f"notes.md, line 3: {kind} (") and secret not in found
+    for path in ("/home/me/corpus.jsonl", r"C:\Users\me\model", "file:///data/x", f"{tmp_path}/a"):
+        [found] = look(json.dumps({"a": 1, "corpus": path}, indent=2), "run.json")
+        assert found.startswith("run.json, line 3: a local path (")
+
+
+def test_ordinary_text_is_accepted(look):
+    text = """https://example.org/home/page
+        see runs/retriever/model and owner/name, either/or, 1/2, /usr/bin/env python
+        `encoding_contract.json`; tokens; password; secret sauce
+        "mask_token": "[MASK]", "pad_token": "[PAD]"
+        token = os.environ['HF_TOKEN']
+        sk-learn, hf_hub_download, hf_transfer"""
+    assert look(text) == []

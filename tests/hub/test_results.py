@@ -20,7 +20,7 @@ RESULT = EvaluationResult(
     *("scifact", "test", 100, 300),
     values={"nDCG@10": 0.651234567891, "R@100": 0.9},
     source="BeIR/scifact",
-    comparisons=(BaselineComparison("bm25", "nDCG@10", 0.6651, -0.013865432109, 0.31),),
+    comparisons=[BaselineComparison("bm25", "nDCG@10", 0.6651, -0.013865432109, 0.31)],
 )
 LOCAL = EvaluationResult("../my own | docs\n", "dev", 100, 5, {"MRR@10": 0.5})
 
@@ -31,42 +31,34 @@ def run_file(tmp_path: Path) -> Path:
     return tmp_path / "run.trec"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "model").mkdir()
-    return tmp_path / "model"
-
-
-def test_what_is_written_comes_back_with_the_run(folder: Path, run_file: Path) -> None:
+def test_what_is_written_comes_back_with_the_run(tmp_path, run_file):
     checksum = hashlib.sha256(RUN.encode()).hexdigest()
     expected = []
-    for result, name in ((RESULT, "scifact-test"), (LOCAL, "_my_own_docs_-dev")):
-        add_result(folder, result, run_file=run_file)
+    for result, name in ((RESULT, "BeIR_scifact-test-100"), (LOCAL, "_my_own_docs_-dev-100")):
+        add_result(tmp_path, result, run_file=run_file)
         run = {"file": f"evaluation/{name}.trec.gz", "sha256": checksum}
         expected.append(replace(result, run=run))
-        packed = (folder / run["file"]).read_bytes()
+        packed = (tmp_path / run["file"]).read_bytes()
         assert gzip.decompress(packed) == RUN.encode()
         assert packed[4:8] == b"\0\0\0\0"  # RFC 1952: no time
-    assert read_results(folder) == expected
-    first, second = json.loads((folder / "evaluation_results.json").read_text())
+    assert read_results(tmp_path) == expected
+    first, second = json.loads((tmp_path / "evaluation_results.json").read_text())
     assert first["values"] == {"nDCG@10": 0.651234567891, "R@100": 0.9}
     assert first["comparisons"] == [asdict(RESULT.comparisons[0])]
     assert "intervals" not in first and second["source"] is None
 
 
-def test_a_result_replaces_only_that_of_the_same_split_depth_search_and_source(
-    folder: Path, run_file: Path
-) -> None:
-    add_result(folder, RESULT, run_file=run_file)
+def test_a_result_replaces_only_that_of_the_same_split_depth_search_and_source(tmp_path, run_file):
+    add_result(tmp_path, RESULT, run_file=run_file)
     others = ({"split": "dev"}, {"depth": 9}, {"search": {"index": "HNSW32"}}, {"source": None})
     for number, other in enumerate(others):
         run_file.write_text(f"q1 Q0 d{number} 1 0.5 x\n")
-        add_result(folder, replace(RESULT, **other), run_file=run_file)
-    files = [(result.run or {})["file"] for result in read_results(folder)]
-    runs = [gzip.decompress((folder / file).read_bytes()).decode() for file in files]
+        add_result(tmp_path, replace(RESULT, **other), run_file=run_file)
+    files = [(result.run or {})["file"] for result in read_results(tmp_path)]
+    runs = [gzip.decompress((tmp_path / file).read_bytes()).decode() for file in files]
     assert runs == [RUN, *(f"q1 Q0 d{number} 1 0.5 x\n" for number in range(4))]
     # A result without a run leaves none that it was not made from.
-    add_result(folder, replace(RESULT, values={"R@100": 0.25}))
-    results = read_results(folder)
+    add_result(tmp_path, replace(RESULT, values={"R@100": 0.25}))
+    results = read_results(tmp_path)
     assert (len(results), results[0].values, results[0].run) == (5, {"R@100": 0.25}, None)
-    assert not (folder / files[0]).exists() and (folder / files[1]).exists()
+    assert not (tmp_path / files[0]).exists() and (tmp_path / files[1]).exists()

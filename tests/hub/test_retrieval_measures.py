@@ -37,7 +37,7 @@ def as_rows(by_query: dict[str, dict[str, Any]], column: str) -> list[dict[str, 
     ]
 
 
-def test_ranked_passages_are_measured_as_by_this_project() -> None:
+def test_ranked_passages_are_measured_as_by_this_project():
     rng = np.random.default_rng(0)
     qrels, run = {}, {}
     for query in (f"q{i}" for i in range(25)):
@@ -58,7 +58,7 @@ def test_ranked_passages_are_measured_as_by_this_project() -> None:
         compute(predictions=rows["predictions"] * 2, references=rows["references"] * 2)
 
 
-def test_hits_by_answer_string_are_those_of_this_project() -> None:
+def test_hits_by_answer_string_are_those_of_this_project():
     names = ["Hit@1", "Hit@2", "Hit@4"]
     found = [{**row, "texts": [*TEXTS.values()]} for row in as_rows(ANSWER_RUN, "scores")]
     wanted = [{"query_id": query, "answers": strings} for query, strings in ANSWERS.items()]
@@ -74,7 +74,7 @@ def test_hits_by_answer_string_are_those_of_this_project() -> None:
         compute("answers", **rows, measures=["MRR@10"])
 
 
-def test_pairs_and_triplets_are_measured() -> None:
+def test_pairs_and_triplets_are_measured():
     similarities, scores = np.random.default_rng(0).random(40), np.arange(40) // 4
     pairs = evaluate_graded_pairs(similarities, scores).means
     assert compute("graded_pairs", predictions=similarities, references=scores) == pytest.approx(
@@ -87,7 +87,7 @@ def test_pairs_and_triplets_are_measured() -> None:
         compute("ranking")
 
 
-def test_the_readmes_example_gives_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readmes_example_gives_what_it_says(capsys):
     assert "modeling_condenser" not in (FOLDER / "retrieval_measures.py").read_text()
     match = re.search(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(), flags=re.DOTALL)
     assert match is not None

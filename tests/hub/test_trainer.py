@@ -23,21 +23,16 @@ PICKLES = (".bin", ".pt", ".pth")
 
 
 @pytest.fixture
-def settings(tmp_path, bert_folder, corpus_file):
-    def make(folder: str = "run", **changes) -> dict:
-        return {
-            **SETTINGS,
-            "encoder": str(bert_folder),
-            "corpus": str(corpus_file),
-            "output_dir": str(tmp_path / folder),
-            "lr_scheduler_type": "constant",
-            "max_steps": 6,
-            "save_strategy": "steps",
-            "save_steps": 2,
-            **changes,
-        }
+def train(tmp_path, bert_folder, corpus_file):
+    """Pre-trains in a folder, with changed settings."""
 
-    return make
+    def run(folder: str, **changes):
+        settings = {"encoder": str(bert_folder), "corpus": str(corpus_file), "max_steps": 6}
+        saving = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
+        place = {"output_dir": str(tmp_path / folder)}
+        return pretrain({**SETTINGS, **settings, **saving, **place, **changes})
+
+    return run
 
 
 def pushed(hub) -> list:
@@ -45,8 +40,8 @@ def pushed(hub) -> list:
     return hub.repo(NAME).commits()[-2::-1]
 
 
-def test_the_repository_can_be_loaded_after_each_push(loopback_hub, settings, tmp_path):
-    folder = pretrain(settings(**PUSHING, hub_strategy="every_save"))
+def test_the_repository_can_be_loaded_after_each_push(loopback_hub, train, tmp_path):
+    folder = train("run", **PUSHING, hub_strategy="every_save")
     commits = pushed(loopback_hub)
     steps = [f"Training in progress, step {step}" for step in (2, 4, 6)]
     assert [commit.title for commit in commits] in ([*steps, "End of training"], steps)
@@ -77,21 +72,21 @@ print(json.dumps(sums))
 
 
 def test_training_goes_on_from_the_hub_after_a_push_that_failed(
-    loopback_hub, settings, tmp_path, caplog
+    loopback_hub, train, tmp_path, caplog
 ):
     loopback_hub.fails_next_commit = True
-    folder = pretrain(settings("first", **PUSHING, hub_strategy="checkpoint", max_steps=4))
+    folder = train("first", **PUSHING, hub_strategy="checkpoint", max_steps=4)
     assert "Cannot push to owner/run" in caplog.text and "the training continues" in caplog.text
     assert pushed(loopback_hub)[0].title == "Training in progress, step 4"
     files = loopback_hub.repo(NAME).files()
     assert {"last-checkpoint/optimizer.pt", "last-checkpoint/trainer_state.json"} <= files.keys()
     assert not [n for n in files if n.endswith("training_args.bin")]
 
-    pretrain(settings("second", resume_from_checkpoint=NAME))
+    train("second", resume_from_checkpoint=NAME)
     state = json.loads((tmp_path / "second" / "checkpoint-6" / "trainer_state.json").read_text())
     steps = [entry["step"] for entry in state["log_history"] if "loss" in entry]
     assert steps == [1, 2, 3, 4, 5, 6]
-    pretrain(settings("whole"))
+    train("whole")
     weights = [tmp_path / run / "model" / "model.safetensors" for run in ("second", "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -107,17 +102,10 @@ def test_training_goes_on_from_the_hub_after_a_push_that_failed(
 
 
 def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, exported, collection, tmp_path):
-    settings = {
-        "encoder": str(exported),
-        "collection": str(collection),
-        "output_dir": str(tmp_path / "tuned"),
-        "per_device_train_batch_size": 4,
-        "max_steps": 2,
-        "save_steps": 1,
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    folder = finetune({**settings, **PUSHING, "hub_strategy": "every_save"})
+    places = {"encoder": exported, "collection": collection, "output_dir": tmp_path / "tuned"}
+    sizes = {"per_device_train_batch_size": 4, "max_steps": 2, "save_steps": 1, "use_cpu": True}
+    settings = {name: str(place) for name, place in places.items()} | sizes | PUSHING
+    folder = finetune({**settings, "hub_strategy": "every_save", "disable_tqdm": True})
     commits = pushed(loopback_hub)
     assert [c.title for c in commits][:2] == [f"Training in progress, step {s}" for s in (1, 2)]
     for commit in commits:

@@ -1,6 +1,5 @@
 """The grammar of all commands, and what the command itself does."""
 
-import importlib
 import io
 import subprocess
 import sys
@@ -9,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hub_scripts.command_line import CommandLine, fields_of
+import modeling_condenser
+from hub_scripts.command_line import CommandLine
+from hub_scripts.commands import COMMANDS, evaluated_on
 from hub_scripts.demo import scale_study
-from hub_scripts.finetune import evaluated_on
-from hub_scripts.main import COMMANDS, _Lines, main
-from modeling_condenser.runs.recipe import read_recipe
+from hub_scripts.main import _Lines, main
+from modeling_condenser.runs.recipe import fill, read_recipe
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,6 @@ class Fields:
     Attributes:
         systems: what to evaluate, at
             most 95 % of it.
-        out: folder to write.
         depth: passages to retrieve.
         dry_run: change nothing.
     """
@@ -72,7 +71,7 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
 )
 def test_a_mistake_is_explained(words, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        line(words).fill(Fields, plain=("systems", "out"))
+        fill(line(words).read(Fields, plain=("systems", "out")), Fields)
 
 
 def act(name: str, *, private: bool | None = None, depth: int = 3, token: str | None = None):
@@ -83,54 +82,45 @@ def act(name: str, *, private: bool | None = None, depth: int = 3, token: str | 
         depth: of the act.
         token: a secret.
     """
+    return {"name": name, "private": private, "depth": depth, "token": token}
 
 
-def test_fields_are_also_the_parameters_of_a_function():
-    cls = fields_of(act, without=("token",))
-    filled = line("me --private --depth 5").fill(cls, plain=("name",))
-    assert vars(filled) == {"name": "me", "private": True, "depth": 5}
-
-
-@pytest.mark.parametrize(
-    ("cls", "explanations"),
-    [
-        (
-            Fields,
-            [
-                "usage: condenser verb [RECIPE.yaml] [--field value ...] ",
-                "--systems VALUE what to evaluate, at most 95 % of it.",
-                "--depth VALUE passages to retrieve. (default: 100)",
-                "--dry_run [true|false] change nothing.",
-            ],
-        ),
-        (fields_of(act), ["--name VALUE of whom.", "--depth VALUE of the act. (default: 3)"]),
-    ],
-)
-def test_help_explains_each_field(cls, explanations, capsys):
+def test_a_function_is_called_with_its_parameters_as_fields(capsys):
+    found = line("me --private --depth 5").call(act, without=("token",))
+    assert found == {"name": "me", "private": True, "depth": 5, "token": None}
     with pytest.raises(SystemExit):
-        line("a --help").read(cls)
+        line("--help").call(act, without=("token",))
+    printed = capsys.readouterr().out
+    assert "--depth VALUE  of the act. (default: 3)" in printed and "token" not in printed
+
+
+def test_help_explains_each_field(capsys):
+    with pytest.raises(SystemExit):
+        line("a --help").read(Fields)
     printed = " ".join(capsys.readouterr().out.split())
-    assert [text for text in explanations if text not in printed] == []
+    for explanation in (
+        "usage: condenser verb [RECIPE.yaml] [--field value ...] ",
+        "--systems VALUE what to evaluate, at most 95 % of it.",
+        "--depth VALUE passages to retrieve. (default: 100)",
+        "--dry_run [true|false] change nothing.",
+    ):
+        assert explanation in printed
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name, capsys):
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
-    assert end.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: condenser {name} [RECIPE.yaml] ")
-    if name in ("pretrain", "finetune"):
-        assert {"--output_dir", "--max_steps", "--learning_rate"} <= set(printed.split())
+    assert ("--max_steps" in printed) == (name in ("pretrain", "finetune"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("pretrain pretrain/own-txt", "such as pretrain/own-text, "),
         ("evaluate bm25 no/such/folder", "no collection at no/such/folder"),
         ("push folder owner/name --licence mit", "Did you mean 'license'?"),
-        ("import-reference folder out", "skip_from"),
         ("search encoder", "is not the folder of a finished study"),
     ],
 )
@@ -164,22 +154,16 @@ def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
     assert shown in printed and printed.endswith("[]\nFalse\n")
 
 
-def test_public_names_are_those_of_their_modules():
-    import modeling_condenser
-
-    for name, module in modeling_condenser._MODULES.items():
-        own = importlib.import_module(module, "modeling_condenser")
-        assert getattr(modeling_condenser, name) is getattr(own, name)
-    assert sorted(modeling_condenser._MODULES) == sorted(modeling_condenser.__all__)
+def test_all_public_names_can_be_imported():
+    for name in modeling_condenser.__all__:
+        assert getattr(modeling_condenser, name).__name__ == name
 
 
 def test_the_evaluation_after_fine_tuning_fits_what_was_trained():
     assert evaluated_on({**read_recipe("finetune/contrastive"), "collection": "mine"}) == "mine"
-    for recipe, words in (
-        ("stsb", "TEST_PAIRS.csv --task graded_pairs"),
-        ("wikipedia-sections", "TEST_TRIPLETS.csv --task triplets"),
-    ):
-        assert evaluated_on(read_recipe(f"finetune/{recipe}")) == words
+    assert evaluated_on(read_recipe("finetune/stsb")) == "TEST_PAIRS.csv --task graded_pairs"
+    sections = evaluated_on(read_recipe("finetune/wikipedia-sections"))
+    assert sections == "TEST_TRIPLETS.csv --task triplets"
 
 
 def test_the_demo_scales_steps_and_labels():

@@ -19,18 +19,12 @@ from tests.hub.making import plain_vectors
 QUERY = "the old telescope near Oslo"
 
 
-@pytest.fixture(scope="module")
-def exported(bert_run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoders") / "encoder"
-    return export_encoder(bert_run, folder, contract=EncodingContract(32, 64))
-
-
 @pytest.fixture
-def encoder(exported, tmp_path, monkeypatch):
-    """A copy of its own for each test, whose working folder is empty besides."""
+def encoder(bert_run, tmp_path, monkeypatch):
+    """An encoder; the working folder is empty."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    return Path(shutil.copytree(exported, tmp_path / "encoder"))
+    return export_encoder(bert_run, tmp_path / "encoder", contract=EncodingContract(32, 64))
 
 
 @pytest.fixture
@@ -87,8 +81,7 @@ def test_a_study_knows_its_model_and_collection_and_lines_are_answered(
     assert "names its own collection: leave out" in search(study, collection, "x")
     expected += expected_lines(encoder, collection, "Why? 東京", 2)
     typed = f"{QUERY}\n  Why? 東京 \n\nnot any more\n"
-    for words in ([study], [encoder, collection]):
-        assert search(*words, "-k", 2, typed=typed) == expected
+    assert search(study, "-k", 2, typed=typed) == expected
 
 
 @pytest.mark.slow
@@ -99,8 +92,8 @@ def test_given_embeddings_and_an_index_answer_too(encoder, collection, tmp_path,
     assert search(encoder, *words) == expected
     assert not (tmp_path / "encoder-search-small").exists()
     assert str(tmp_path / "vectors") in search(f"{encoder},pooling=mean", *words)  # not its own
-    words = (encoder, collection, QUERY, "-k", 3, "--index", "IVF4,Flat")
-    assert search(*words, "--search_parameters", "nprobe=4") == expected
+    words = ("--index", "IVF4,Flat", "--search_parameters", "nprobe=4")
+    assert search(encoder, collection, QUERY, "-k", 3, *words) == expected
     assert (tmp_path / "encoder-search-small" / "index-IVF4_Flat" / "index.faiss").is_file()
 
 

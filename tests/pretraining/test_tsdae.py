@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from modeling_condenser import CondenserDataCollator, CondenserForMaskedLM, masked_lm_from_encoder
-from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.hub.model_folder import quiet_loading
 from modeling_condenser.pretraining.data import KeyedBlocks
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.tsdae import DenoisingCollator, add_decoder

@@ -1,13 +1,17 @@
-"""Run folders: claimed for one recipe, filled whole or not at all."""
+"""Run folders: claimed for one recipe, filled completely or not at all; their checkpoints."""
 
 import json
 import platform
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import yaml
 
+from modeling_condenser.runs.checkpoints import (
+    drop_old_checkpoints,
+    last_whole_checkpoint,
+    seal_checkpoint,
+)
 from modeling_condenser.runs.run_folder import (
     RECIPE_FILE,
     RUN_FILE,
@@ -16,6 +20,7 @@ from modeling_condenser.runs.run_folder import (
     record_run,
     whole_folder,
 )
+from tests.hub.loopback_hub import contents
 
 SETTINGS = {
     "encoder": "bert",
@@ -24,11 +29,6 @@ SETTINGS = {
     "save_steps": 100,
     "output_dir": "runs/a",
 }
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = filter(Path.is_file, folder.rglob("*"))
-    return {str(file.relative_to(folder)): file.read_text() for file in files}
 
 
 def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):
@@ -67,24 +67,46 @@ def test_a_record_holds_facts_versions_and_machine(tmp_path):
     assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_an_error_leaves_the_old_folder_and_no_partial_one(exists, tmp_path):
-    folder = tmp_path / "deep" / "model"
-    if exists:
-        folder.mkdir(parents=True)
-        (folder / "old").write_text("old")
-    with pytest.raises(KeyboardInterrupt), whole_folder(folder) as partial:  # noqa: PT012
-        (partial / "weights").write_text("half of the wei")
-        raise KeyboardInterrupt
-    assert contents(tmp_path) == ({"deep/model/old": "old"} if exists else {})
-    assert [entry.name for entry in folder.parent.iterdir()] == (["model"] if exists else [])
-
-
-def test_a_finished_folder_replaces_old_and_partial_ones(tmp_path):
-    for name in ("model", ".model.partial", ".model.replaced"):
+def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
+    for name in ("model", ".model.partial", ".model.replaced"):  # the last two of a killed process
         (tmp_path / name).mkdir()
         (tmp_path / name / "old").write_text("old")
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "model") as partial:  # noqa: PT012
+        (partial / "weights").write_text("half of the wei")
+        raise KeyboardInterrupt
+    assert contents(tmp_path) == {"model/old": b"old"}
     with whole_folder(tmp_path / "model") as partial:
         (partial / "weights").write_text("new")
-    assert contents(tmp_path) == {"model/weights": "new"}
+    assert contents(tmp_path) == {"model/weights": b"new"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def make_checkpoint(run_folder, step, *, sealed=True):
+    folder = run_folder / f"checkpoint-{step}"
+    folder.mkdir()
+    if sealed:
+        seal_checkpoint(folder)
+
+
+def test_the_newest_complete_checkpoint_is_chosen_by_number(tmp_path, caplog):
+    assert last_whole_checkpoint(tmp_path / "no such folder") is None
+    make_checkpoint(tmp_path, 200, sealed=False)
+    assert last_whole_checkpoint(tmp_path) is None  # a run killed in its first save starts again
+    for step in (9, 100, 20):
+        make_checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-final").mkdir()
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+    assert "checkpoint-200 is incomplete" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "left"),
+    [(2, None, [30, 100, 200]), (None, None, [9, 20, 30, 100, 200]), (1, 9, [9, 100, 200])],
+)
+def test_the_newest_the_best_and_incomplete_ones_are_kept(keep, best, left, tmp_path):
+    for step in (100, 9, 30, 20):
+        make_checkpoint(tmp_path, step)
+    make_checkpoint(tmp_path, 200, sealed=False)
+    best_folder = None if best is None else f"{tmp_path}/../{tmp_path.name}/checkpoint-{best}"
+    drop_old_checkpoints(tmp_path, keep=keep, best=best_folder)
+    assert sorted(int(folder.name.split("-")[1]) for folder in tmp_path.iterdir()) == left

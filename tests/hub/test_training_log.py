@@ -1,12 +1,17 @@
-"""Readiness in logs, and the pictures of logs."""
+"""What is kept of a training log, and its pictures."""
+
+from itertools import pairwise
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub.curves import draw_curves, draw_entropies, draw_readiness
 from modeling_condenser.hub.training_log import (
+    draw_curves,
+    draw_entropies,
+    draw_readiness,
     first_and_last,
     layer_entropies,
     readiness_entries,
+    thin_log,
     titled_measures,
 )
 
@@ -32,7 +37,7 @@ def drawn(figure: Figure) -> dict[str, dict[str, list]]:
     }
 
 
-def test_each_run_is_a_line_over_the_tokens_seen(figures: list[Figure]) -> None:
+def test_each_run_is_a_line_over_the_tokens_seen(figures):
     runs = {
         "mlm": make_log(late_loss=[5.0, 4.0, 3.0]),
         "condenser": make_log(late_loss=[5.0, 4.5], head_loss=[6.0, 5.5]),
@@ -51,7 +56,7 @@ def test_each_run_is_a_line_over_the_tokens_seen(figures: list[Figure]) -> None:
     assert drawn(figures[-1]) == {"late MLM loss (nats a masked token)": {}}
 
 
-def test_readiness_and_entropies_are_drawn(figures: list[Figure]) -> None:
+def test_readiness_and_entropies_are_drawn(figures):
     log = [entry(0, swap_cost=0.0, zero_shot_R__5=0.5), entry(10, swap_cost=0.25, sample=7.0)]
     draw_readiness({"a": log})
     draw_entropies({"b": {"start": [2.0, 1.0], "end": [1.5]}}, even=3.0)
@@ -69,7 +74,7 @@ def test_readiness_and_entropies_are_drawn(figures: list[Figure]) -> None:
     }
 
 
-def test_a_logs_readiness_is_kept_apart_from_its_losses() -> None:
+def test_a_logs_readiness_is_kept_apart_from_its_losses():
     first, last = entry(0, swap_cost=0.0), entry(10, few_shot_R__5=0.2, swap_cost=0.5, entropy=1.0)
     found = readiness_entries([first, {"step": 5, "loss": 2.0}, {**last, "readiness/x": "text"}])
     assert found == [{n: v for n, v in each.items() if n != "epoch"} for each in (first, last)]
@@ -79,6 +84,14 @@ def test_a_logs_readiness_is_kept_apart_from_its_losses() -> None:
     ]
 
 
-def test_layers_are_sorted_by_number() -> None:
+def test_layers_are_sorted_by_number():
     layers = {f"entropy_layer_{k}": k / 10 for k in (10, 2, 1, 11, 3)}
     assert layer_entropies(entry(0, entropy=9.0, **layers)) == [0.1, 0.2, 0.3, 1.0, 1.1]
+
+
+def test_a_long_log_keeps_200_entries_with_first_and_last():
+    thinned = thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
+    steps = [entry["step"] for entry in thinned]
+    assert len(steps) == 200 and steps[0] == 1 and steps[-1] == 5000
+    gaps = {after - before for before, after in pairwise(steps)}
+    assert gaps == {25, 26}  # 4999 / 199 is 25.1

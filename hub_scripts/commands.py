@@ -1,0 +1,326 @@
+"""The verbs of `condenser`: each reads its settings, calls one stage, and prints the result.
+
+A verb's help is the docstring of its function. Stages are imported where they are called, so that
+help starts at once.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from .command_line import CommandLine
+
+TRAINER_HELP = """The trainer's main fields:
+  --output_dir                   folder of the run
+  --max_steps                    steps of the optimizer
+  --num_train_epochs             passes over the data, unless max_steps is set
+  --learning_rate                the highest
+  --warmup_steps                 steps, or share of all steps, in which the learning rate rises
+  --per_device_train_batch_size  blocks or examples in a batch of one device
+  --gradient_accumulation_steps  batches for one step
+  --logging_steps, --save_steps  steps between log entries, and between checkpoints
+  --bf16, --use_cpu              true or false
+  --seed                         of weights, order and dropout
+All fields of transformers' TrainingArguments are accepted too."""
+
+
+def demo(line: "CommandLine") -> None:
+    """Condense, fine-tune and evaluate on medical questions, on a CPU, in minutes.
+
+    Continues a small encoder, which comes with the package, on the answers of a small collection:
+    by plain MLM (the control), and by the recommended objective, for equal tokens. Then measures
+    both on held-out questions, without labels and after fine-tuning on 512 labelled questions,
+    alone and together with BM25, and tests whether they differ. The same command continues an
+    interrupted demo.
+    """
+    from .demo import run
+
+    run(line)
+
+
+def pretrain(line: "CommandLine") -> None:
+    """Condense an encoder on your text; the same command continues an interrupted run.
+
+    condenser pretrain pretrain/own-text --encoder google-bert/bert-base-uncased \\
+        --corpus my-documents.jsonl --output_dir runs/mine
+    """
+    from modeling_condenser.pretraining.arguments import PretrainingRecipe
+
+    readiness = (
+        "--readiness takes a mapping of the fields that `condenser analyze --help` lists, and of\n"
+        "`every`: steps between two measurements."
+    )
+    settings = line.read(PretrainingRecipe, further=f"{readiness}\n{TRAINER_HELP}")
+    from modeling_condenser.analysis.callback import pretrain_and_measure
+
+    folder = pretrain_and_measure(settings)
+    print(f"checkpoint: {folder}")
+    print(f"next: condenser export {folder.parent} ENCODER_FOLDER")
+
+
+def import_reference(line: "CommandLine") -> None:
+    """Convert a checkpoint of the papers' implementation (luyug/Condenser), with its head.
+
+    condenser import-reference condenser-with-head my-condenser --skip_from 6
+    condenser import-reference checkpoint-20000 my-condenser --skip_from 6 \\
+        --tokenizer google-bert/bert-base-uncased
+
+    The folder holds config.json, pytorch_model.bin and model.pt, which is the head. The backbones
+    on the Hub come without it: use these as plain encoders.
+    """
+    from modeling_condenser.hub.import_reference import import_reference as convert
+
+    out = line.call(convert)
+    print(f"checkpoint: {out}\nnext: condenser export {out} ENCODER")
+
+
+def export(line: "CommandLine") -> None:
+    """Write the plain encoder of a pre-training run, checkpoint or Hub name to a folder.
+
+    condenser export runs/mine my-encoder
+    """
+    from modeling_condenser.hub.export import export_encoder
+
+    out = line.call(export_encoder, without=("contract",))
+    print(f"encoder: {out}")
+
+
+def finetune(line: "CommandLine") -> None:
+    """Train an encoder into a dense retriever, or into an encoder of sentences.
+
+    condenser finetune finetune/contrastive --encoder my-encoder --collection my-collection \\
+        --output_dir runs/retriever
+    """
+    from modeling_condenser.finetuning.recipe import FinetuningRecipe
+
+    settings = line.read(FinetuningRecipe, further=TRAINER_HELP)
+    from modeling_condenser.finetuning.finetune import finetune as train
+
+    folder = train(settings)
+    print(f"retriever: {folder}")
+    print(f"next: condenser evaluate {folder} {evaluated_on(settings)}")
+
+
+def evaluated_on(settings: dict[str, Any]) -> str:
+    """The words of `condenser evaluate` that fit what a recipe trained."""
+    if settings.get("objective") == "mse_cosine":
+        return "TEST_PAIRS.csv --task graded_pairs"
+    if settings.get("collection"):
+        return str(settings["collection"])
+    if settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
+        return "TEST_TRIPLETS.csv --task triplets"
+    return "COLLECTION"
+
+
+def encode(line: "CommandLine") -> None:
+    """Encode all passages of a collection; the same command continues an interrupted run.
+
+    condenser encode my-encoder my-collection runs/embeddings
+    condenser encode owner/encoder,pooling=mean my-collection runs/embeddings --devices cuda:0
+    torchrun --nproc-per-node 8 --no-python condenser encode my-encoder my-collection OUT
+
+    On several machines, OUT must be on a shared file system.
+    """
+    line.call(_encode)
+
+
+def _encode(
+    model: str,
+    collection: str,
+    out: str,
+    *,
+    pooling: str | None = None,
+    devices: str | None = None,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    shard_size: int | None = None,
+    table: str | None = None,
+) -> None:
+    """Encode and print what was measured.
+
+    Args:
+        model: folder or Hub name of a retriever or an encoder.
+        collection: folder or Hub name.
+        out: folder for the embeddings.
+        pooling: cls, mean or max; required for a plain encoder.
+        devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
+        dtype: of the weights, float32 or bfloat16.
+        shard_size: passages in a shard; 256 to 8192 by default.
+        table: folder to write a parquet table with vectors and texts too.
+    """
+    from modeling_condenser.collection.load import load_passages
+    from modeling_condenser.encoding.embeddings import write_table
+    from modeling_condenser.encoding.encode import encode_collection, local_device
+    from modeling_condenser.retrieval.systems import parse_system
+
+    system = parse_system(f"{model},pooling={pooling}" if pooling else model).in_dtype(dtype)
+    workers = devices.split(",") if devices else None
+    encoder, passages = system.open(device=local_device(workers)), load_passages(collection)
+    made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)
+    if int(os.environ.get("RANK", "0")) > 0:
+        return
+    record = made.record
+    print(f"embeddings: {made.folder}")
+    print(f"  {made.n_passages:,} passages of {made.dimension} numbers")
+    if speed := record["passages_per_second"]:  # nothing was left to encode otherwise
+        memory = record["peak_accelerator_bytes"] or record["peak_memory_bytes"]
+        print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second, {memory / 1e9:.2f} GB")
+    if table:
+        files = write_table(made, table, passages=passages, progress=True)
+        print(f"table: {table} ({len(files)} parquet files)")
+
+
+def mine(line: "CommandLine") -> None:
+    """Find hard negatives for fine-tuning, with BM25 or any retriever.
+
+    condenser mine bm25 my-collection negatives/bm25
+    condenser mine my-retriever my-collection negatives/hard --first_rank 30 --n_negatives 10
+    condenser mine mine/rocketqa.yaml my-retriever my-collection negatives/denoised
+
+    A system is bm25 (bm25,preset=msmarco-passage), an export, a sentence-transformers model, an
+    encoder with a stated pooling (google-bert/bert-base-uncased,pooling=mean), or a TREC run file.
+    """
+    from modeling_condenser.mining.recipe import MiningRecipe
+    from modeling_condenser.retrieval.dense import SearchSettings
+
+    from .command_line import register_model
+
+    plain = ("system", "collection", "output_dir")
+    settings = line.read(MiningRecipe, SearchSettings, plain=plain)
+    register_model(settings.get("system"))
+    from modeling_condenser.mining import mine as stage
+    from modeling_condenser.runs.run_folder import RUN_FILE
+
+    file = stage.mine(**settings)
+    facts = json.loads((file.parent / RUN_FILE).read_text())
+    print(f"{facts['queries']:,} queries, {facts['mean_negatives']:.1f} negatives each")
+    print(
+        f"{facts['queries_without_negatives']:,} without any, {facts['queries_with_fewer']:,} with "
+        f"fewer than asked for, {facts['queries_without_positive']:,} left out without a positive"
+    )
+    dropped = [f"{name} {n:,}" for name, n in facts["dropped"].items() if n]
+    print(f"dropped: {', '.join(dropped) or 'none'}")
+    print(f"negatives: {file}")
+    examples = file.with_name(stage.EXAMPLES_FILE)
+    data = f"--collection {settings['collection']} --negatives {file}"
+    if examples.is_file():  # which needs no judgements, and has relabelled positives
+        print(f"examples: {examples}")
+        data = f"--format negatives --data {examples}"
+    print(f"next: condenser finetune finetune/contrastive {data}")
+
+
+def evaluate(line: "CommandLine") -> None:
+    """Search with retrievers or BM25, measure, and test whether the systems differ.
+
+    condenser evaluate my-retriever my-collection --baseline bm25
+    condenser evaluate evaluate/thesis.yaml a b my-collection --depth 1000
+
+    A system is an export, a sentence-transformers model, an encoder with a stated pooling
+    (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
+    """
+    from modeling_condenser.evaluation import evaluate as stage
+    from modeling_condenser.retrieval.dense import SearchSettings
+
+    from .command_line import register_model
+
+    settings = line.read(stage.EvaluationRecipe, SearchSettings, plain=("systems", "collection"))
+    register_model(*settings.get("systems", ()), settings.get("baseline"))
+    report = stage.evaluate(**settings)
+    print(f"{report}\n\nreport: {report.file}")
+
+
+def search(line: "CommandLine") -> None:
+    """Show the best passages for queries.
+
+    condenser search runs/demo "how do I sort a list"
+    condenser search my-encoder my-collection "how do I sort a list" -k 10
+    condenser search bm25 my-collection
+
+    The folder of a study (runs/demo) names its collection and embeddings itself. Without a query,
+    queries are read from standard input, one a line. The first search encodes the collection; its
+    embeddings are stored next to the model, or in runs/ for a Hub model.
+    """
+    from .search import run
+
+    run(line)
+
+
+def analyze(line: "CommandLine") -> None:
+    """Measure whether models are ready to be fine-tuned, and when it was time to stop.
+
+    condenser analyze runs/mine what-happened --collection my-collection
+    condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
+    condenser analyze my-encoder runs/retriever/model figure-2 --recipe analyze/figure-2 \\
+        --corpus my-documents.jsonl
+
+    A model is a pre-training run (its start, its checkpoints and its final model), a checkpoint, an
+    export, a retriever, or any encoder, by folder or Hub name.
+    """
+    from modeling_condenser.analysis import analyze as stage
+    from modeling_condenser.analysis.sample import Measuring
+
+    settings = line.read(stage.AnalysisRecipe, Measuring, plain=("models", "out"))
+    print(f"{stage.analyze(settings)}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
+
+
+def study(line: "CommandLine") -> None:
+    """Compare ways of pre-training from one encoder; a study that was interrupted continues.
+
+    condenser study study/objectives --encoder starter --collection my-collection --split dev \\
+        --output_dir runs/objectives
+
+    An arm that is added to the recipe later is trained by the next run; finished arms are kept.
+    """
+    from modeling_condenser.study.study import StudyRecipe, run_study
+
+    settings = line.read(StudyRecipe)
+    print(run_study(settings).report())
+    print(f"\nreport: {settings['output_dir']}/results.md")
+
+
+def push(line: "CommandLine") -> None:
+    """Publish a model on the Hugging Face Hub, in one commit, after all checks.
+
+    condenser push my-encoder owner/my-encoder --license apache-2.0 --dry-run
+    condenser push runs/retriever owner/my-retriever --private
+    condenser push runs/mine owner/my-condenser --revision experiment
+
+    Pickles, tokens and local paths are refused; the card must name a license; and the repository
+    must open in a process without this package installed. A dry run prints the model card and sends
+    nothing. Files that the Hub already holds are not resent.
+    """
+    from modeling_condenser.hub.push import push as publish
+
+    report = line.call(publish, without=("token",))
+    if report.commit is None:
+        print(f"{report.card}\n")
+    for path, size in report.sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
+    if report.commit is None:
+        print("dry run: nothing was sent; the model card is above")
+    else:
+        url, name = report.commit.pr_url or report.commit.commit_url, report.commit.repo_url.repo_id
+        print(f"pushed: {url}\npin it: {name}@{report.commit.oid}")
+
+
+def collection(line: "CommandLine") -> None:
+    """Write the built-in collection, docstrings of installed packages, as a BEIR folder.
+
+    condenser collection my-collection
+    """
+    from modeling_condenser.collection.builtin import build_builtin_collection
+
+    without = ("max_queries_per_eval_split", "roots")
+    out = line.call(build_builtin_collection, without=without)
+    print(f"collection: {out}")
+
+
+COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        *(demo, pretrain, import_reference, export, finetune, encode, mine),
+        *(evaluate, search, analyze, study, push, collection),
+    )
+}
