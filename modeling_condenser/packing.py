@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -59,7 +59,10 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
         raise ValueError(f"Batches cannot be packed: {reason}. Set packed: false.")
     if encoder.config._attn_implementation != PACKED:
         model.set_attn_implementation(PACKED)
-        encoder.register_forward_pre_hook(OffsetPositions(encoder), with_kwargs=True)
+        offset = position_offset(encoder)
+        encoder.register_forward_pre_hook(
+            lambda _, args, kwargs: (args, offset_positions(kwargs, offset)), with_kwargs=True
+        )
     model.choose_rows = ReadRows.of if narrow and _can_narrow(model) else None
 
 
@@ -116,20 +119,11 @@ class ReadRows:
         return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
 
 
-class OffsetPositions:
-    """An encoder's forward pre-hook that adds its offset to the positions of a packed batch."""
-
-    def __init__(self, encoder: PreTrainedModel):
-        self.offset = position_offset(encoder)
-
-    def __call__(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        return args, self.of(kwargs)
-
-    def of(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """An encoder's inputs, with its own positions if they are a packed batch."""
-        if inputs.get("cu_seq_lens_q") is None or inputs.get("position_ids") is None:
-            return inputs
-        return {**inputs, "position_ids": inputs["position_ids"] + self.offset}
+def offset_positions(inputs: dict[str, Any], offset: int) -> dict[str, Any]:
+    """An encoder's inputs, with its offset added to the positions of a packed batch."""
+    if inputs.get("cu_seq_lens_q") is None or inputs.get("position_ids") is None:
+        return inputs
+    return {**inputs, "position_ids": inputs["position_ids"] + offset}
 
 
 def attend(

@@ -189,7 +189,7 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
     assert seen == [n_all] * 6
 
 
-@pytest.mark.parametrize("name", ["DeBERTa-v2", "DeBERTa-v3", "MPNet"])
+@pytest.mark.parametrize("name", [b.title for b in BACKBONES.values() if b.packed is None])
 def test_an_encoder_with_attention_of_its_own_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
         use_packing(make_model(name))

@@ -1,12 +1,12 @@
 """One tiny, random encoder of each supported architecture, and a tokenizer of the kind it has.
 
-docs/pretraining.md lists the steps to add an architecture.
+CONTRIBUTING.md lists the steps to add an architecture.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
@@ -53,6 +53,8 @@ class Backbone:
     tokenizer: Callable[[Sequence[str]], PreTrainedTokenizerBase]
     padding: int = 0  # id of the padding token
     offset: int = 0  # positions that no token has, where they are counted from behind that id
+    # Which rows the last layer computes of a packed batch, if batches can be packed.
+    packed: Literal["rows that are read", "all rows"] | None = "rows that are read"
 
     def config(
         self, *, vocab_size: int = VOCABULARY, positions: int = POSITIONS, **changes: Any
@@ -101,11 +103,23 @@ _NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden
 BACKBONES = {
     backbone.title: backbone
     for backbone in (
-        Backbone("ALBERT", "albert", {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
+        Backbone(
+            "ALBERT",
+            "albert",
+            {"num_hidden_groups": 2, **_NARROW},
+            albert_tokenizer,
+            packed="all rows",  # one layer is called again and again
+        ),
         Backbone("BERT", "bert", _SIZES, bert_tokenizer),
         Backbone("CamemBERT", "camembert", _SIZES, sentencepiece_tokenizer, 1, 2),
-        Backbone("DeBERTa-v2", "deberta-v2", {**_RELATIVE, **_CONVOLUTION}, deberta_tokenizer),
-        Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer),
+        Backbone(
+            "DeBERTa-v2",
+            "deberta-v2",
+            {**_RELATIVE, **_CONVOLUTION},
+            deberta_tokenizer,
+            packed=None,
+        ),
+        Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer, packed=None),
         Backbone(
             "DistilBERT",
             "distilbert",
@@ -124,8 +138,9 @@ BACKBONES = {
             },
             modernbert_tokenizer,
             1,
+            packed="all rows",  # queries and keys are projected together
         ),
-        Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2),
+        Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2, packed=None),
         Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
         Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),
     )

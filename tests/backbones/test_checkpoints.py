@@ -34,7 +34,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.warm_start import check_fit
 from tests.backbones.encoders import BACKBONES, VOCABULARY, Backbone
-from tests.backbones.two_encoders import LM_HEADS
+from tests.backbones.two_encoders import our_name
 
 DOCS = Path(__file__).parents[2] / "docs" / "pretraining.md"
 SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
@@ -57,13 +57,12 @@ def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone: Bac
     # ALBERT's are apart from each other, unlike those of its backbone.
     assert len({p.data_ptr() for p in model.head.parameters()}) == 3 * len(like)
 
-    theirs, ours = LM_HEADS[config.model_type]
-    plain = dict(AutoModelForMaskedLM.from_config(config).named_parameters(remove_duplicate=False))
-    own = {
-        f"lm_head.{name}".replace(ours, theirs, 1): parameter
-        for name, parameter in model.lm_head.named_parameters(remove_duplicate=False)
-    }
-    assert_drawn_alike(own, {name: plain[name] for name in own})
+    plain = AutoModelForMaskedLM.from_config(config)
+    theirs = plain.named_parameters(remove_duplicate=False)
+    expected = {our_name(plain, name): parameter for name, parameter in theirs}
+    named = model.named_parameters(remove_duplicate=False)
+    own = {name: parameter for name, parameter in named if name.startswith("lm_head.")}
+    assert_drawn_alike(own, {name: expected[name] for name in own})
 
 
 def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
