@@ -129,7 +129,7 @@ def test_loss_and_gradients_are_those_of_plain_transformers_classes(title, tmp_p
 
     of_decoder = dict(decoder.base_model.named_parameters())
     for name, parameter in encoder.named_parameters():
-        if not name.startswith("pooler."):
+        if parameter.grad is not None:  # the pooler has none
             summed = parameter.grad + of_decoder[name].grad
             own = model.condenser.encoder.get_parameter(name).grad
             assert torch.allclose(own, summed, rtol=0, atol=1e-8), name
