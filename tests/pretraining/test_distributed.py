@@ -13,10 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import yaml
 from accelerate.utils.other import get_free_port
 from safetensors.torch import load_file, save_file
 from torch import distributed
@@ -24,12 +22,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import BertForMaskedLM
 
-from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
-from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, column
+from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
 
 pytestmark = pytest.mark.slow
@@ -45,17 +42,6 @@ CASES = {
 }
 THIS_MODULE = "-m tests.pretraining.test_distributed"
 TORCHRUN = "-m torch.distributed.run --master-port PORT"
-LAUNCHERS = {
-    # accelerate starts several processes by --multi_gpu only; the recipe keeps them on the CPU.
-    "accelerate": [
-        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
-        "--mixed_precision no --dynamo_backend no --main_process_port PORT"
-    ],
-    "two nodes": [
-        f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 127.0.0.1"
-        for rank in (0, 1)
-    ],
-}
 
 
 def train(recipes: list[dict[str, Any]]) -> None:
@@ -152,8 +138,10 @@ def folders(tmp_path_factory, shared):
         ]
         # Of a budget each process has a whole one, so one alone takes two batches a step.
         recipes[list(CASES).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
-        launcher = f"{TORCHRUN} --nproc-per-node 2" if n_processes > 1 else ""
-        launch(f"{launcher} {THIS_MODULE} train {shlex.quote(json.dumps(recipes))}")
+        command = f"{THIS_MODULE} train {shlex.quote(json.dumps(recipes))}"
+        nodes = f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --node-rank"
+        two_nodes = [f"{nodes} {rank} {command}" for rank in (0, 1)]
+        launch(*(two_nodes if n_processes > 1 else [command]))
     return folders
 
 
@@ -178,29 +166,6 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
     for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, msg=name, **close)
-
-
-def test_each_launcher_trains_as_one_process_does(shared, bert_folder, tmp_path):
-    settings = {**shared, "encoder": str(bert_folder), "max_grad_norm": 1.0}
-    file = tmp_path / "pretrain.yaml"
-    file.write_text(yaml.safe_dump({**settings, "save_strategy": "steps", "save_steps": 2}))
-
-    def command(name: str, batch: int) -> str:
-        options = f"--output_dir={tmp_path / name} --per_device_train_batch_size={batch}"
-        return f"-m hub_scripts.main pretrain {file} {options}"
-
-    launch(command("alone", 8))
-    expected = CondenserForPreTraining.from_pretrained(tmp_path / "alone" / "model").state_dict()
-    for launcher, starts in LAUNCHERS.items():
-        run = tmp_path / launcher.replace(" ", "-")
-        launch(*(f"{start} {command(run.name, 4)}" for start in starts))
-        losses, expected_losses = (column(r, "loss") for r in (run, tmp_path / "alone"))
-        assert np.array(losses) == pytest.approx(np.array(expected_losses), rel=1e-4)
-        # Each process writes its own random state.
-        assert len(list((run / "checkpoint-3").glob("rng_state*.pth"))) == 2
-        model = CondenserForPreTraining.from_pretrained(run / "model").state_dict()
-        for name, value in expected.items():
-            torch.testing.assert_close(model[name], value, rtol=0, atol=1e-4, msg=name)
 
 
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
