@@ -1,7 +1,5 @@
 """CondenserConfig: what it accepts, refuses, and keeps through a file."""
 
-from typing import Any
-
 import pytest
 from transformers import AutoConfig, RobertaConfig
 
@@ -38,7 +36,7 @@ def test_a_saved_config_comes_back_equal_through_the_auto_class(tmp_path):
         ({"encoder_config": {"hidden_size": 8}}, "no model_type"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_refused(settings: dict[str, Any], message: str):
+def test_a_setting_that_does_not_fit_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         CondenserConfig(**settings)
 

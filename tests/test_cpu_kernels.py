@@ -20,9 +20,7 @@ RATE = 0.3
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9])
-def test_units_are_dropped_at_the_rate_independently_and_by_the_generator_of_torch(
-    rate: float,
-) -> None:
+def test_units_are_dropped_at_the_rate_independently_and_by_the_generator_of_torch(rate):
     torch.manual_seed(0)
     n = 2_000_003  # not a multiple of the four that share a number
     kept, again = draw_kept(torch.Size([n]), rate), draw_kept(torch.Size([n]), rate)
@@ -54,7 +52,7 @@ def seeded(*rows: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     return attention_with_dropout(*rows, **{"mask": None, "rate": RATE, **kwargs})
 
 
-def test_attention_is_the_formula_and_its_gradient_is_its_own() -> None:
+def test_attention_is_the_formula_and_its_gradient_is_its_own():
     (query, key, value), scale = make_rows(), 0.2
     found = seeded(query, key, value, mask=MASK, scale=scale)
     torch.manual_seed(1)
@@ -65,13 +63,13 @@ def test_attention_is_the_formula_and_its_gradient_is_its_own() -> None:
     assert torch.autograd.gradcheck(lambda *rows: seeded(*rows, mask=MASK), make_rows())
 
 
-def test_attention_almost_without_dropout_is_torchs() -> None:
+def test_attention_almost_without_dropout_is_torchs():
     rows = make_rows()
     found = attention_with_dropout(*rows, MASK, rate=1e-9)
     torch.testing.assert_close(found, F.scaled_dot_product_attention(*rows, attn_mask=MASK))
 
 
-def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight() -> None:
+def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight():
     short = [row.detach().bfloat16().requires_grad_() for row in make_rows()]
     wide = [row.detach().float().requires_grad_() for row in short]
     kept: list[torch.Tensor] = []
@@ -91,9 +89,7 @@ def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight() -
     assert [t.numel() for t in kept] == [48, 64, 64, 48] * 2
 
 
-def test_packed_batches_drop_weights_in_training_and_the_same_again_when_recomputed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_packed_batches_drop_weights_in_training_and_the_same_again_when_recomputed(monkeypatch):
     rates = []
 
     def count(*rows: Any, rate: float, **kwargs: Any) -> torch.Tensor:

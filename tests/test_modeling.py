@@ -4,7 +4,6 @@
 """
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,7 +86,7 @@ def test_hidden_states_and_attentions_come_back_on_request():
 
 
 def test_a_checkpoint_opens_with_its_ties_a_frozen_pooler_and_in_sentence_transformers(
-    tmp_path: Path, bert_folder: Path
+    tmp_path, bert_folder
 ):
     condenser_from_encoder(str(bert_folder)).save_pretrained(tmp_path)
     opened = CondenserForPreTraining.from_pretrained(tmp_path)
@@ -99,7 +98,7 @@ def test_a_checkpoint_opens_with_its_ties_a_frozen_pooler_and_in_sentence_transf
     np.testing.assert_allclose(sentences.encode(["a river"]), expected, rtol=0, atol=1e-5)
 
 
-def test_a_trained_pooler_is_kept(tmp_path: Path):
+def test_a_trained_pooler_is_kept(tmp_path):
     encoder = BertModel(BERT.config())
     encoder.save_pretrained(tmp_path)
     pooler = condenser_from_encoder(str(tmp_path)).condenser.encoder.pooler

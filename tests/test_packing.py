@@ -3,7 +3,6 @@
 `tests/backbones` compares packed batches of every encoder with the equations.
 """
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,9 +87,7 @@ def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
 # BERT; positions with an offset; local attention, in blocks that are wider
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ModernBERT"])
 @pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
-def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
-    name: str, model_class: Any
-) -> None:
+def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(name, model_class):
     model = make_model(name, model_class)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -109,7 +106,7 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
     assert_same(losses_and_gradients(model, packed), expected)
 
 
-def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch):
     lengths, heads, size = [5, 5, 5, 7, 7, 5], 2, 8
     ends = torch.tensor([0, *lengths]).cumsum(0).int()
     rows = torch.randn(3, 1, heads, sum(lengths), size)
@@ -128,7 +125,7 @@ def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch: pytest.Mon
         torch.testing.assert_close(found, torch.cat(expected, dim=2), rtol=0, atol=1e-6)
 
 
-def test_the_way_to_attend_depends_on_device_window_and_size() -> None:
+def test_the_way_to_attend_depends_on_device_window_and_size():
     starts = torch.tensor([0, 3, 7])
     for device, n_keys, window, way in (
         ("cuda", 10**9, None, "nested"),
@@ -142,7 +139,7 @@ def test_the_way_to_attend_depends_on_device_window_and_size() -> None:
         assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
 
 
-def test_gradient_checkpointing_computes_all_rows_and_changes_nothing() -> None:
+def test_gradient_checkpointing_computes_all_rows_and_changes_nothing():
     model = make_model("BERT")
     batch = BACKBONES["BERT"].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -161,9 +158,7 @@ def test_gradient_checkpointing_computes_all_rows_and_changes_nothing() -> None:
         ("BERT", 1, 0, False),  # the head reads the inputs of the last layer
     ],
 )
-def test_rows_are_omitted_only_where_nothing_reads_them(
-    name: str, n_layers: int, skip_from: int, omits: bool
-) -> None:
+def test_rows_are_omitted_only_where_nothing_reads_them(name, n_layers, skip_from, omits):
     encoder_config = BACKBONES[name].config(num_hidden_layers=n_layers)
     config = CondenserConfig(encoder_config=encoder_config, skip_from=skip_from)
     model = CondenserForPreTraining(config)
@@ -171,7 +166,7 @@ def test_rows_are_omitted_only_where_nothing_reads_them(
     assert (model.choose_rows is not None) == omits
 
 
-def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
+def test_the_last_layers_compute_only_cls_and_masked_tokens():
     model = make_model("BERT")
     batch = pack(BACKBONES["BERT"].batch(64, 40))
     use_packing(model)
@@ -190,12 +185,12 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
 
 
 @pytest.mark.parametrize("name", [b.title for b in BACKBONES.values() if b.packed is None])
-def test_an_encoder_with_attention_of_its_own_is_refused(name: str) -> None:
+def test_an_encoder_with_attention_of_its_own_is_refused(name):
     with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
         use_packing(make_model(name))
 
 
-def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path):
     model = make_model("RoBERTa").float()
     use_packing(model)
     model.save_pretrained(tmp_path)
@@ -205,7 +200,7 @@ def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
-def test_a_compiled_model_meets_new_shapes_without_new_graphs(name: str, is_packed: bool) -> None:
+def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
     model, compiled = make_model(name), make_model(name)
     if is_packed:
         use_packing(compiled)

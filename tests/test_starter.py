@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
@@ -26,7 +25,7 @@ def open_completely(folder: Path) -> BertForMaskedLM:
 
 
 @torch.no_grad()
-def test_the_stored_encoder_opens_completely_and_predicts_a_word() -> None:
+def test_the_stored_encoder_opens_completely_and_predicts_a_word():
     assert (FOLDER / "model.safetensors").stat().st_size <= 14_000_000
     model = open_completely(FOLDER)
     assert (model.config.num_hidden_layers, model.config.hidden_size) == (4, 256)
@@ -41,8 +40,8 @@ def test_the_stored_encoder_opens_completely_and_predicts_a_word() -> None:
 
 
 def test_the_stored_card_names_no_machine_and_its_code_and_name_work_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     assert find_refusals({file.name: file for file in FOLDER.iterdir()}) == []
     card = (FOLDER / "README.md").read_text()
     assert "license: cc-by-sa-3.0" in card

@@ -1,6 +1,5 @@
 """Losses and gradients of a Condenser on every encoder, against two encoders of the library."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +58,7 @@ def assert_same(found: dict, expected: dict, *, tolerance: float = 1e-7) -> None
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
-    backbone: Backbone, settings: dict[str, Any]
-) -> None:
+def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(backbone, settings):
     model = make_model(backbone.title, **settings)
     padded = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     oracle = TwoEncoders(model)
@@ -85,7 +82,7 @@ def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(
     assert all(".pooler." in name or name in fixed for name in named.keys() - expected.keys())
 
 
-def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
+def test_nothing_is_kept_between_calls(backbone):
     model = make_model(backbone.title)
     first = model(**backbone.batch()).loss.item()
     before = {id(m): vars(m).keys() for m in model.modules()}
@@ -95,7 +92,7 @@ def test_nothing_is_kept_between_calls(backbone: Backbone) -> None:
     assert model(**backbone.batch()).loss.item() == first
 
 
-def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backbone) -> None:
+def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone):
     model = make_model(backbone.title, n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(backbone, twice_masked=True)
     counts = {
@@ -110,7 +107,7 @@ def test_micro_batches_add_up_to_the_gradient_of_the_whole_batch(backbone: Backb
     assert_same(gradients(model, *parts), gradients(model, batch), tolerance=1e-10)
 
 
-def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> None:
+def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses():
     """As in a plain Trainer, which counts only labels."""
     model = make_model("BERT", n_head_layers=1, head_mlm_probability=0.5)
     batch = make_batch(BACKBONES["BERT"], twice_masked=True)
@@ -120,7 +117,7 @@ def test_without_counts_the_share_of_masked_tokens_scales_the_other_losses() -> 
         assert part[name].item() == pytest.approx(whole[name].item() / 4, rel=1e-12), name
 
 
-def test_attention_back_ends_and_bfloat16_stay_near_float32(backbone: Backbone) -> None:
+def test_attention_back_ends_and_bfloat16_stay_near_float32(backbone):
     model, batch = make_model(backbone.title).float(), backbone.batch()
     expected = model(**batch).loss
     for implementation in ("eager", "sdpa"):
@@ -133,9 +130,7 @@ def test_attention_back_ends_and_bfloat16_stay_near_float32(backbone: Backbone) 
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
-    backbone: Backbone, settings: dict[str, Any]
-) -> None:
+def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(backbone, settings):
     model = make_model(backbone.title, **settings)
     batch = make_batch(backbone, twice_masked="head_mlm_probability" in settings)
     if not model.condenser.encoder.supports_gradient_checkpointing:
@@ -148,7 +143,7 @@ def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(
     assert_same(gradients(model, batch), expected, tolerance=1e-12)
 
 
-def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
+def test_a_missing_or_unwanted_second_masking_is_refused():
     once, twice = (make_batch(BACKBONES["BERT"], twice_masked=flag) for flag in (False, True))
     with pytest.raises(ValueError, match=r"both of head_input_ids.*\(head_mlm_probability=0.5\)"):
         make_model("BERT", head_mlm_probability=0.5)(**once)
@@ -160,7 +155,7 @@ def test_a_missing_or_unwanted_second_masking_is_refused() -> None:
     assert model(input_ids=ids).head_logits.shape == (*ids.shape, VOCABULARY)
 
 
-def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone: Backbone) -> None:
+def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone):
     encoder = AutoModel.from_config(backbone.config()).eval()
     assert n_positions(encoder) == POSITIONS
     assert torch.isfinite(encoder(torch.full((1, POSITIONS), 7)).last_hidden_state).all()
@@ -170,9 +165,7 @@ def test_as_many_tokens_fit_as_the_encoder_has_positions_for(backbone: Backbone)
             encoder(torch.full((1, POSITIONS + 1), 7))
 
 
-def test_with_dropout_the_cached_gradient_is_the_uncached_one(
-    folder: Path, texts: list[str], tmp_path: Path
-) -> None:
+def test_with_dropout_the_cached_gradient_is_the_uncached_one(folder, texts, tmp_path):
     trainer = build_trainer(tmp_path, folder, texts, cache_chunk_size=4)
     loss, found, state = step(trainer)
     expected_loss, expected, expected_state = naive_step(trainer, 4)

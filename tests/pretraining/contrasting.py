@@ -11,22 +11,19 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.pretraining.contrastive_trainer import put_back, split_batch
-from tests.pretraining.short_runs import NO_DROPOUT
 
 N_DOCUMENTS = 6
 
 
 def build_trainer(
-    folder: Path, encoder: Path, texts: list[str], *, dropout: bool = True, **settings: Any
+    folder: Path, encoder: Path, texts: list[str], *, dropout: float = 0.1, **settings: Any
 ) -> ContrastiveTrainer:
-    """A trainer of a tiny encoder, with weights large enough that vectors differ."""
+    """A trainer of an encoder with large weights."""
     torch.manual_seed(1)
-    changes = None if dropout else NO_DROPOUT
-    model = condenser_from_encoder(str(encoder), config_changes=changes)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.copy_(0.2 * torch.randn_like(parameter))
+    model = condenser_from_encoder(str(encoder))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
     defaults = {
         "objective": "cocondenser",
         "max_length": 32,

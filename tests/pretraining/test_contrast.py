@@ -48,8 +48,8 @@ def test_loss_and_accuracy_equal_brute_force(cosine, temperature, one_way):
 
 
 @pytest.fixture
-def make_trainer(tmp_path: Path, bert_folder: Path, texts: list[str]) -> Any:
-    return partial(build_trainer, tmp_path / "trainer", bert_folder, texts)
+def make_trainer(tmp_path: Path, large_weights: Path, texts: list[str]) -> Any:
+    return partial(build_trainer, tmp_path / "trainer", large_weights, texts)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_with_dropout_the_cached_gradient_is_the_uncached_one(make_trainer, sett
 
 
 def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(make_trainer):
-    expected_loss, expected, state = step(make_trainer(dropout=False, packed=False))
-    trainer = make_trainer(dropout=False)
+    expected_loss, expected, state = step(make_trainer(dropout=0.0, packed=False))
+    trainer = make_trainer(dropout=0.0)
     for chunk_size in (3, 4, 12):
         trainer.args.cache_chunk_size = chunk_size
         loss, found, state_after = step(trainer)

@@ -20,13 +20,12 @@ from safetensors.torch import load_file, save_file
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import BertForMaskedLM
 
 from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
-from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
+from tests.pretraining.short_runs import SETTINGS
 from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
 
 pytestmark = pytest.mark.slow
@@ -106,29 +105,10 @@ def launch(*commands: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory, bert_folder, corpus_file):
-    """Settings with a tiny BERT, of larger weights, so that the vectors of texts differ."""
-    folder = tmp_path_factory.mktemp("large-weights")
-    model = BertForMaskedLM.from_pretrained(bert_folder)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter *= 4
-    model.save_pretrained(folder)
-    return {
-        **SETTINGS,
-        "encoder": str(folder),
-        "tokenizer": str(bert_folder),
-        "encoder_changes": NO_DROPOUT,
-        "corpus": str(corpus_file),
-        "max_length": 24,
-        "max_grad_norm": 1e6,
-    }
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory, shared):
+def folders(tmp_path_factory, large_weights, corpus_file):
     """Number of processes -> the folder of its runs."""
+    places = {"encoder": str(large_weights), "corpus": str(corpus_file)}
+    shared = {**SETTINGS, **places, "max_length": 24, "max_grad_norm": 1e6}
     folders = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}
     for n_processes, folder in folders.items():
         batch = {"per_device_train_batch_size": 8 // n_processes}
