@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch.nn import functional as F
-from transformers import AutoModel
 
 from modeling_condenser import (
     CondenserConfig,
@@ -20,6 +19,7 @@ from modeling_condenser import (
 )
 from modeling_condenser.packing import use_packing
 from tests.backbones.encoders import BACKBONES
+from tests.models import assert_same, losses_and_gradients, make_model, pack
 
 # torch warns where nested tensors have no kernel of their own, as on a CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -34,53 +34,6 @@ def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return getattr(packing, "_attend_padded" if has_no_kernel else request.param)
 
     monkeypatch.setattr(packing, "_choose_way", choose)
-
-
-def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
-    """A model without dropout, with biases and norms away from 0 and 1."""
-    torch.manual_seed(1)
-    config = CondenserConfig(encoder_config=BACKBONES[name].config(positions=40), **settings)
-    model = model_class(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return model.double().train()
-
-
-def pack(batch: dict[str, torch.Tensor], *, filler: int = 0) -> dict[str, Any]:
-    """The blocks of a padded batch end to end, and behind them one of padding alone."""
-    is_token = batch["attention_mask"].bool()
-    lengths = [int(n) for n in is_token.sum(1)] + [filler] * (filler > 0)
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    columns = {name: column[is_token] for name, column in batch.items() if name != "attention_mask"}
-    return {
-        **{
-            name: F.pad(column, (0, filler), value=0 if name.endswith("input_ids") else -100)[None]
-            for name, column in columns.items()
-        },
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": max(lengths),
-        "max_length_k": max(lengths),
-    }
-
-
-def losses_and_gradients(model: Any, batch: dict[str, Any]) -> tuple[list[float], dict]:
-    model.zero_grad()
-    output = model(**batch)
-    output.loss.backward()
-    losses = [loss.item() for loss in (output.head_loss, output.late_loss) if loss is not None]
-    return losses, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
-    assert found[0] == pytest.approx(expected[0], rel=tolerance)
-    assert found[1].keys() == expected[1].keys()
-    largest = max(gradient.abs().max() for gradient in expected[1].values())
-    for name, gradient in expected[1].items():
-        difference = (found[1][name] - gradient).abs().max() / largest
-        assert difference < tolerance, name
 
 
 @pytest.mark.usefixtures("attention")
@@ -190,14 +143,6 @@ def test_an_encoder_with_attention_of_its_own_is_refused(name):
         use_packing(make_model(name))
 
 
-def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path):
-    model = make_model("RoBERTa").float()
-    use_packing(model)
-    model.save_pretrained(tmp_path)
-    assert "packed" not in (tmp_path / "config.json").read_text()
-    assert AutoModel.from_pretrained(tmp_path).encoder.config._attn_implementation == "sdpa"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
 def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
@@ -210,9 +155,8 @@ def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
     n_graphs = []
     for shape in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38), (4, 22), (9, 31)):  # blocks, longest
         batch = BACKBONES[name].batch(*shape)
-        expected, _ = losses_and_gradients(model, batch)
-        found, _ = losses_and_gradients(compiled, pack(batch, filler=3) if is_packed else batch)
-        assert found == pytest.approx(expected, rel=1e-9)
+        found = losses_and_gradients(compiled, pack(batch, filler=3) if is_packed else batch)
+        assert_same(found, losses_and_gradients(model, batch))
         n_graphs.append(counters["stats"]["unique_graphs"])
     torch.compiler.reset()
     assert n_graphs[0] > 0

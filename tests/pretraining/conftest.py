@@ -48,6 +48,11 @@ def settings(tmp_path: Path, bert_folder: Path, small_corpus: Path) -> dict[str,
     }
 
 
+@pytest.fixture(params=["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"])
+def any_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture
 def tokenizer(bert_folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(bert_folder)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from accelerate.utils.other import get_free_port
 from safetensors.torch import load_file, save_file
 from torch import distributed
@@ -25,8 +24,8 @@ from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
+from tests.models import assert_same, gradients, losses_and_gradients, make_model, pack
 from tests.pretraining.short_runs import SETTINGS
-from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +49,7 @@ def train(recipes: list[dict[str, Any]]) -> None:
     def keep_gradients(self: Any, model: Any) -> Any:
         own = self.accelerator.unwrap_model(model)
         if self.state.global_step == 0 and self.is_world_process_zero():
-            gradients = {n: p.grad.clone() for n, p in own.named_parameters() if p.grad is not None}
-            save_file(gradients, str(Path(self.args.output_dir) / "gradients.safetensors"))
+            save_file(gradients(own), str(Path(self.args.output_dir) / "gradients.safetensors"))
         return clip(self, model)
 
     CondenserTrainer._clip_grad_norm = keep_gradients
@@ -79,14 +77,11 @@ def shard(folder: str) -> None:
         half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
         output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
         (output.loss * 2).backward()  # of which FSDP takes the mean over processes
-        gradients = {
-            key: parameter.grad.full_tensor()
-            for key, parameter in model.named_parameters()
-            if parameter.grad is not None
-        }
-        losses = torch.stack([output.head_loss, output.late_loss]).detach()
-        distributed.all_reduce(losses)
-        assert_same((losses.tolist(), gradients), expected)
+        found = {name: gradient.full_tensor() for name, gradient in gradients(model).items()}
+        for name in ("loss", "head_loss", "late_loss"):
+            found[name] = output[name].detach()
+            distributed.all_reduce(found[name])
+        assert_same(found, expected)
         Path(folder, f"{name}, process {rank}, equal").touch()
 
 
@@ -138,14 +133,11 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
     if case == "uncached":  # 16 spans, 15 candidates each; 8 spans would begin near log(7) = 1.95
         assert log[0]["contrastive_loss"] > 0.9 * math.log(15)
-    gradients, expected = (load_file(folders[n] / case / "gradients.safetensors") for n in (2, 1))
-    assert gradients.keys() == expected.keys()
+    found, expected = (load_file(folders[n] / case / "gradients.safetensors") for n in (2, 1))
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
     assert largest > 0.01
     # float32 sums in another order: what is small beside the largest is off by as much as that.
-    close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
-    for name, gradient in expected.items():
-        torch.testing.assert_close(gradients[name], gradient, msg=name, **close)
+    assert_same(found, expected, 1e-5 * max(1.0, largest))
 
 
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):

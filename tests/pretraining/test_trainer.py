@@ -1,16 +1,17 @@
 """The trainer: text in Python, its log, packed batches, the probe, and what it refuses."""
 
+import copy
 import json
 import math
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_condenser import (
     CondenserConfig,
@@ -23,7 +24,6 @@ from modeling_condenser import (
 )
 from modeling_condenser.packing import PACKED
 from modeling_condenser.pretraining import examples
-from modeling_condenser.pretraining.collator import unpack
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
@@ -130,16 +130,6 @@ def test_the_probe_measures_what_two_full_evaluations_give(large_weights, batch)
     assert measured["late_accuracy"] == pytest.approx(accuracy(output.logits))
 
 
-def test_a_model_of_remote_code_is_probed_as_the_package_s_own(tmp_path, bert_folder, batch):
-    own = condenser_from_encoder(str(bert_folder))
-    own.save_pretrained(tmp_path)
-    name = "modeling_condenser.CondenserForPreTraining"
-    remote = get_class_from_dynamic_module(name, str(tmp_path)).from_pretrained(tmp_path)
-    assert not isinstance(remote, type(own))
-    assert probe(remote, batch) == probe(own, batch)
-    assert "swap_cost" in probe(remote, batch)
-
-
 def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
     return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
 
@@ -222,32 +212,19 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
         prepare(packed=True)
 
 
-def test_accumulated_budget_batches_take_the_step_of_their_union(
-    settings, tmp_path, bert_folder, monkeypatch
-):
+def test_accumulated_budget_batches_take_the_step_of_their_union(tmp_path, bert_folder, texts):
     """The union is trained on as one padded batch, by the model alone."""
-    columns: dict[str, list[torch.Tensor]] = {}
-    step = CondenserTrainer.training_step
-
-    def training_step(self: Any, model: Any, inputs: dict[str, Any], *rest: Any) -> torch.Tensor:
-        for name, rows in unpack(inputs, pad_token_id=0).items():
-            columns.setdefault(name, []).extend(rows)
-        return step(self, model, inputs, *rest)
-
-    monkeypatch.setattr(CondenserTrainer, "training_step", training_step)
-    changes = {"tokens_per_batch": 150, "gradient_accumulation_steps": 3, "max_steps": 1}
-    head = {"n_head_layers": 1, "head_mlm_probability": 0.5}
-    pretrain({**settings, **changes, **head, "bow_weight": 0.7})
-    [entry] = read_log(tmp_path / "run")
-    set_seed(42)  # the Trainer's own
-    model = condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT, **head)
-    fill = {"input_ids": 0, "attention_mask": 0, "head_input_ids": 0}
-    union = {
-        name: pad_sequence(rows, batch_first=True, padding_value=fill.get(name, -100))
-        for name, rows in columns.items()
-    }
-    assert union["attention_mask"].sum() > 2 * 150  # three batches
-    output = model(**union, bow_weight=0.7)
+    settings = {"bow_weight": 0.7, "tokens_per_batch": 150, "gradient_accumulation_steps": 3}
+    head = {"n_head_layers": 1, "head_mlm_probability": 0.5, "config_changes": NO_DROPOUT}
+    trained = condenser_from_encoder(str(bert_folder), **head)
+    model, rows = copy.deepcopy(trained), [{"text": text} for text in texts[:50]]
+    trainer = CondenserTrainer(
+        trained, arguments(tmp_path, **settings, max_steps=1), train_dataset=rows
+    )
+    [entry] = steps_of(trainer)
+    indices = [*chain.from_iterable(islice(trainer.batches, 3))]
+    collator = replace(trainer.data_collator, packed=False)
+    output = model(**collator(trainer.train_dataset.__getitems__(indices)), bow_weight=0.7)
     output.loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
     for name in ("head_loss", "late_loss", "bow_loss"):
