@@ -60,13 +60,9 @@ def test_attention_is_the_formula_and_its_gradient_is_its_own():
     kept = draw_kept(scores.shape, RATE).double() / (1 - rounded_rate(RATE))
     expected = scores.softmax(-1) * kept @ value
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    whole = attention_with_dropout(query, key, value, MASK, rate=1e-9)
+    torch.testing.assert_close(whole, F.scaled_dot_product_attention(query, key, value, MASK))
     assert torch.autograd.gradcheck(lambda *rows: seeded(*rows, mask=MASK), make_rows())
-
-
-def test_attention_almost_without_dropout_is_torchs():
-    rows = make_rows()
-    found = attention_with_dropout(*rows, MASK, rate=1e-9)
-    torch.testing.assert_close(found, F.scaled_dot_product_attention(*rows, attn_mask=MASK))
 
 
 def test_attention_in_bfloat16_is_near_float32_and_keeps_one_number_a_weight():

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch.nn import functional as F
 
 from modeling_condenser import (
     CondenserConfig,
@@ -25,13 +24,17 @@ from tests.models import assert_same, losses_and_gradients, make_model, pack
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 
-@pytest.fixture(params=["_attend_runs", "_attend_padded", "_attend_nested"])
+@pytest.fixture(params=["_attend_runs", "one block a run", "_attend_padded", "_attend_nested"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for large blocks on a CPU, for small ones there, and on CUDA."""
+    """As for large blocks on a CPU, for very large ones and small ones there, and on CUDA."""
+    way = request.param
+    if way == "one block a run":  # instead of equally long ones together
+        way = "_attend_runs"
+        monkeypatch.setattr(packing, "_LARGEST_CALL", 1)
 
     def choose(rows: Any, blocks: Any) -> Any:
-        has_no_kernel = request.param == "_attend_nested" and blocks.window is not None
-        return getattr(packing, "_attend_padded" if has_no_kernel else request.param)
+        has_no_kernel = way == "_attend_nested" and blocks.window is not None
+        return getattr(packing, "_attend_padded" if has_no_kernel else way)
 
     monkeypatch.setattr(packing, "_choose_way", choose)
 
@@ -57,25 +60,6 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(n
     packed = pack(batch)
     del packed["max_length_q"], packed["max_length_k"]  # which are then counted
     assert_same(losses_and_gradients(model, packed), expected)
-
-
-def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch):
-    lengths, heads, size = [5, 5, 5, 7, 7, 5], 2, 8
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    rows = torch.randn(3, 1, heads, sum(lengths), size)
-    blocks = packing._Blocks(ends, ends, 7, 7, None)
-    expected = [
-        F.scaled_dot_product_attention(*block)
-        for block in zip(*(part.split(lengths, 2) for part in rows), strict=True)
-    ]
-    for limit, runs in (
-        (10**6, [(3, 5, 5), (2, 7, 7), (1, 5, 5)]),
-        (10 * heads * size, [(2, 5, 5), (1, 5, 5), (1, 7, 7), (1, 7, 7), (1, 5, 5)]),
-    ):
-        monkeypatch.setattr(packing, "_LARGEST_CALL", limit)
-        assert packing._runs(rows, blocks) == runs
-        found = packing._attend_runs(rows, blocks, F.scaled_dot_product_attention)
-        torch.testing.assert_close(found, torch.cat(expected, dim=2), rtol=0, atol=1e-6)
 
 
 def test_the_way_to_attend_depends_on_device_window_and_size():

@@ -88,6 +88,7 @@ class Backbone:
         ids = torch.randint(5, VOCABULARY, shape, generator=generator)
         lengths = torch.randint(4, width + 1, (n_blocks, 1), generator=generator)
         lengths[0], lengths[1] = width, 4
+        lengths[2:4] = lengths[2:3].clone()  # some of equal length
         mask = (torch.arange(width) < lengths).long()
         chosen = (torch.rand(shape, generator=generator) < 0.3) & (mask == 1)
         chosen[:, 0], chosen[0, 2] = False, True

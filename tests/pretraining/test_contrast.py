@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM
 
-from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.pretraining.contrastive_trainer import contrast
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
@@ -108,33 +106,3 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path,
     n_left_out = record["n_documents"] - record["n_blocks"]
     assert record["n_documents_left_out"] == n_left_out > 0
     assert f"{n_left_out} of 51 documents cannot be cut in two and are left out" in caplog.text
-
-
-@pytest.mark.slow
-def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
-    settings, tmp_path, bert_folder, write_jsonl
-):
-    # Every sentence of a document names the document's own things.
-    things = ["river", "museum", "engine", "poet", "harbour", "theorem", "orchard", "railway"]
-    texts = [
-        f"The {a} visits the {b}. Why did the {a} hide a {b}? It measures the {b} near the {a}."
-        for a in things
-        for b in things
-    ]
-    corpus = write_jsonl([{"text": text} for text in texts])
-    changes = {"corpus": str(corpus), "objective": "ict", "similarity": "cosine"}
-    changes |= {"max_length": 64, "per_device_train_batch_size": 16, "cache_chunk_size": 8}
-    changes |= {"max_steps": 40, "logging_steps": 10, "learning_rate": 5e-3, "weight_decay": 0.01}
-    model = pretrain({**settings, **changes})
-    log = read_log(tmp_path / "run")
-    for entry in log:
-        assert entry["loss"] == pytest.approx(entry["contrastive_loss"], rel=1e-5)
-        assert not {"late_loss", "head_loss", "late_accuracy", "swap_cost"} & entry.keys()
-    assert log[-1]["contrastive_loss"] < 0.6 * log[0]["contrastive_loss"]
-
-    before = AutoModelForMaskedLM.from_pretrained(bert_folder).state_dict()
-    after = CondenserForMaskedLM.from_pretrained(model)
-    name = "predictions.transform.dense.weight"
-    assert torch.equal(after.lm_head.state_dict()[name], before[f"cls.{name}"])
-    words = after.get_input_embeddings().weight
-    assert not torch.equal(words, before["bert.embeddings.word_embeddings.weight"])

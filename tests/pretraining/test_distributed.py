@@ -77,10 +77,10 @@ def shard(folder: str) -> None:
         half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
         output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
         (output.loss * 2).backward()  # of which FSDP takes the mean over processes
-        found = {name: gradient.full_tensor() for name, gradient in gradients(model).items()}
-        for name in ("loss", "head_loss", "late_loss"):
-            found[name] = output[name].detach()
-            distributed.all_reduce(found[name])
+        found = {key: gradient.full_tensor() for key, gradient in gradients(model).items()}
+        for loss in ("loss", "head_loss", "late_loss"):
+            found[loss] = output[loss].detach()
+            distributed.all_reduce(found[loss])
         assert_same(found, expected)
         Path(folder, f"{name}, process {rank}, equal").touch()
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from modeling_condenser import (
     CondenserForMaskedLM,
@@ -69,6 +70,23 @@ def test_other_objectives_see_the_same_blocks_as_the_condenser(settings, tmp_pat
     assert column(first, *names) == column(second, *names)
     records = [json.loads((run / "run.json").read_text()) for run in (first, second)]
     assert records[0]["blocks_sha256"] == records[1]["blocks_sha256"]
+
+
+@pytest.mark.parametrize("objective", ["ict", "tsdae"])
+def test_without_masks_only_the_tied_weights_of_the_lm_head_are_trained(
+    settings, tmp_path, bert_folder, objective
+):
+    model = pretrain({**settings, "objective": objective, "max_length": 64})
+    log, weights = read_log(tmp_path / "run"), load_file(model / "model.safetensors")
+    assert len(log) == 3 and not {"late_loss", "late_accuracy", "swap_cost"} & log[0].keys()
+    assert objective != "ict" or log[0]["loss"] == pytest.approx(log[0]["contrastive_loss"])
+    assert not any(name.startswith("head.") for name in weights)
+    before = AutoModelForMaskedLM.from_pretrained(bert_folder).state_dict()
+    after = CondenserForMaskedLM.from_pretrained(model)
+    name = "predictions.transform.dense.weight"
+    assert torch.equal(after.lm_head.state_dict()[name], before[f"cls.{name}"])
+    words = after.get_input_embeddings().weight
+    assert not torch.equal(words, before["bert.embeddings.word_embeddings.weight"])
 
 
 @pytest.mark.parametrize(
