@@ -2,8 +2,7 @@
 
 Attention stays within each block, through an attention back-end of transformers called "packed",
 and the last layers compute only the rows that a loss reads. Losses and gradients equal those of
-padded batches, which a model with packing still accepts. `cu_seq_lens_q` and `cu_seq_lens_k`,
-(B + 1,), say where each block begins and the last ends, as for flash attention in transformers.
+padded batches, which a model with packing still accepts.
 """
 
 from collections.abc import Callable
@@ -232,7 +231,7 @@ def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.T
 
 
 def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention in one call for each run of blocks of equal length, without padding."""
+    """Attention in a call for each run of blocks of equal length, up to `_LARGEST_CALL`."""
     query, key, value = rows
     runs = _runs(rows, blocks)
     n_queries = [n_blocks * queries for n_blocks, queries, _ in runs]
@@ -247,11 +246,7 @@ def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Ten
 
 
 def _runs(rows: _Rows, blocks: _Blocks) -> list[tuple[int, int, int]]:
-    """Runs of adjacent blocks with equally many queries and keys, of about `_LARGEST_CALL` at most.
-
-    Returns:
-        Number of blocks, queries of each and keys of each, for each run.
-    """
+    """Adjacent blocks of equal length: how many, with how many queries and keys each."""
     runs, (_, key, _) = [], rows
     width = key.numel() // key.shape[2]
     n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()

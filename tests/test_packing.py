@@ -3,7 +3,6 @@
 `tests/backbones` compares packed batches of every encoder with the equations.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,20 +59,6 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(n
     packed = pack(batch)
     del packed["max_length_q"], packed["max_length_k"]  # which are then counted
     assert_same(losses_and_gradients(model, packed), expected)
-
-
-def test_the_way_to_attend_depends_on_device_window_and_size():
-    starts = torch.tensor([0, 3, 7])
-    for device, n_keys, window, way in (
-        ("cuda", 10**9, None, "nested"),
-        ("cuda", 10**9, 64, "padded"),
-        ("cpu", 10**9, 64, "runs"),
-        ("cpu", 10**3, None, "padded"),
-    ):
-        shape = (1, 2, 7, n_keys // 14)
-        key = SimpleNamespace(device=torch.device(device), numel=lambda n=n_keys: n, shape=shape)
-        blocks = packing._Blocks(starts, starts, 4, 4, window)
-        assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
 
 
 def test_gradient_checkpointing_computes_all_rows_and_changes_nothing():

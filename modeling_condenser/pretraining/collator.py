@@ -23,10 +23,11 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.losses import IGNORE_INDEX
+
 from .counter_random import random_keys, uniforms
 from .masking import (
     HEAD_STREAM,
-    IGNORE_INDEX,
     WINDOW_STREAM,
     WordStarts,
     choose_words,
@@ -70,8 +71,7 @@ class CondenserDataCollator:
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 f"{type(tokenizer).__name__} has no mask token: choose the tokenizer of a masked "
-                "language model, or add one with tokenizer.add_special_tokens({'mask_token': "
-                "'[MASK]'}) and resize the model."
+                "language model, or add one and resize the model."
             )
         if self.mlm_probability is not None and not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability is {self.mlm_probability}, expected 0 to 1.")

@@ -58,9 +58,7 @@ class ReadBlocks:
     def __init__(self, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]):
         self.model = model
         self.late, self._early, output = model.encode(
-            batch["input_ids"],
-            batch["attention_mask"],
-            head_input_ids=batch.get("head_input_ids"),
+            batch["input_ids"], batch["attention_mask"], head_input_ids=batch.get("head_input_ids")
         )  # (B, T, H) [cls_late ; late]
         self.cls_late = self.late[:, :1]  # (B, 1, H), which the head reads in training
         self._layer_call = output.layer_call

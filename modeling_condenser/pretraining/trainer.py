@@ -25,6 +25,7 @@ from modeling_condenser.hub.provenance import (
 )
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.hub.training_log import readiness_entries, thin_log
+from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.runs.checkpoints import is_training_state
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
@@ -32,7 +33,6 @@ from modeling_condenser.runs.whole_files import link_or_copy
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
 from .examples import as_documents, find_tokenizer, make_examples
-from .masking import IGNORE_INDEX
 from .probe import probe
 
 # Arguments that transformers or the trainer computes where none are given.
@@ -169,9 +169,8 @@ class CondenserTrainer(WholeTrainer):
     def _sum_up(self, counts: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
         total = torch.stack([count.to(self.args.device) for count in counts]).sum()
-        if self.args.world_size > 1 and self.args.average_tokens_across_devices:
-            total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
-        return total
+        is_shared = self.args.average_tokens_across_devices
+        return self.accelerator.reduce(total) if is_shared else total
 
     def _is_step_logged(self) -> bool:
         if self.is_fsdp_enabled:  # which gathers shards for a whole forward pass only

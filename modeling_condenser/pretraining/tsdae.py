@@ -24,11 +24,11 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.hub.quiet_loading import quiet_loading
+from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
 
 from .collator import CondenserDataCollator
 from .counter_random import uniforms
-from .masking import IGNORE_INDEX
 
 DELETION_STREAM = 4  # of a block's key, beside those of masking.py
 # Encoders of which transformers also has a decoder with cross-attention.

@@ -126,8 +126,7 @@ def change_config(config: Any, changes: dict[str, Any]) -> None:
         if not hasattr(config, name):  # the library would keep it, and nothing would read it
             raise ValueError(
                 f"config_changes names {name!r}, which a {config.model_type} encoder lacks; "
-                "dropout is hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in "
-                "ModernBERT."
+                "dropout is hidden_dropout_prob in BERT, dropout in DistilBERT."
             )
         setattr(config, name, value)
 

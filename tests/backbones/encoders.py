@@ -40,7 +40,13 @@ _RELATIVE: dict[str, Any] = {
     "type_vocab_size": 0,
     **_SIZES,
 }
-_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
+_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu", **_RELATIVE}
+_NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden states
+_SHARED = {"num_hidden_groups": 2, **_NARROW}
+_DISTIL = {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0}
+# The last layer is local: the head must be like the last but one.
+_LOCAL = {**_WIDTHS, "local_attention": 4}
+_LOCAL["layer_types"] = ["full_attention", "sliding_attention"] * 2
 
 
 @dataclass(frozen=True)
@@ -100,47 +106,19 @@ class Backbone:
         }
 
 
-_NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden states
 BACKBONES = {
     backbone.title: backbone
     for backbone in (
-        Backbone(
-            "ALBERT",
-            "albert",
-            {"num_hidden_groups": 2, **_NARROW},
-            albert_tokenizer,
-            packed="all rows",  # one layer is called again and again
-        ),
+        # Calls one layer again and again.
+        Backbone("ALBERT", "albert", _SHARED, albert_tokenizer, packed="all rows"),
         Backbone("BERT", "bert", _SIZES, bert_tokenizer),
         Backbone("CamemBERT", "camembert", _SIZES, sentencepiece_tokenizer, 1, 2),
-        Backbone(
-            "DeBERTa-v2",
-            "deberta-v2",
-            {**_RELATIVE, **_CONVOLUTION},
-            deberta_tokenizer,
-            packed=None,
-        ),
+        Backbone("DeBERTa-v2", "deberta-v2", _CONVOLUTION, deberta_tokenizer, packed=None),
         Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer, packed=None),
-        Backbone(
-            "DistilBERT",
-            "distilbert",
-            {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0},
-            bert_tokenizer,
-        ),
+        Backbone("DistilBERT", "distilbert", _DISTIL, bert_tokenizer),
         Backbone("ELECTRA", "electra", _NARROW, bert_tokenizer),
-        Backbone(
-            "ModernBERT",
-            "modernbert",
-            {
-                **_WIDTHS,
-                "local_attention": 4,
-                # The last layer is local: the head must be like the last but one.
-                "layer_types": ["full_attention", "sliding_attention"] * 2,
-            },
-            modernbert_tokenizer,
-            1,
-            packed="all rows",  # queries and keys are projected together
-        ),
+        # Projects queries and keys together.
+        Backbone("ModernBERT", "modernbert", _LOCAL, modernbert_tokenizer, 1, packed="all rows"),
         Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2, packed=None),
         Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
         Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),

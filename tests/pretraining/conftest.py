@@ -48,9 +48,10 @@ def settings(tmp_path: Path, bert_folder: Path, small_corpus: Path) -> dict[str,
     }
 
 
-@pytest.fixture(params=["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"])
-def any_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
-    return request.getfixturevalue(request.param)
+@pytest.fixture(scope="session", params=["BERT", "RoBERTa", "XLM-RoBERTa"])
+def any_tokenizer(request: pytest.FixtureRequest, texts: list[str]) -> PreTrainedTokenizerBase:
+    """WordPiece, byte-level BPE and SentencePiece."""
+    return BACKBONES[request.param].tokenizer(texts)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_without_a_head_needs_new_
         ({"objective": "clm"}, "objective is 'clm'"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
         ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
-        ({"bow_weight": -1.0}, "bow_weight is -1.0, expected 0 to inf"),
+        ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"tokens_per_batch": 99, "streaming": True}, "tokens_per_batch is not for a streamed"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),

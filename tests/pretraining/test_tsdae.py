@@ -6,12 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from torch.nn.functional import log_softmax
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from modeling_condenser import CondenserDataCollator, masked_lm_from_encoder
 from modeling_condenser.hub.quiet_loading import quiet_loading
