@@ -79,8 +79,7 @@ class CondenserDataCollator:
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
-        self.n_special = len(self._prefix) + len(self._suffix)
-        self.room = text_room(self.max_length, self.n_special)
+        self.room = text_room(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
@@ -190,11 +189,12 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     return prefix, suffix
 
 
-def text_room(length: int, n_special: int, *, name: str = "max_length") -> int:
+def text_room(tokenizer: PreTrainedTokenizerBase, length: int, name: str = "max_length") -> int:
     """How many tokens of text fit beside the special tokens."""
-    if length <= n_special:
+    room = length - sum(map(len, special_frame(tokenizer)))
+    if room <= 0:
         raise ValueError(f"{name} is {length}, which leaves no room for text.")
-    return length - n_special
+    return room
 
 
 def is_packed(batch: Mapping[str, Any]) -> bool:

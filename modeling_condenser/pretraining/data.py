@@ -30,7 +30,7 @@ from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.load import resolve_collection_name
 from modeling_condenser.collection.text_files import find_file
 
-from .collator import special_frame, text_room
+from .collator import text_room
 from .counter_random import random_keys, uniforms
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
@@ -179,7 +179,7 @@ class BlockBuilder:
     kind: Literal["blocks", "sentences", "windows", "passages"] = "blocks"
 
     def __post_init__(self) -> None:
-        self.room = text_room(self.max_length, sum(map(len, special_frame(self.tokenizer))))
+        self.room = text_room(self.tokenizer, self.max_length)
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
             self.features |= {"starts": List(Value("int32")), "document": Value("int64")}

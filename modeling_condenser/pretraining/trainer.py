@@ -32,7 +32,7 @@ from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
-from .examples import as_documents, find_tokenizer, make_examples
+from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
 
 # Arguments that transformers or the trainer computes where none are given.
@@ -87,11 +87,11 @@ class CondenserTrainer(WholeTrainer):
             documents = as_documents(train_dataset)
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
-                train_dataset, collator, self.batches, data_facts = make_examples(
-                    documents, model, processing_class, args
-                )
+                collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
-                self.facts = {"objective": args.objective, **data_facts}
+                examples = make_examples(documents, processing_class, args)
+                train_dataset, self.batches, facts = examples
+                self.facts = {"objective": args.objective, **facts}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(

@@ -23,8 +23,8 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.packing import PACKED
-from modeling_condenser.pretraining import examples
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.runs.run_folder import read_log
@@ -195,21 +195,19 @@ def test_packed_and_padded_batches_take_the_same_steps(recipe, settings, tmp_pat
 
 
 def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
-    bert_folder, tokenizer, monkeypatch
+    tmp_path, bert_folder, texts
 ):
-    def prepare(**changes: Any) -> bool:
-        model = condenser_from_encoder(str(bert_folder))
-        return examples.prepare_model(model, tokenizer, arguments(Path("unused"), **changes))
+    mpnet = BACKBONES["MPNet"].save(tmp_path / "mpnet", texts)
 
-    assert prepare()
-    assert prepare(objective="cocondenser")
-    assert not prepare(packed=False)
-    assert not prepare(attn_implementation="eager")
-    for module in ("modeling_condenser.pretraining.examples", "modeling_condenser.packing"):
-        monkeypatch.setattr(f"{module}.why_not_packed", lambda encoder: "it reads in circles")
-    assert not prepare()
-    with pytest.raises(ValueError, match="it reads in circles. Set packed: false"):
-        prepare(packed=True)
+    def is_packed(encoder: Path = bert_folder, **changes: Any) -> bool:
+        model = condenser_from_encoder(str(encoder))
+        return make_collator(model, find_tokenizer(model), arguments(tmp_path, **changes)).packed
+
+    assert is_packed() and is_packed(objective="cocondenser")
+    assert not (is_packed(packed=False) or is_packed(attn_implementation="eager"))
+    assert not is_packed(mpnet)
+    with pytest.raises(ValueError, match="mpnet .* only their own attention. Set packed: false"):
+        is_packed(mpnet, packed=True)
 
 
 def test_accumulated_budget_batches_take_the_step_of_their_union(tmp_path, bert_folder, texts):
