@@ -33,14 +33,10 @@ from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 
 @pytest.fixture
-def blocks(texts, tokenizer) -> KeyedBlocks:
-    documents = Dataset.from_dict({"text": texts[:50]})
-    return KeyedBlocks(build_blocks(documents, BlockBuilder(tokenizer, max_length=32)), seed=0)
-
-
-@pytest.fixture
-def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
+def make_trainer(tmp_path, bert_folder, tokenizer, texts):
     """Makes a trainer of blocks with plain `TrainingArguments`."""
+    documents = Dataset.from_dict({"text": texts[:50]})
+    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
 
     def make(name="run", **settings):
         set_seed(3)
@@ -48,17 +44,12 @@ def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
         return CondenserTrainer(
             model=condenser_from_encoder(str(bert_folder)),
             args=TrainingArguments(str(tmp_path / name), **{**known, **settings}),
-            train_dataset=blocks,
+            train_dataset=KeyedBlocks(blocks, seed=0),
             data_collator=CondenserDataCollator(tokenizer, max_length=32),
             processing_class=tokenizer,
         )
 
     return make
-
-
-@pytest.fixture
-def batch(tokenizer, blocks) -> dict[str, torch.Tensor]:
-    return CondenserDataCollator(tokenizer, max_length=32)(blocks.__getitems__(list(range(6))))
 
 
 def steps_of(trainer) -> list[dict[str, float]]:
@@ -99,8 +90,10 @@ def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_traine
         make_trainer()
 
 
-def test_the_probe_measures_what_two_full_evaluations_give(large_weights, batch):
+def test_the_probe_measures_what_two_full_evaluations_give(large_weights, make_trainer):
     """Swap cost and accuracies against the model's own logits, with CLS exchanged by hand."""
+    trainer = make_trainer()
+    batch = trainer.data_collator(trainer.train_dataset.__getitems__(list(range(6))))
     set_seed(0)
     model = condenser_from_encoder(str(large_weights), skip_from=1).train()
     measured = probe(model, batch)
