@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-# The encoders that tests/backbones covers. docs/pretraining.md says how to add another, which must
-# meet these conditions:
+# The encoders that tests/backbones covers. CONTRIBUTING.md says how to add another, which must meet
+# these conditions:
 # - AutoModel and AutoModelForMaskedLM know it, and its tokens attend to both sides.
 # - Its hidden states are the embeddings and the output of each layer, all of one width; the last is
 #   its output, after its `final_norm` if it has one.
@@ -23,8 +23,6 @@ SUPPORTED_ENCODERS = tuple(
     "xlm-roberta".split()
 )
 _FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
-# Fields that transformers reads without declaring them.
-_UNDECLARED = ("attn_implementation", "auto_map", "experts_implementation", "tokenizer_class")
 
 
 class CondenserConfig(PreTrainedConfig):
@@ -44,7 +42,7 @@ class CondenserConfig(PreTrainedConfig):
             `skip_from` is then 0.
 
     Raises:
-        ValueError: an unsupported encoder, a value out of range, or an unknown argument.
+        ValueError: an unsupported encoder, a value out of range, or a misspelt argument.
 
     Example:
         >>> from transformers import BertConfig
@@ -84,13 +82,12 @@ class CondenserConfig(PreTrainedConfig):
                 f"skip_from is {self.skip_from}, but the backbone has {n_layers} layers: choose a "
                 f"layer from 0 (the embeddings) to {n_layers} (no skip)."
             )
-        for name in kwargs:  # transformers would silently turn an unknown one into an attribute
-            if not _is_known(name):
-                nearest = get_close_matches(name, _FIELDS, n=1)
-                hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        for name in kwargs:  # transformers turns unknown ones into attributes
+            is_misspelt = get_close_matches(name, _FIELDS, n=1, cutoff=0.8)
+            if is_misspelt or isinstance(vars(CondenserConfig).get(name), property):
                 raise ValueError(
-                    f"CondenserConfig has no argument {name!r}.{hint} It has {', '.join(_FIELDS)}; "
-                    "the backbone's arguments belong in encoder_config."
+                    f"CondenserConfig has no argument {name!r}. It has {', '.join(_FIELDS)}; the "
+                    "backbone's arguments belong in encoder_config."
                 )
         super().__post_init__(**kwargs)
 
@@ -107,16 +104,7 @@ class CondenserConfig(PreTrainedConfig):
                 f"This config.json belongs to a model of type {model_type!r}, not to a Condenser "
                 "checkpoint. To start from a plain encoder use condenser_from_encoder(name)."
             )
-        own, foreign = dict(config_dict), {}
-        for name in config_dict:
-            # Libraries add attributes to a saved config (use_cache, for one), which are kept.
-            if not (_is_known(name) or get_close_matches(name, _FIELDS, n=1, cutoff=0.8)):
-                foreign[name] = own.pop(name)
-        loaded = super().from_dict(own, **kwargs)
-        config = loaded[0] if isinstance(loaded, tuple) else loaded
-        for name, value in foreign.items():
-            setattr(config, name, value)
-        return loaded
+        return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of a config.json, without the path of the original encoder."""
@@ -166,11 +154,6 @@ def _as_config(encoder_config: dict | PreTrainedConfig | None) -> PreTrainedConf
             f"(it has the keys {sorted(fields)[:8]})."
         )
     return AutoConfig.for_model(fields.pop("model_type"), **fields)
-
-
-def _is_known(name: str) -> bool:
-    standard = hasattr(PreTrainedConfig, name) or name in PreTrainedConfig().to_dict()
-    return standard or name.startswith("_") or name in (*_FIELDS, *_UNDECLARED)
 
 
 __all__ = ["SUPPORTED_ENCODERS", "CondenserConfig"]

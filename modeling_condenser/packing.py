@@ -2,8 +2,7 @@
 
 Attention stays within each block, through an attention back-end of transformers called "packed",
 and the last layers compute only the rows that a loss reads. Losses and gradients equal those of
-padded batches, which a model with packing still accepts. `cu_seq_lens_q` and `cu_seq_lens_k`,
-(B + 1,), say where each block begins and the last ends, as for flash attention in transformers.
+padded batches, which a model with packing still accepts.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -59,7 +58,10 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
         raise ValueError(f"Batches cannot be packed: {reason}. Set packed: false.")
     if encoder.config._attn_implementation != PACKED:
         model.set_attn_implementation(PACKED)
-        encoder.register_forward_pre_hook(OffsetPositions(encoder), with_kwargs=True)
+        offset = position_offset(encoder)
+        encoder.register_forward_pre_hook(
+            lambda _, args, kwargs: (args, offset_positions(kwargs, offset)), with_kwargs=True
+        )
     model.choose_rows = ReadRows.of if narrow and _can_narrow(model) else None
 
 
@@ -116,20 +118,11 @@ class ReadRows:
         return (args[0][:, self.columns], *args[1:]), {**kwargs, **own}
 
 
-class OffsetPositions:
-    """An encoder's forward pre-hook that adds its offset to the positions of a packed batch."""
-
-    def __init__(self, encoder: PreTrainedModel):
-        self.offset = position_offset(encoder)
-
-    def __call__(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        return args, self.of(kwargs)
-
-    def of(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """An encoder's inputs, with its own positions if they are a packed batch."""
-        if inputs.get("cu_seq_lens_q") is None or inputs.get("position_ids") is None:
-            return inputs
-        return {**inputs, "position_ids": inputs["position_ids"] + self.offset}
+def offset_positions(inputs: dict[str, Any], offset: int) -> dict[str, Any]:
+    """An encoder's inputs, with its offset added to the positions of a packed batch."""
+    if inputs.get("cu_seq_lens_q") is None or inputs.get("position_ids") is None:
+        return inputs
+    return {**inputs, "position_ids": inputs["position_ids"] + offset}
 
 
 def attend(
@@ -238,7 +231,7 @@ def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.T
 
 
 def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
-    """Attention in one call for each run of blocks of equal length, without padding."""
+    """Attention in a call for each run of blocks of equal length, up to `_LARGEST_CALL`."""
     query, key, value = rows
     runs = _runs(rows, blocks)
     n_queries = [n_blocks * queries for n_blocks, queries, _ in runs]
@@ -253,11 +246,7 @@ def _attend_runs(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Ten
 
 
 def _runs(rows: _Rows, blocks: _Blocks) -> list[tuple[int, int, int]]:
-    """Runs of adjacent blocks with equally many queries and keys, of about `_LARGEST_CALL` at most.
-
-    Returns:
-        Number of blocks, queries of each and keys of each, for each run.
-    """
+    """Adjacent blocks of equal length: how many, with how many queries and keys each."""
     runs, (_, key, _) = [], rows
     width = key.numel() // key.shape[2]
     n_queries, n_keys = blocks.query_starts.diff().tolist(), blocks.key_starts.diff().tolist()

@@ -43,8 +43,6 @@ from tests.hub.making import make_collection, make_run  # noqa: E402
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
-MAX_TOKENS = 64
-
 _WORDS = {
     kind: words.split()
     for kind, words in {
@@ -91,21 +89,13 @@ def _sentence(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def wordpiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
-    return _limited(tokenizers.bert_tokenizer(texts))
-
-
-@pytest.fixture(scope="session")
-def byte_level_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
-    return _limited(tokenizers.roberta_tokenizer(texts))
+    return tokenizers.bert_tokenizer(texts)
 
 
 @pytest.fixture(scope="session")
 def sentencepiece_tokenizer(texts: list[str]) -> PreTrainedTokenizerBase:
-    return _limited(tokenizers.sentencepiece_tokenizer(texts))
-
-
-def _limited(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    tokenizer.model_max_length = MAX_TOKENS
+    tokenizer = tokenizers.sentencepiece_tokenizer(texts)
+    tokenizer.model_max_length = 64
     return tokenizer
 
 

@@ -3,15 +3,11 @@
 `tests/backbones` compares packed batches of every encoder with the equations.
 """
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from torch.nn import functional as F
-from transformers import AutoModel
 
 from modeling_condenser import (
     CondenserConfig,
@@ -21,76 +17,32 @@ from modeling_condenser import (
 )
 from modeling_condenser.packing import use_packing
 from tests.backbones.encoders import BACKBONES
+from tests.models import assert_same, losses_and_gradients, make_model, pack
 
 # torch warns where nested tensors have no kernel of their own, as on a CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 
-@pytest.fixture(params=["_attend_runs", "_attend_padded", "_attend_nested"])
+@pytest.fixture(params=["_attend_runs", "one block a run", "_attend_padded", "_attend_nested"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for large blocks on a CPU, for small ones there, and on CUDA."""
+    """As for large blocks on a CPU, for very large ones and small ones there, and on CUDA."""
+    way = request.param
+    if way == "one block a run":  # instead of equally long ones together
+        way = "_attend_runs"
+        monkeypatch.setattr(packing, "_LARGEST_CALL", 1)
 
     def choose(rows: Any, blocks: Any) -> Any:
-        has_no_kernel = request.param == "_attend_nested" and blocks.window is not None
-        return getattr(packing, "_attend_padded" if has_no_kernel else request.param)
+        has_no_kernel = way == "_attend_nested" and blocks.window is not None
+        return getattr(packing, "_attend_padded" if has_no_kernel else way)
 
     monkeypatch.setattr(packing, "_choose_way", choose)
-
-
-def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings: Any) -> Any:
-    """A model without dropout, with biases and norms away from 0 and 1."""
-    torch.manual_seed(1)
-    config = CondenserConfig(encoder_config=BACKBONES[name].config(positions=40), **settings)
-    model = model_class(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return model.double().train()
-
-
-def pack(batch: dict[str, torch.Tensor], *, filler: int = 0) -> dict[str, Any]:
-    """The blocks of a padded batch end to end, and behind them one of padding alone."""
-    is_token = batch["attention_mask"].bool()
-    lengths = [int(n) for n in is_token.sum(1)] + [filler] * (filler > 0)
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    columns = {name: column[is_token] for name, column in batch.items() if name != "attention_mask"}
-    return {
-        **{
-            name: F.pad(column, (0, filler), value=0 if name.endswith("input_ids") else -100)[None]
-            for name, column in columns.items()
-        },
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": max(lengths),
-        "max_length_k": max(lengths),
-    }
-
-
-def losses_and_gradients(model: Any, batch: dict[str, Any]) -> tuple[list[float], dict]:
-    model.zero_grad()
-    output = model(**batch)
-    output.loss.backward()
-    losses = [loss.item() for loss in (output.head_loss, output.late_loss) if loss is not None]
-    return losses, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_same(found: tuple, expected: tuple, tolerance: float = 1e-9) -> None:
-    assert found[0] == pytest.approx(expected[0], rel=tolerance)
-    assert found[1].keys() == expected[1].keys()
-    largest = max(gradient.abs().max() for gradient in expected[1].values())
-    for name, gradient in expected[1].items():
-        difference = (found[1][name] - gradient).abs().max() / largest
-        assert difference < tolerance, name
 
 
 @pytest.mark.usefixtures("attention")
 # BERT; positions with an offset; local attention, in blocks that are wider
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ModernBERT"])
 @pytest.mark.parametrize("model_class", [CondenserForPreTraining, CondenserForMaskedLM])
-def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
-    name: str, model_class: Any
-) -> None:
+def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(name, model_class):
     model = make_model(name, model_class)
     batch = BACKBONES[name].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -109,40 +61,7 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(
     assert_same(losses_and_gradients(model, packed), expected)
 
 
-def test_runs_of_equal_length_share_a_call_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths, heads, size = [5, 5, 5, 7, 7, 5], 2, 8
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    rows = torch.randn(3, 1, heads, sum(lengths), size)
-    blocks = packing._Blocks(ends, ends, 7, 7, None)
-    expected = [
-        F.scaled_dot_product_attention(*block)
-        for block in zip(*(part.split(lengths, 2) for part in rows), strict=True)
-    ]
-    for limit, runs in (
-        (10**6, [(3, 5, 5), (2, 7, 7), (1, 5, 5)]),
-        (10 * heads * size, [(2, 5, 5), (1, 5, 5), (1, 7, 7), (1, 7, 7), (1, 5, 5)]),
-    ):
-        monkeypatch.setattr(packing, "_LARGEST_CALL", limit)
-        assert packing._runs(rows, blocks) == runs
-        found = packing._attend_runs(rows, blocks, F.scaled_dot_product_attention)
-        torch.testing.assert_close(found, torch.cat(expected, dim=2), rtol=0, atol=1e-6)
-
-
-def test_the_way_to_attend_depends_on_device_window_and_size() -> None:
-    starts = torch.tensor([0, 3, 7])
-    for device, n_keys, window, way in (
-        ("cuda", 10**9, None, "nested"),
-        ("cuda", 10**9, 64, "padded"),
-        ("cpu", 10**9, 64, "runs"),
-        ("cpu", 10**3, None, "padded"),
-    ):
-        shape = (1, 2, 7, n_keys // 14)
-        key = SimpleNamespace(device=torch.device(device), numel=lambda n=n_keys: n, shape=shape)
-        blocks = packing._Blocks(starts, starts, 4, 4, window)
-        assert packing._choose_way((None, key, None), blocks) is getattr(packing, f"_attend_{way}")
-
-
-def test_gradient_checkpointing_computes_all_rows_and_changes_nothing() -> None:
+def test_gradient_checkpointing_computes_all_rows_and_changes_nothing():
     model = make_model("BERT")
     batch = BACKBONES["BERT"].batch(6, 40)
     expected = losses_and_gradients(model, batch)
@@ -161,9 +80,7 @@ def test_gradient_checkpointing_computes_all_rows_and_changes_nothing() -> None:
         ("BERT", 1, 0, False),  # the head reads the inputs of the last layer
     ],
 )
-def test_rows_are_omitted_only_where_nothing_reads_them(
-    name: str, n_layers: int, skip_from: int, omits: bool
-) -> None:
+def test_rows_are_omitted_only_where_nothing_reads_them(name, n_layers, skip_from, omits):
     encoder_config = BACKBONES[name].config(num_hidden_layers=n_layers)
     config = CondenserConfig(encoder_config=encoder_config, skip_from=skip_from)
     model = CondenserForPreTraining(config)
@@ -171,7 +88,7 @@ def test_rows_are_omitted_only_where_nothing_reads_them(
     assert (model.choose_rows is not None) == omits
 
 
-def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
+def test_the_last_layers_compute_only_cls_and_masked_tokens():
     model = make_model("BERT")
     batch = pack(BACKBONES["BERT"].batch(64, 40))
     use_packing(model)
@@ -189,23 +106,15 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens() -> None:
     assert seen == [n_all] * 6
 
 
-@pytest.mark.parametrize("name", ["DeBERTa-v2", "DeBERTa-v3", "MPNet"])
-def test_an_encoder_with_attention_of_its_own_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", [b.title for b in BACKBONES.values() if b.packed is None])
+def test_an_encoder_with_attention_of_its_own_is_refused(name):
     with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
         use_packing(make_model(name))
 
 
-def test_a_checkpoint_does_not_say_how_it_was_packed(tmp_path: Path) -> None:
-    model = make_model("RoBERTa").float()
-    use_packing(model)
-    model.save_pretrained(tmp_path)
-    assert "packed" not in (tmp_path / "config.json").read_text()
-    assert AutoModel.from_pretrained(tmp_path).encoder.config._attn_implementation == "sdpa"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
-def test_a_compiled_model_meets_new_shapes_without_new_graphs(name: str, is_packed: bool) -> None:
+def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
     model, compiled = make_model(name), make_model(name)
     if is_packed:
         use_packing(compiled)
@@ -215,9 +124,8 @@ def test_a_compiled_model_meets_new_shapes_without_new_graphs(name: str, is_pack
     n_graphs = []
     for shape in ((6, 40), (5, 33), (8, 30), (3, 25), (7, 38), (4, 22), (9, 31)):  # blocks, longest
         batch = BACKBONES[name].batch(*shape)
-        expected, _ = losses_and_gradients(model, batch)
-        found, _ = losses_and_gradients(compiled, pack(batch, filler=3) if is_packed else batch)
-        assert found == pytest.approx(expected, rel=1e-9)
+        found = losses_and_gradients(compiled, pack(batch, filler=3) if is_packed else batch)
+        assert_same(found, losses_and_gradients(model, batch))
         n_graphs.append(counters["stats"]["unique_graphs"])
     torch.compiler.reset()
     assert n_graphs[0] > 0

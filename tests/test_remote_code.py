@@ -1,7 +1,6 @@
 """Published checkpoints in a process where this package is not installed."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,9 +49,7 @@ print("RESULT" + json.dumps([*found, {{"cls": vectors.tolist()}}]))
 
 
 @pytest.mark.slow
-def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(
-    texts: list[str], tmp_path: Path
-) -> None:
+def test_every_checkpoint_opens_without_this_package_and_saves_itself_again(texts, tmp_path):
     """All encoders in one process, whose start takes longer than the rest."""
     names: dict[str, Any] = {}
     exec(MEASURE, names)

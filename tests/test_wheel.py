@@ -24,7 +24,7 @@ def run(*words: object, cwd: Path, path: Path | None = None) -> str:
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path: Path) -> None:
+def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path):
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / "source" / name)
     for name in FILES:

@@ -11,16 +11,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import nn
 
+from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.packing import (
     PACKED,
-    OffsetPositions,
     ReadRows,
     keys_and_values,
+    offset_positions,
     why_not_packed,
 )
-
-# Tests show for each of these that packed vectors equal padded ones.
-_MODEL_TYPES = "albert bert camembert distilbert electra modernbert roberta xlm-roberta".split()
+from modeling_condenser.positions import position_offset
 
 
 def use_packing(model: SentenceTransformer) -> bool:
@@ -31,9 +30,11 @@ def use_packing(model: SentenceTransformer) -> bool:
     transformer, pooling = modules[:2]
     encoder = transformer.model
     encoder.set_attn_implementation(PACKED)
-    positions = OffsetPositions(encoder)
+    offset = position_offset(encoder)
     # On the module, because it calls the encoder's `forward` directly, which skips hooks.
-    transformer.register_forward_pre_hook(lambda _, args: (positions.of(args[0]), *args[1:]))
+    transformer.register_forward_pre_hook(
+        lambda _, args: (offset_positions(args[0], offset), *args[1:])
+    )
     # Without the prompt, sentence-transformers pools the first token after the prompt.
     is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
     if is_cls and (layer := _last_layer(encoder)) is not None:
@@ -46,7 +47,7 @@ def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
     """Whether a known bidirectional encoder is pooled, and later modules read only the vector."""
     encoder = transformer.model
     return (
-        encoder.config.model_type in _MODEL_TYPES
+        encoder.config.model_type in SUPPORTED_ENCODERS  # for which tests compare vectors
         and why_not_packed(encoder) is None
         and encoder.config._attn_implementation == "sdpa"
         and transformer.tokenizer.padding_side == "right"  # left padding shifts positions

@@ -23,10 +23,11 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler
 from transformers import PreTrainedTokenizerBase
 
+from modeling_condenser.losses import IGNORE_INDEX
+
 from .counter_random import random_keys, uniforms
 from .masking import (
     HEAD_STREAM,
-    IGNORE_INDEX,
     WINDOW_STREAM,
     WordStarts,
     choose_words,
@@ -70,8 +71,7 @@ class CondenserDataCollator:
         if tokenizer.mask_token_id is None:
             raise ValueError(
                 f"{type(tokenizer).__name__} has no mask token: choose the tokenizer of a masked "
-                "language model, or add one with tokenizer.add_special_tokens({'mask_token': "
-                "'[MASK]'}) and resize the model."
+                "language model, or add one and resize the model."
             )
         if self.mlm_probability is not None and not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability is {self.mlm_probability}, expected 0 to 1.")
@@ -79,8 +79,7 @@ class CondenserDataCollator:
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
-        self.n_special = len(self._prefix) + len(self._suffix)
-        self.room = text_room(self.max_length, self.n_special)
+        self.room = text_room(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
         self._generator: np.random.Generator | None = None
 
@@ -190,11 +189,12 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[np.ndarray, np.nd
     return prefix, suffix
 
 
-def text_room(length: int, n_special: int, *, name: str = "max_length") -> int:
+def text_room(tokenizer: PreTrainedTokenizerBase, length: int, name: str = "max_length") -> int:
     """How many tokens of text fit beside the special tokens."""
-    if length <= n_special:
+    room = length - sum(map(len, special_frame(tokenizer)))
+    if room <= 0:
         raise ValueError(f"{name} is {length}, which leaves no room for text.")
-    return length - n_special
+    return room
 
 
 def is_packed(batch: Mapping[str, Any]) -> bool:

@@ -125,8 +125,8 @@ class ContrastiveTrainer(CondenserTrainer):
         batch = args.train_batch_size * args.world_size
         if batch < 2:
             raise ValueError(
-                "The batch is one pair, without negatives: set per_device_train_batch_size (pairs "
-                "on a device) to 2 or more; the papers' is 1,024."
+                "The batch is one pair, without negatives: set per_device_train_batch_size to 2 or "
+                "more pairs; the papers' is 1,024."
             )
         super().__init__(model, args, *others, **kwargs)
         if args.objective == "ict":  # nothing is masked

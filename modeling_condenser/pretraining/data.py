@@ -30,7 +30,7 @@ from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.load import resolve_collection_name
 from modeling_condenser.collection.text_files import find_file
 
-from .collator import special_frame, text_room
+from .collator import text_room
 from .counter_random import random_keys, uniforms
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
@@ -120,25 +120,23 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
         options = {"split": source.split, "revision": source.revision, "streaming": streaming}
         return load_dataset(source.path, source.name, **options)
-    matches = sorted(glob.glob(str(path), recursive=True))
-    files = {
-        str(file): _BUILDERS[match[1].lower()]
-        for file in (sorted(path.rglob("*")) if path.is_dir() else map(Path, matches))
-        if (match := _FILE.search(file.name)) and file.is_file() and file.stat().st_size > 0
-    }
+    matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
+    files: dict[str, list[str]] = {}
+    for file in sorted(path.rglob("*")) if path.is_dir() else matches:
+        match = _FILE.search(file.name)
+        if match and file.is_file() and file.stat().st_size > 0:
+            files.setdefault(_BUILDERS[match[1].lower()], []).append(str(file))
     if not files:
         raise FileNotFoundError(
             f"There are no documents at {source.path}. A corpus is a Hub data set name "
             "(owner/name), or a local file, folder or pattern of .txt, .jsonl, .json, .csv or "
             ".parquet files."
         )
-    builder, *others = sorted(set(files.values()))
-    if others:
-        raise ValueError(
-            f"{source.path} has files of several kinds ({', '.join([builder, *others])}); "
-            "expected one kind."
-        )
-    return load_dataset(builder, data_files=list(files), split="train", streaming=streaming)
+    if len(files) > 1:
+        kinds = ", ".join(sorted(files))
+        raise ValueError(f"{source.path} has files of several kinds ({kinds}); expected one kind.")
+    [(builder, names)] = files.items()
+    return load_dataset(builder, data_files=names, split="train", streaming=streaming)
 
 
 @cache
@@ -179,7 +177,7 @@ class BlockBuilder:
     kind: Literal["blocks", "sentences", "windows", "passages"] = "blocks"
 
     def __post_init__(self) -> None:
-        self.room = text_room(self.max_length, sum(map(len, special_frame(self.tokenizer))))
+        self.room = text_room(self.tokenizer, self.max_length)
         self.features = Features({"input_ids": List(Value("int32"))})  # without special tokens
         if self.kind != "blocks":  # where the parts begin, and the document's place in the corpus
             self.features |= {"starts": List(Value("int32")), "document": Value("int64")}

@@ -42,56 +42,53 @@ def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(resolve_encoder_name(name))
 
 
-def prepare_model(
+def make_collator(
     model: CondenserForMaskedLM,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
-) -> bool:
-    """Make a model ready for the objective; return whether batches are to be packed."""
-    objective = arguments.objective
+) -> CondenserDataCollator | DenoisingCollator:
+    """Make a model ready for the objective, and make the collator of its batches."""
+    objective, packed = arguments.objective, arguments.packed
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
         model.set_attn_implementation(arguments.attn_implementation)
+    elif packed is None:
+        packed = why_not_packed(model.condenser.encoder) is None
     if objective == "tsdae":
         add_decoder(model, tokenizer)
+        packed = False  # the decoder takes padded batches
     if objective in ("ict", "tsdae") and not arguments.bow_weight:
         model.lm_head.requires_grad_(False)  # only its tied weights are trained
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
-    packed = arguments.packed
-    if packed is None and arguments.attn_implementation is None:
-        packed = why_not_packed(model.condenser.encoder) is None
-    if not packed or objective == "tsdae":  # whose decoder takes padded batches
-        return False
-    use_packing(model)
-    return True
-
-
-def make_examples(
-    documents: Dataset | IterableDataset,
-    model: CondenserForMaskedLM,
-    tokenizer: PreTrainedTokenizerBase,
-    arguments: CondenserTrainingArguments,
-) -> tuple[Any, Any, TokenBudgetBatches | None, dict[str, Any]]:
-    """Tokenize documents, cut them into the examples of the objective, and prepare the model.
-
-    Returns:
-        Data set, collator, batches if they have a token budget, and facts for the run's record.
-    """
-    arguments.streaming = isinstance(documents, IterableDataset)
-    arguments.check_settings()
-    objective, seed = arguments.objective, arguments.seed
-    collator: Any = CondenserDataCollator(
+    if packed:
+        use_packing(model)
+    collator = CondenserDataCollator(
         tokenizer,
         max_length=arguments.max_length,
         mlm_probability=None if objective == "ict" else arguments.mlm_probability,
         head_mlm_probability=model.config.head_mlm_probability,
         bag_of_words=arguments.bow_weight > 0,
-        seed=seed,
-        packed=prepare_model(model, tokenizer, arguments),
+        seed=arguments.seed,
+        packed=bool(packed),
     )
-    n_special = collator.n_special
     if objective == "tsdae":
-        collator = DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
+        return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
+    return collator
+
+
+def make_examples(
+    documents: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: CondenserTrainingArguments,
+) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
+    """Tokenize documents, and cut them into the examples of the objective.
+
+    Returns:
+        Data set, batches if they have a token budget, and facts for the run's record.
+    """
+    arguments.streaming = isinstance(documents, IterableDataset)
+    arguments.check_settings()
+    objective, seed = arguments.objective, arguments.seed
     kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
     builder = BlockBuilder(
         tokenizer,
@@ -103,14 +100,7 @@ def make_examples(
     if isinstance(documents, IterableDataset):
         # The stream has workers of its own.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
-        return StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers), collator, None, {}
-
-    draw: Any = draw_spans
-    if objective == "ict":
-        length = min(arguments.query_length, arguments.max_length)
-        room = text_room(length, n_special, name="query_length")
-        share = arguments.removal_probability
-        draw = partial(draw_query, query_room=room, removal_probability=share)
+        return StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers), None, {}
     # Of several processes the first builds what the others then find.
     with arguments.main_process_first(desc="preparing the text"):
         blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
@@ -122,11 +112,23 @@ def make_examples(
             logger.warning(
                 "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
             )
-        return TextPairs(blocks, seed=seed, draw=draw), collator, None, facts
+        draw = _choose_draw(tokenizer, arguments)
+        return TextPairs(blocks, seed=seed, draw=draw), None, facts
     batches = None
-    if arguments.tokens_per_batch is not None:
+    if (budget := arguments.tokens_per_batch) is not None:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
+        n_special = builder.max_length - builder.room
         lengths = (lengths.astype("int64") + n_special).clip(max=arguments.max_length)
-        budget, n_processes = arguments.tokens_per_batch, arguments.world_size
+        n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
-    return KeyedBlocks(blocks, seed=seed), collator, batches, facts
+    return KeyedBlocks(blocks, seed=seed), batches, facts
+
+
+def _choose_draw(tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments) -> Any:
+    """How the pair of a text is drawn."""
+    if arguments.objective == "cocondenser":
+        return draw_spans
+    length = min(arguments.query_length, arguments.max_length)
+    room = text_room(tokenizer, length, name="query_length")
+    share = arguments.removal_probability
+    return partial(draw_query, query_room=room, removal_probability=share)

@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerBase
 
 from .counter_random import uniforms
 
-IGNORE_INDEX = -100
 # Streams of a block's key, so that the draws of different steps are independent.
 WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM, HEAD_STREAM = range(5)
 

@@ -34,20 +34,17 @@ def probe(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
     was_training = model.training
     model.eval()
     try:
-        measured = {}
+        read = ReadBlocks(model, batch)
+        logits = model.lm_head(read.late[masked])
+        measured = {"late_accuracy": _accuracy(logits, batch["labels"][masked])}
         if hasattr(model, "run_head"):  # by name: remote code has classes of its own
-            read = ReadBlocks(model, batch)
-            own, late = read.predict(read.cls_late), read.late
+            own = read.predict(read.cls_late)
             measured["head_accuracy"] = _accuracy(own, read.targets)
             if len(masked) > 1:
                 swapped = read.predict(read.cls_late.roll(1, dims=0))
                 cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
                 measured["swap_cost"] = cost
-        else:
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-            late = model.condenser(**inputs).last_hidden_state
-        late_accuracy = _accuracy(model.lm_head(late[masked]), batch["labels"][masked])
-        return {"late_accuracy": late_accuracy, **measured}
+        return measured
     finally:
         model.train(was_training)
 
@@ -58,9 +55,7 @@ class ReadBlocks:
     def __init__(self, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]):
         self.model = model
         self.late, self._early, output = model.encode(
-            batch["input_ids"],
-            batch["attention_mask"],
-            head_input_ids=batch.get("head_input_ids"),
+            batch["input_ids"], batch["attention_mask"], head_input_ids=batch.get("head_input_ids")
         )  # (B, T, H) [cls_late ; late]
         self.cls_late = self.late[:, :1]  # (B, 1, H), which the head reads in training
         self._layer_call = output.layer_call

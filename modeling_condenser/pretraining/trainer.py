@@ -25,14 +25,14 @@ from modeling_condenser.hub.provenance import (
 )
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.hub.training_log import readiness_entries, thin_log
+from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
-from .examples import as_documents, find_tokenizer, make_examples
-from .masking import IGNORE_INDEX
+from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
 
 # Arguments that transformers or the trainer computes where none are given.
@@ -87,11 +87,11 @@ class CondenserTrainer(WholeTrainer):
             documents = as_documents(train_dataset)
             if documents is not None:
                 processing_class = processing_class or find_tokenizer(model)
-                train_dataset, collator, self.batches, data_facts = make_examples(
-                    documents, model, processing_class, args
-                )
+                collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
-                self.facts = {"objective": args.objective, **data_facts}
+                examples = make_examples(documents, processing_class, args)
+                train_dataset, self.batches, facts = examples
+                self.facts = {"objective": args.objective, **facts}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -169,9 +169,8 @@ class CondenserTrainer(WholeTrainer):
     def _sum_up(self, counts: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
         total = torch.stack([count.to(self.args.device) for count in counts]).sum()
-        if self.args.world_size > 1 and self.args.average_tokens_across_devices:
-            total = self.accelerator.gather(total).sum()  # type: ignore[assignment]
-        return total
+        is_shared = self.args.average_tokens_across_devices
+        return self.accelerator.reduce(total) if is_shared else total
 
     def _is_step_logged(self) -> bool:
         if self.is_fsdp_enabled:  # which gathers shards for a whole forward pass only

@@ -19,18 +19,22 @@ import numpy as np
 import torch
 from safetensors.torch import save_model
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.hub.model_folder import quiet_loading
+from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, take_lm_head
 
 from .collator import CondenserDataCollator
 from .counter_random import uniforms
-from .masking import IGNORE_INDEX
 
 DELETION_STREAM = 4  # of a block's key, beside those of masking.py
 # Encoders of which transformers also has a decoder with cross-attention.
-ENCODERS_WITH_DECODER = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
+ENCODERS_WITH_DECODER = tuple(
+    name for name in SUPPORTED_ENCODERS if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+)
 
 
 @dataclass

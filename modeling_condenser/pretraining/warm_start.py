@@ -3,7 +3,6 @@
 A Condenser checkpoint is an encoder, too: its backbone and LM head are taken without its head.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -54,28 +53,25 @@ def condenser_from_encoder(
     Raises:
         ValueError: an unsupported encoder, incomplete weights, or a value out of range.
     """
-    make_config = partial(
-        CondenserConfig,
-        n_head_layers=n_head_layers,
-        skip_from=skip_from,
-        late_mlm=late_mlm,
-        head_mlm_probability=head_mlm_probability,
-    )
-    return _start(CondenserForPreTraining, make_config, name_or_path, config_changes, **kwargs)
+    head = {
+        "n_head_layers": n_head_layers,
+        "skip_from": skip_from,
+        "late_mlm": late_mlm,
+        "head_mlm_probability": head_mlm_probability,
+    }
+    return _start(CondenserForPreTraining, head, name_or_path, config_changes, **kwargs)
 
 
 def masked_lm_from_encoder(
     name_or_path: str, *, config_changes: dict[str, Any] | None = None, **kwargs: Any
 ) -> CondenserForMaskedLM:
     """Warm-start backbone and LM head for plain MLM; see `condenser_from_encoder`."""
-    return _start(CondenserForMaskedLM, CondenserConfig, name_or_path, config_changes, **kwargs)
+    return _start(CondenserForMaskedLM, {}, name_or_path, config_changes, **kwargs)
 
 
-def _start(
-    model_class: Any, make_config: Any, name: str, changes: dict | None, **kwargs: Any
-) -> Any:
+def _start(model_class: Any, head: dict, name: str, changes: dict | None, **kwargs: Any) -> Any:
     encoder, lm_head = _load_parts(name, changes or {}, **kwargs)
-    model = model_class(make_config(encoder_config=encoder.config))
+    model = model_class(CondenserConfig(encoder_config=encoder.config, **head))
     model.condenser.encoder.load_state_dict(encoder.state_dict())
     if lm_head is not None:
         model.lm_head.load_state_dict(lm_head.state_dict())
@@ -89,12 +85,12 @@ def _load_parts(
     """The backbone, and the LM head if there is one, of an encoder or a Condenser checkpoint."""
     name_or_path = resolve_encoder_name(name_or_path)
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
-    if config.model_type == CondenserConfig.model_type:
-        change_config(config.encoder_config, config_changes)
+    is_condenser = config.model_type == CondenserConfig.model_type
+    change_config(config.encoder_config if is_condenser else config, config_changes)
+    if is_condenser:
         model, missing = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
         refuse_incomplete(name_or_path, missing, set())
         return model.condenser.encoder, model.lm_head
-    change_config(config, config_changes)
     check_encoder(config)
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
@@ -129,8 +125,7 @@ def change_config(config: Any, changes: dict[str, Any]) -> None:
         if not hasattr(config, name):  # the library would keep it, and nothing would read it
             raise ValueError(
                 f"config_changes names {name!r}, which a {config.model_type} encoder lacks; "
-                "dropout is hidden_dropout_prob in BERT, dropout in DistilBERT, mlp_dropout in "
-                "ModernBERT."
+                "dropout is hidden_dropout_prob in BERT, dropout in DistilBERT."
             )
         setattr(config, name, value)
 

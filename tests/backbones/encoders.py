@@ -1,12 +1,12 @@
 """One tiny, random encoder of each supported architecture, and a tokenizer of the kind it has.
 
-docs/pretraining.md lists the steps to add an architecture.
+CONTRIBUTING.md lists the steps to add an architecture.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
@@ -40,7 +40,13 @@ _RELATIVE: dict[str, Any] = {
     "type_vocab_size": 0,
     **_SIZES,
 }
-_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
+_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu", **_RELATIVE}
+_NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden states
+_SHARED = {"num_hidden_groups": 2, **_NARROW}
+_DISTIL = {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0}
+# The last layer is local: the head must be like the last but one.
+_LOCAL = {**_WIDTHS, "local_attention": 4}
+_LOCAL["layer_types"] = ["full_attention", "sliding_attention"] * 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Backbone:
     tokenizer: Callable[[Sequence[str]], PreTrainedTokenizerBase]
     padding: int = 0  # id of the padding token
     offset: int = 0  # positions that no token has, where they are counted from behind that id
+    # Which rows the last layer computes of a packed batch, if batches can be packed.
+    packed: Literal["rows that are read", "all rows"] | None = "rows that are read"
 
     def config(
         self, *, vocab_size: int = VOCABULARY, positions: int = POSITIONS, **changes: Any
@@ -86,6 +94,7 @@ class Backbone:
         ids = torch.randint(5, VOCABULARY, shape, generator=generator)
         lengths = torch.randint(4, width + 1, (n_blocks, 1), generator=generator)
         lengths[0], lengths[1] = width, 4
+        lengths[2:4] = lengths[2:3].clone()  # some of equal length
         mask = (torch.arange(width) < lengths).long()
         chosen = (torch.rand(shape, generator=generator) < 0.3) & (mask == 1)
         chosen[:, 0], chosen[0, 2] = False, True
@@ -97,35 +106,20 @@ class Backbone:
         }
 
 
-_NARROW = {"embedding_size": 8, **_SIZES}  # embeddings narrower than the hidden states
 BACKBONES = {
     backbone.title: backbone
     for backbone in (
-        Backbone("ALBERT", "albert", {"num_hidden_groups": 2, **_NARROW}, albert_tokenizer),
+        # Calls one layer again and again.
+        Backbone("ALBERT", "albert", _SHARED, albert_tokenizer, packed="all rows"),
         Backbone("BERT", "bert", _SIZES, bert_tokenizer),
         Backbone("CamemBERT", "camembert", _SIZES, sentencepiece_tokenizer, 1, 2),
-        Backbone("DeBERTa-v2", "deberta-v2", {**_RELATIVE, **_CONVOLUTION}, deberta_tokenizer),
-        Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer),
-        Backbone(
-            "DistilBERT",
-            "distilbert",
-            {**_WIDTHS, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0},
-            bert_tokenizer,
-        ),
+        Backbone("DeBERTa-v2", "deberta-v2", _CONVOLUTION, deberta_tokenizer, packed=None),
+        Backbone("DeBERTa-v3", "deberta-v2", _RELATIVE, deberta_tokenizer, packed=None),
+        Backbone("DistilBERT", "distilbert", _DISTIL, bert_tokenizer),
         Backbone("ELECTRA", "electra", _NARROW, bert_tokenizer),
-        Backbone(
-            "ModernBERT",
-            "modernbert",
-            {
-                **_WIDTHS,
-                "local_attention": 4,
-                # The last layer is local: the head must be like the last but one.
-                "layer_types": ["full_attention", "sliding_attention"] * 2,
-            },
-            modernbert_tokenizer,
-            1,
-        ),
-        Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2),
+        # Projects queries and keys together.
+        Backbone("ModernBERT", "modernbert", _LOCAL, modernbert_tokenizer, 1, packed="all rows"),
+        Backbone("MPNet", "mpnet", _SIZES, mpnet_tokenizer, 1, 2, packed=None),
         Backbone("RoBERTa", "roberta", _SIZES, roberta_tokenizer, 1, 2),
         Backbone("XLM-RoBERTa", "xlm-roberta", _SIZES, sentencepiece_tokenizer, 1, 2),
     )

@@ -18,7 +18,6 @@ from transformers import (
     DebertaV2ForMaskedLM,
     ElectraForPreTraining,
     FNetConfig,
-    PreTrainedConfig,
     set_seed,
 )
 
@@ -33,8 +32,8 @@ from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.warm_start import check_fit
-from tests.backbones.encoders import BACKBONES, VOCABULARY, Backbone
-from tests.backbones.two_encoders import LM_HEADS
+from tests.backbones.encoders import BACKBONES, VOCABULARY
+from tests.backbones.two_encoders import our_name
 
 DOCS = Path(__file__).parents[2] / "docs" / "pretraining.md"
 SENTENCES = ["The glacier visits Oslo.", "Why?", "A violin measures the old orchard near Kyoto."]
@@ -45,7 +44,7 @@ def tokenized(folder: Path) -> Any:
     return tokenizer(SENTENCES, padding=True, return_tensors="pt", return_token_type_ids=False)
 
 
-def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone: Backbone) -> None:
+def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone):
     """The same biases and norms, and weights of the same spread."""
     set_seed(0)
     config = backbone.config(hidden_size=64)
@@ -57,13 +56,12 @@ def test_new_heads_are_drawn_as_the_encoders_own_classes_draw_them(backbone: Bac
     # ALBERT's are apart from each other, unlike those of its backbone.
     assert len({p.data_ptr() for p in model.head.parameters()}) == 3 * len(like)
 
-    theirs, ours = LM_HEADS[config.model_type]
-    plain = dict(AutoModelForMaskedLM.from_config(config).named_parameters(remove_duplicate=False))
-    own = {
-        f"lm_head.{name}".replace(ours, theirs, 1): parameter
-        for name, parameter in model.lm_head.named_parameters(remove_duplicate=False)
-    }
-    assert_drawn_alike(own, {name: plain[name] for name in own})
+    plain = AutoModelForMaskedLM.from_config(config)
+    theirs = plain.named_parameters(remove_duplicate=False)
+    expected = {our_name(plain, name): parameter for name, parameter in theirs}
+    named = model.named_parameters(remove_duplicate=False)
+    own = {name: parameter for name, parameter in named if name.startswith("lm_head.")}
+    assert_drawn_alike(own, {name: expected[name] for name in own})
 
 
 def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -77,9 +75,7 @@ def assert_drawn_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved(folder, tmp_path):
     plain = AutoModelForMaskedLM.from_pretrained(folder).eval()
     model = condenser_from_encoder(str(folder), n_head_layers=3, skip_from=1).eval()
     batch = tokenized(folder)
@@ -102,9 +98,7 @@ def test_a_model_starts_as_the_encoder_and_keeps_every_weight_and_tie_when_saved
     assert torch.equal(masked_lm(**batch).logits, found.logits)
 
 
-def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(folder, tmp_path):
     masked_lm_from_encoder(str(folder)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no Condenser head.*new_head=True"):
         CondenserForPreTraining.from_pretrained(tmp_path)
@@ -116,9 +110,7 @@ def test_a_checkpoint_without_a_head_is_refused_unless_a_new_one_is_asked_for(
 
 
 @pytest.mark.parametrize("size", [VOCABULARY + 8, VOCABULARY - 8])
-def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(
-    backbone: Backbone, size: int
-) -> None:
+def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(backbone, size):
     set_seed(0)
     model = CondenserForPreTraining(CondenserConfig(encoder_config=backbone.config())).eval()
     batch = backbone.batch()
@@ -139,8 +131,8 @@ def test_resizing_the_vocabulary_keeps_ties_and_old_predictions(
 
 @torch.no_grad()
 def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give_its_cls_vectors(
-    backbone: Backbone, folder: Path, tmp_path: Path
-) -> None:
+    backbone, folder, tmp_path
+):
     set_seed(0)
     model = condenser_from_encoder(str(folder), n_head_layers=1).eval()
     for name, parameter in model.named_parameters():
@@ -177,7 +169,7 @@ def test_the_export_is_the_plain_encoder_bit_for_bit_and_all_ways_to_encode_give
         np.testing.assert_allclose(vectors, late[:, 0].numpy(), rtol=0, atol=1e-5)
 
 
-def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_the_docs() -> None:
+def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_the_docs():
     [table] = re.findall(r"<!-- encoders -->\n(.*?)\n<!-- /encoders -->", DOCS.read_text(), re.S)
     rows = [[cell.strip(" `") for cell in row.split("|")[1:3]] for row in table.splitlines()[2:]]
     assert rows == [[b.title, b.model_type] for b in BACKBONES.values()]
@@ -193,8 +185,8 @@ def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_th
     ],
 )
 def test_an_encoder_that_does_not_fit_is_refused_before_its_weights_are_loaded(
-    config: PreTrainedConfig, message: str, tmp_path: Path
-) -> None:
+    config, message, tmp_path
+):
     with pytest.raises(ValueError, match=f"Cannot build a Condenser .*{message}"):
         CondenserConfig(encoder_config=config)
     config.save_pretrained(tmp_path)  # without weights, which are not looked for
@@ -211,8 +203,8 @@ def test_an_encoder_that_does_not_fit_is_refused_before_its_weights_are_loaded(
     ],
 )
 def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
-    title: str, model_class: Any, changes: dict[str, Any], tmp_path: Path
-) -> None:
+    title, model_class, changes, tmp_path
+):
     plain = model_class(BACKBONES[title].config(**dict.fromkeys(changes, False)))
     plain.save_pretrained(tmp_path)
     model = condenser_from_encoder(str(tmp_path), config_changes=changes)
@@ -225,7 +217,7 @@ def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(
         condenser_from_encoder(str(tmp_path), config_changes={"hidden_drop": 0.0})
 
 
-def test_a_tokenizer_with_another_padding_token_is_refused(folder: Path, texts: list[str]) -> None:
+def test_a_tokenizer_with_another_padding_token_is_refused(folder, texts):
     """RoBERTa and its kin pad with 1 and count positions from behind it; BERT's pads with 0."""
     model = condenser_from_encoder(str(folder))
     own = AutoTokenizer.from_pretrained(folder)

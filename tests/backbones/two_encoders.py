@@ -14,13 +14,14 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
-# What masked LMs call their LM head, and what a Condenser calls it.
-LM_HEADS = {
-    "albert": ("predictions.", "lm_head."),
-    **dict.fromkeys(("bert", "deberta-v2"), ("cls.", "lm_head.")),
-    **dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), ("lm_head.", "lm_head.")),
-    **dict.fromkeys(("distilbert", "electra", "modernbert"), ("", "lm_head.masked_lm.")),
-}
+
+def our_name(masked_lm: nn.Module, name: str) -> str:
+    """What a Condenser calls a weight of a masked LM."""
+    encoder = masked_lm.base_model_prefix
+    if name.startswith(f"{encoder}."):
+        return f"condenser.encoder{name.removeprefix(encoder)}"
+    head, *others = [child for child, _ in masked_lm.named_children() if child != encoder]
+    return f"lm_head.masked_lm.{name}" if others else f"lm_head{name.removeprefix(head)}"
 
 
 class TwoEncoders(nn.Module):
@@ -37,7 +38,7 @@ class TwoEncoders(nn.Module):
             config, attn_implementation=attention
         ).double()
         for name, parameter in self.masked_lm.named_parameters():
-            parameter.data.copy_(state[self.their_name(name)])
+            parameter.data.copy_(state[our_name(self.masked_lm, name)])
 
         config = copy.deepcopy(config)
         for name in ("num_hidden_layers", "n_layers", "num_hidden_groups"):
@@ -58,17 +59,11 @@ class TwoEncoders(nn.Module):
         if getattr(getattr(self.head, "encoder", None), "conv", None) is not None:
             self.head.encoder.conv = None  # DeBERTa-v2's, which is no part of a layer
 
-    def their_name(self, name: str) -> str:
-        """What the Condenser calls a weight of the masked LM."""
-        encoder = f"{self.masked_lm.base_model_prefix}."
-        if name.startswith(encoder):
-            return name.replace(encoder, "condenser.encoder.", 1)
-        return name.replace(*LM_HEADS[self.config.encoder_config.model_type], 1)
-
     def gradients(self) -> dict[str, torch.Tensor]:
         """By the Condenser's names; tables of relative positions have one of each encoder."""
         everything = {"remove_duplicate": False}  # tied weights under each name
-        named = [(self.their_name(n), p) for n, p in self.masked_lm.named_parameters(**everything)]
+        theirs = self.masked_lm.named_parameters(**everything)
+        named = [(our_name(self.masked_lm, name), weight) for name, weight in theirs]
         named += [(f"head.{n}", p) for n, p in self.head_layers.named_parameters(**everything)]
         in_layers = {id(p) for p in self.head_layers.parameters()}
         for name, parameter in self.head.named_parameters():

@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining import pretrain
+from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 
@@ -17,6 +18,12 @@ def small_corpus(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) ->
     file = tmp_path_factory.mktemp("corpus") / "small.jsonl"
     file.write_text("".join([*lines[:50], '{"text": "Why?"}\n']))
     return file
+
+
+@pytest.fixture(scope="session")
+def large_weights(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT without dropout whose weights are so large that the vectors of texts differ."""
+    return BACKBONES["BERT"].save(tmp_path_factory.mktemp("large-weights"), texts)
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +46,12 @@ def settings(tmp_path: Path, bert_folder: Path, small_corpus: Path) -> dict[str,
         "corpus": str(small_corpus),
         "output_dir": str(tmp_path / "run"),
     }
+
+
+@pytest.fixture(scope="session", params=["BERT", "RoBERTa", "XLM-RoBERTa"])
+def any_tokenizer(request: pytest.FixtureRequest, texts: list[str]) -> PreTrainedTokenizerBase:
+    """WordPiece, byte-level BPE and SentencePiece."""
+    return BACKBONES[request.param].tokenizer(texts)
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ Batch = Mapping[str, torch.Tensor]
 LENGTHS = np.random.default_rng(0).integers(3, 65, size=1000)
 
 
-@pytest.fixture(params=["wordpiece_tokenizer", "byte_level_tokenizer", "sentencepiece_tokenizer"])
-def any_tokenizer(request):
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 def blocks(tokenizer, texts):
     return [ids[:100] for ids in blocks_of(tokenizer, texts)]

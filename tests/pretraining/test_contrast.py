@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM
 
-from modeling_condenser import CondenserForMaskedLM
 from modeling_condenser.pretraining.contrastive_trainer import contrast
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
-from tests.pretraining.contrasting import assert_same_gradients, build_trainer, naive_step, step
+from tests.models import assert_same
+from tests.pretraining.contrasting import build_trainer, naive_step, step
 
 
 def brute_force(vectors, *, cosine, temperature, one_way) -> tuple[float, float]:
@@ -48,14 +47,13 @@ def test_loss_and_accuracy_equal_brute_force(cosine, temperature, one_way):
 
 
 @pytest.fixture
-def make_trainer(tmp_path: Path, bert_folder: Path, texts: list[str]) -> Any:
-    return partial(build_trainer, tmp_path / "trainer", bert_folder, texts)
+def make_trainer(tmp_path: Path, large_weights: Path, texts: list[str]) -> Any:
+    return partial(build_trainer, tmp_path / "trainer", large_weights, texts)
 
 
 @pytest.mark.parametrize(
     ("settings", "tolerance"),
     [
-        ({"cache_chunk_size": 2}, 1e-5),
         ({"cache_chunk_size": 4, "packed": False}, 1e-5),
         ({"cache_chunk_size": 8, "similarity": "dot", "temperature": 1.0}, 1e-5),
         ({"cache_chunk_size": 4, "packed": False, "bf16": True}, 1e-2),
@@ -65,24 +63,21 @@ def make_trainer(tmp_path: Path, bert_folder: Path, texts: list[str]) -> Any:
 def test_with_dropout_the_cached_gradient_is_the_uncached_one(make_trainer, settings, tolerance):
     trainer = make_trainer(**settings)
     trainer.model_wrapped = trainer.model = trainer.accelerator.prepare_model(trainer.model)
-    loss, found, state = step(trainer)
-    expected_loss, expected, expected_state = naive_step(trainer, trainer.args.cache_chunk_size)
-    assert loss == pytest.approx(expected_loss, rel=1e-5)
-    largest = max(gradient.abs().max().item() for gradient in expected.values())
-    assert_same_gradients(found, expected, tolerance=tolerance * largest)
+    found, state = step(trainer)
+    expected, expected_state = naive_step(trainer, trainer.args.cache_chunk_size)
+    largest = max(value.abs().max().item() for value in expected.values())
+    assert_same(found, expected, tolerance * largest)
     assert torch.equal(state, expected_state)
-    assert largest > 0.1
-    assert step(trainer, seed=6)[0] != step(trainer, seed=5)[0]
+    assert step(trainer, seed=6)[0]["loss"] != found["loss"]
 
 
 def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(make_trainer):
-    expected_loss, expected, state = step(make_trainer(dropout=False, packed=False))
-    trainer = make_trainer(dropout=False)
+    expected, state = step(make_trainer(dropout=0.0, packed=False))
+    trainer = make_trainer(dropout=0.0)
     for chunk_size in (3, 4, 12):
         trainer.args.cache_chunk_size = chunk_size
-        loss, found, state_after = step(trainer)
-        assert loss == pytest.approx(expected_loss, rel=1e-6)
-        assert_same_gradients(found, expected)
+        found, state_after = step(trainer)
+        assert_same(found, expected, 1e-5)
         assert torch.equal(state_after, state)  # also the random states, bit for bit
 
 
@@ -111,33 +106,3 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path,
     n_left_out = record["n_documents"] - record["n_blocks"]
     assert record["n_documents_left_out"] == n_left_out > 0
     assert f"{n_left_out} of 51 documents cannot be cut in two and are left out" in caplog.text
-
-
-@pytest.mark.slow
-def test_ict_trains_the_backbone_and_leaves_the_rest_of_the_lm_head(
-    settings, tmp_path, bert_folder, write_jsonl
-):
-    # Every sentence of a document names the document's own things.
-    things = ["river", "museum", "engine", "poet", "harbour", "theorem", "orchard", "railway"]
-    texts = [
-        f"The {a} visits the {b}. Why did the {a} hide a {b}? It measures the {b} near the {a}."
-        for a in things
-        for b in things
-    ]
-    corpus = write_jsonl([{"text": text} for text in texts])
-    changes = {"corpus": str(corpus), "objective": "ict", "similarity": "cosine"}
-    changes |= {"max_length": 64, "per_device_train_batch_size": 16, "cache_chunk_size": 8}
-    changes |= {"max_steps": 40, "logging_steps": 10, "learning_rate": 5e-3, "weight_decay": 0.01}
-    model = pretrain({**settings, **changes})
-    log = read_log(tmp_path / "run")
-    for entry in log:
-        assert entry["loss"] == pytest.approx(entry["contrastive_loss"], rel=1e-5)
-        assert not {"late_loss", "head_loss", "late_accuracy", "swap_cost"} & entry.keys()
-    assert log[-1]["contrastive_loss"] < 0.6 * log[0]["contrastive_loss"]
-
-    before = AutoModelForMaskedLM.from_pretrained(bert_folder).state_dict()
-    after = CondenserForMaskedLM.from_pretrained(model)
-    name = "predictions.transform.dense.weight"
-    assert torch.equal(after.lm_head.state_dict()[name], before[f"cls.{name}"])
-    words = after.get_input_embeddings().weight
-    assert not torch.equal(words, before["bert.embeddings.word_embeddings.weight"])

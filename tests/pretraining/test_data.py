@@ -200,13 +200,11 @@ def test_parts_are_the_blocks_of_a_document_or_the_sentences_of_a_block(builder,
         assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize("name", ["wordpiece", "byte_level", "sentencepiece"])
-def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(name, texts, request):
-    tokenizer = request.getfixturevalue(f"{name}_tokenizer")
-    builder = BlockBuilder(tokenizer, max_length=ROOM + 2)
+def test_the_blocks_of_a_document_are_its_tokens_cut_between_sentences(any_tokenizer, texts):
+    builder = BlockBuilder(any_tokenizer, max_length=ROOM + 2)
     n_blocks = 0
     for number, text in enumerate(texts[::3]):
-        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = any_tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         blocks = build(builder, [text], [number])
         assert [*chain(*blocks)] == encoded["input_ids"]
         starts = set(sentence_starts(text))

@@ -13,24 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-import yaml
 from accelerate.utils.other import get_free_port
 from safetensors.torch import load_file, save_file
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import BertForMaskedLM
 
-from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.packing import use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
-from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS, column
-from tests.test_packing import assert_same, losses_and_gradients, make_model, pack
+from tests.models import assert_same, gradients, losses_and_gradients, make_model, pack
+from tests.pretraining.short_runs import SETTINGS
 
 pytestmark = pytest.mark.slow
 
@@ -45,17 +40,6 @@ CASES = {
 }
 THIS_MODULE = "-m tests.pretraining.test_distributed"
 TORCHRUN = "-m torch.distributed.run --master-port PORT"
-LAUNCHERS = {
-    # accelerate starts several processes by --multi_gpu only; the recipe keeps them on the CPU.
-    "accelerate": [
-        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
-        "--mixed_precision no --dynamo_backend no --main_process_port PORT"
-    ],
-    "two nodes": [
-        f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 127.0.0.1"
-        for rank in (0, 1)
-    ],
-}
 
 
 def train(recipes: list[dict[str, Any]]) -> None:
@@ -65,8 +49,7 @@ def train(recipes: list[dict[str, Any]]) -> None:
     def keep_gradients(self: Any, model: Any) -> Any:
         own = self.accelerator.unwrap_model(model)
         if self.state.global_step == 0 and self.is_world_process_zero():
-            gradients = {n: p.grad.clone() for n, p in own.named_parameters() if p.grad is not None}
-            save_file(gradients, str(Path(self.args.output_dir) / "gradients.safetensors"))
+            save_file(gradients(own), str(Path(self.args.output_dir) / "gradients.safetensors"))
         return clip(self, model)
 
     CondenserTrainer._clip_grad_norm = keep_gradients
@@ -94,14 +77,11 @@ def shard(folder: str) -> None:
         half = {key: value[3 * rank : 3 * rank + 3].contiguous() for key, value in batch.items()}
         output = model(**(pack(half) if is_packed else half), num_items_in_batch=n_masked)
         (output.loss * 2).backward()  # of which FSDP takes the mean over processes
-        gradients = {
-            key: parameter.grad.full_tensor()
-            for key, parameter in model.named_parameters()
-            if parameter.grad is not None
-        }
-        losses = torch.stack([output.head_loss, output.late_loss]).detach()
-        distributed.all_reduce(losses)
-        assert_same((losses.tolist(), gradients), expected)
+        found = {key: gradient.full_tensor() for key, gradient in gradients(model).items()}
+        for loss in ("loss", "head_loss", "late_loss"):
+            found[loss] = output[loss].detach()
+            distributed.all_reduce(found[loss])
+        assert_same(found, expected)
         Path(folder, f"{name}, process {rank}, equal").touch()
 
 
@@ -120,29 +100,10 @@ def launch(*commands: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory, bert_folder, corpus_file):
-    """Settings with a tiny BERT, of larger weights, so that the vectors of texts differ."""
-    folder = tmp_path_factory.mktemp("large-weights")
-    model = BertForMaskedLM.from_pretrained(bert_folder)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter *= 4
-    model.save_pretrained(folder)
-    return {
-        **SETTINGS,
-        "encoder": str(folder),
-        "tokenizer": str(bert_folder),
-        "encoder_changes": NO_DROPOUT,
-        "corpus": str(corpus_file),
-        "max_length": 24,
-        "max_grad_norm": 1e6,
-    }
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory, shared):
+def folders(tmp_path_factory, large_weights, corpus_file):
     """Number of processes -> the folder of its runs."""
+    places = {"encoder": str(large_weights), "corpus": str(corpus_file)}
+    shared = {**SETTINGS, **places, "max_length": 24, "max_grad_norm": 1e6}
     folders = {n: tmp_path_factory.mktemp(f"processes-{n}") for n in (1, 2)}
     for n_processes, folder in folders.items():
         batch = {"per_device_train_batch_size": 8 // n_processes}
@@ -152,8 +113,10 @@ def folders(tmp_path_factory, shared):
         ]
         # Of a budget each process has a whole one, so one alone takes two batches a step.
         recipes[list(CASES).index("budget")]["gradient_accumulation_steps"] = 2 // n_processes
-        launcher = f"{TORCHRUN} --nproc-per-node 2" if n_processes > 1 else ""
-        launch(f"{launcher} {THIS_MODULE} train {shlex.quote(json.dumps(recipes))}")
+        command = f"{THIS_MODULE} train {shlex.quote(json.dumps(recipes))}"
+        nodes = f"{TORCHRUN} --nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --node-rank"
+        two_nodes = [f"{nodes} {rank} {command}" for rank in (0, 1)]
+        launch(*(two_nodes if n_processes > 1 else [command]))
     return folders
 
 
@@ -170,37 +133,11 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
     if case == "uncached":  # 16 spans, 15 candidates each; 8 spans would begin near log(7) = 1.95
         assert log[0]["contrastive_loss"] > 0.9 * math.log(15)
-    gradients, expected = (load_file(folders[n] / case / "gradients.safetensors") for n in (2, 1))
-    assert gradients.keys() == expected.keys()
+    found, expected = (load_file(folders[n] / case / "gradients.safetensors") for n in (2, 1))
     largest = float(max(gradient.abs().max() for gradient in expected.values()))
     assert largest > 0.01
     # float32 sums in another order: what is small beside the largest is off by as much as that.
-    close = {"rtol": 1e-5, "atol": 1e-5 * max(1.0, largest)}
-    for name, gradient in expected.items():
-        torch.testing.assert_close(gradients[name], gradient, msg=name, **close)
-
-
-def test_each_launcher_trains_as_one_process_does(shared, bert_folder, tmp_path):
-    settings = {**shared, "encoder": str(bert_folder), "max_grad_norm": 1.0}
-    file = tmp_path / "pretrain.yaml"
-    file.write_text(yaml.safe_dump({**settings, "save_strategy": "steps", "save_steps": 2}))
-
-    def command(name: str, batch: int) -> str:
-        options = f"--output_dir={tmp_path / name} --per_device_train_batch_size={batch}"
-        return f"-m hub_scripts.main pretrain {file} {options}"
-
-    launch(command("alone", 8))
-    expected = CondenserForPreTraining.from_pretrained(tmp_path / "alone" / "model").state_dict()
-    for launcher, starts in LAUNCHERS.items():
-        run = tmp_path / launcher.replace(" ", "-")
-        launch(*(f"{start} {command(run.name, 4)}" for start in starts))
-        losses, expected_losses = (column(r, "loss") for r in (run, tmp_path / "alone"))
-        assert np.array(losses) == pytest.approx(np.array(expected_losses), rel=1e-4)
-        # Each process writes its own random state.
-        assert len(list((run / "checkpoint-3").glob("rng_state*.pth"))) == 2
-        model = CondenserForPreTraining.from_pretrained(run / "model").state_dict()
-        for name, value in expected.items():
-            torch.testing.assert_close(model[name], value, rtol=0, atol=1e-4, msg=name)
+    assert_same(found, expected, 1e-5 * max(1.0, largest))
 
 
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):

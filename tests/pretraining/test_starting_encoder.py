@@ -24,12 +24,9 @@ def test_a_starting_encoder_is_a_bert_and_the_same_bytes_for_the_same_texts(text
         for name in ("tokenizer.json", "model.safetensors"):
             assert (other / name).read_bytes() == (folder / name).read_bytes()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    first = tokenizer.convert_ids_to_tokens(range(5))
-    assert first == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert len(tokenizer) == 400 and tokenizer.model_max_length == 64
     ids = tokenizer("The Résumé visits Oslo.")["input_ids"]
-    assert (ids[0], ids[-1]) == (2, 3)
-    assert tokenizer.decode(ids[1:-1]) == "the resume visits oslo."
+    assert tokenizer.decode(ids) == "[CLS] the resume visits oslo. [SEP]"
     model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert model.config.encoder_config.num_hidden_layers == 2

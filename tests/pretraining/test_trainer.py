@@ -1,16 +1,17 @@
 """The trainer: text in Python, its log, packed batches, the probe, and what it refuses."""
 
+import copy
 import json
 import math
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
-from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_condenser import (
     CondenserConfig,
@@ -22,9 +23,8 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.packing import PACKED
-from modeling_condenser.pretraining import examples
-from modeling_condenser.pretraining.collator import unpack
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
+from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.runs.run_folder import read_log
@@ -33,14 +33,10 @@ from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
 
 @pytest.fixture
-def blocks(texts, tokenizer) -> KeyedBlocks:
-    documents = Dataset.from_dict({"text": texts[:50]})
-    return KeyedBlocks(build_blocks(documents, BlockBuilder(tokenizer, max_length=32)), seed=0)
-
-
-@pytest.fixture
-def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
+def make_trainer(tmp_path, bert_folder, tokenizer, texts):
     """Makes a trainer of blocks with plain `TrainingArguments`."""
+    documents = Dataset.from_dict({"text": texts[:50]})
+    blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=32))
 
     def make(name="run", **settings):
         set_seed(3)
@@ -48,17 +44,12 @@ def make_trainer(tmp_path, bert_folder, tokenizer, blocks):
         return CondenserTrainer(
             model=condenser_from_encoder(str(bert_folder)),
             args=TrainingArguments(str(tmp_path / name), **{**known, **settings}),
-            train_dataset=blocks,
+            train_dataset=KeyedBlocks(blocks, seed=0),
             data_collator=CondenserDataCollator(tokenizer, max_length=32),
             processing_class=tokenizer,
         )
 
     return make
-
-
-@pytest.fixture
-def batch(tokenizer, blocks) -> dict[str, torch.Tensor]:
-    return CondenserDataCollator(tokenizer, max_length=32)(blocks.__getitems__(list(range(6))))
 
 
 def steps_of(trainer) -> list[dict[str, float]]:
@@ -99,15 +90,12 @@ def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_traine
         make_trainer()
 
 
-def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, batch):
+def test_the_probe_measures_what_two_full_evaluations_give(large_weights, make_trainer):
     """Swap cost and accuracies against the model's own logits, with CLS exchanged by hand."""
+    trainer = make_trainer()
+    batch = trainer.data_collator(trainer.train_dataset.__getitems__(list(range(6))))
     set_seed(0)
-    model = condenser_from_encoder(str(bert_folder), skip_from=1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:  # so that the vectors of different blocks differ
-                parameter.copy_(0.5 * torch.randn_like(parameter))
-    model.train()
+    model = condenser_from_encoder(str(large_weights), skip_from=1).train()
     measured = probe(model, batch)
     assert model.training
     one = probe(model, {name: rows[:1] for name, rows in batch.items()})
@@ -133,16 +121,6 @@ def test_the_probe_measures_what_two_full_evaluations_give(bert_folder, batch):
     assert abs(measured["swap_cost"]) > 1e-4
     assert measured["head_accuracy"] == pytest.approx(accuracy(output.head_logits))
     assert measured["late_accuracy"] == pytest.approx(accuracy(output.logits))
-
-
-def test_a_model_of_remote_code_is_probed_as_the_package_s_own(tmp_path, bert_folder, batch):
-    own = condenser_from_encoder(str(bert_folder))
-    own.save_pretrained(tmp_path)
-    name = "modeling_condenser.CondenserForPreTraining"
-    remote = get_class_from_dynamic_module(name, str(tmp_path)).from_pretrained(tmp_path)
-    assert not isinstance(remote, type(own))
-    assert probe(remote, batch) == probe(own, batch)
-    assert "swap_cost" in probe(remote, batch)
 
 
 def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
@@ -210,49 +188,34 @@ def test_packed_and_padded_batches_take_the_same_steps(recipe, settings, tmp_pat
 
 
 def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
-    bert_folder, tokenizer, monkeypatch
+    tmp_path, bert_folder, texts
 ):
-    def prepare(**changes: Any) -> bool:
-        model = condenser_from_encoder(str(bert_folder))
-        return examples.prepare_model(model, tokenizer, arguments(Path("unused"), **changes))
+    mpnet = BACKBONES["MPNet"].save(tmp_path / "mpnet", texts)
 
-    assert prepare()
-    assert prepare(objective="cocondenser")
-    assert not prepare(packed=False)
-    assert not prepare(attn_implementation="eager")
-    for module in ("modeling_condenser.pretraining.examples", "modeling_condenser.packing"):
-        monkeypatch.setattr(f"{module}.why_not_packed", lambda encoder: "it reads in circles")
-    assert not prepare()
-    with pytest.raises(ValueError, match="it reads in circles. Set packed: false"):
-        prepare(packed=True)
+    def is_packed(encoder: Path = bert_folder, **changes: Any) -> bool:
+        model = condenser_from_encoder(str(encoder))
+        return make_collator(model, find_tokenizer(model), arguments(tmp_path, **changes)).packed
+
+    assert is_packed() and is_packed(objective="cocondenser")
+    assert not (is_packed(packed=False) or is_packed(attn_implementation="eager"))
+    assert not is_packed(mpnet)
+    with pytest.raises(ValueError, match="mpnet .* only their own attention. Set packed: false"):
+        is_packed(mpnet, packed=True)
 
 
-def test_accumulated_budget_batches_take_the_step_of_their_union(
-    settings, tmp_path, bert_folder, monkeypatch
-):
+def test_accumulated_budget_batches_take_the_step_of_their_union(tmp_path, bert_folder, texts):
     """The union is trained on as one padded batch, by the model alone."""
-    columns: dict[str, list[torch.Tensor]] = {}
-    step = CondenserTrainer.training_step
-
-    def training_step(self: Any, model: Any, inputs: dict[str, Any], *rest: Any) -> torch.Tensor:
-        for name, rows in unpack(inputs, pad_token_id=0).items():
-            columns.setdefault(name, []).extend(rows)
-        return step(self, model, inputs, *rest)
-
-    monkeypatch.setattr(CondenserTrainer, "training_step", training_step)
-    changes = {"tokens_per_batch": 150, "gradient_accumulation_steps": 3, "max_steps": 1}
-    head = {"n_head_layers": 1, "head_mlm_probability": 0.5}
-    pretrain({**settings, **changes, **head, "bow_weight": 0.7})
-    [entry] = read_log(tmp_path / "run")
-    set_seed(42)  # the Trainer's own
-    model = condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT, **head)
-    fill = {"input_ids": 0, "attention_mask": 0, "head_input_ids": 0}
-    union = {
-        name: pad_sequence(rows, batch_first=True, padding_value=fill.get(name, -100))
-        for name, rows in columns.items()
-    }
-    assert union["attention_mask"].sum() > 2 * 150  # three batches
-    output = model(**union, bow_weight=0.7)
+    settings = {"bow_weight": 0.7, "tokens_per_batch": 150, "gradient_accumulation_steps": 3}
+    head = {"n_head_layers": 1, "head_mlm_probability": 0.5, "config_changes": NO_DROPOUT}
+    trained = condenser_from_encoder(str(bert_folder), **head)
+    model, rows = copy.deepcopy(trained), [{"text": text} for text in texts[:50]]
+    trainer = CondenserTrainer(
+        trained, arguments(tmp_path, **settings, max_steps=1), train_dataset=rows
+    )
+    [entry] = steps_of(trainer)
+    indices = [*chain.from_iterable(islice(trainer.batches, 3))]
+    collator = replace(trainer.data_collator, packed=False)
+    output = model(**collator(trainer.train_dataset.__getitems__(indices)), bow_weight=0.7)
     output.loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
     for name in ("head_loss", "late_loss", "bow_loss"):
