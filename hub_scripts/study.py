@@ -6,12 +6,16 @@
 An arm that is added to the recipe later is trained by the next run; finished arms are kept.
 """
 
-from modeling_condenser.study.study import StudyRecipe, run_study
+import shlex
+
+from modeling_condenser.study.recipe import StudyRecipe
+from modeling_condenser.study.study import run_study
 
 from .command_line import CommandLine
 
 
 def run(line: CommandLine) -> None:
     settings = line.read(StudyRecipe)
-    print(run_study(settings).report())
-    print(f"\nreport: {settings['output_dir']}/results.md")
+    command = shlex.join(["condenser", line.verb, *line.words])
+    print(run_study(settings, command=command).tables())
+    print(f"\nreport: {settings.get('page') or settings['output_dir'] + '/results.md'}")
