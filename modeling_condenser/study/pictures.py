@@ -1,15 +1,19 @@
-"""The pictures of a study: measures over the number of labels, and the loss of fine-tuning."""
+"""The pictures of a study: measures over labels, the loss of fine-tuning, a map of vectors."""
 
 import io
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from datasets import Dataset
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from modeling_condenser.evaluation.measures import Evaluation
 
 CURVES_FILE, LABELS_FILE, FINETUNING_FILE = "curves.png", "labels.png", "finetuning.png"
+MAP_FILE = "map.png"
+_TOPICS, _PASSAGES = 8, 40  # of the map: the titles with most passages, and passages of each
 _FONT_SIZE = 8
 _SHIFT = 0.05  # of the arms' intervals, so that they do not hide each other
 
@@ -63,6 +67,43 @@ def draw_finetuning(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> bytes:
     panel.set_xlabel("step of fine-tuning", fontsize=_FONT_SIZE)
     panel.set_title("loss (nats a query)", fontsize=_FONT_SIZE)
     panel.legend(fontsize=_FONT_SIZE - 1)
+    return _as_png(figure)
+
+
+def choose_topics(passages: Dataset) -> dict[str, list[int]]:
+    """Titles with most passages -> rows of some of their passages; empty without such titles."""
+    rows = defaultdict(list)
+    for row, title in enumerate(passages["title"]):
+        rows[title].append(row)
+    rows.pop("", None)
+    most = sorted(rows, key=lambda title: (-len(rows[title]), title))[:_TOPICS]
+    return {title: rows[title][:_PASSAGES] for title in most if len(rows[title]) > 1}
+
+
+def draw_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[int]]) -> bytes:
+    """Draw the vectors of passages in two dimensions by t-SNE (thesis, Figure B.2).
+
+    Args:
+        vectors: title of a panel -> (N, D), the passages of all topics one after the other.
+        topics: topic -> its passages.
+    """
+    from sklearn.manifold import TSNE  # takes a second
+
+    names = [topic for topic, rows in topics.items() for _ in rows]
+    figure, panels = _figure(len(vectors))
+    for panel, (title, found) in zip(panels, vectors.items(), strict=True):
+        scale = np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
+        perplexity = min(30, (len(found) - 1) / 3)
+        places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(
+            found / scale
+        )
+        for topic in topics:
+            x, y = places[[name == topic for name in names]].T
+            panel.scatter(x, y, s=12, label=topic[:30])
+        panel.set_title(title, fontsize=_FONT_SIZE)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    panels[-1].legend(fontsize=_FONT_SIZE - 1)
     return _as_png(figure)
 
 

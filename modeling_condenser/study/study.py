@@ -22,6 +22,7 @@ from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection, resolve_collection_name
 from modeling_condenser.collection.text_files import need_file
+from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.measures import Evaluation
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
@@ -50,7 +51,16 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .pictures import CURVES_FILE, FINETUNING_FILE, LABELS_FILE, draw_finetuning, draw_labels
+from .pictures import (
+    CURVES_FILE,
+    FINETUNING_FILE,
+    LABELS_FILE,
+    MAP_FILE,
+    choose_topics,
+    draw_finetuning,
+    draw_labels,
+    draw_map,
+)
 from .recipe import StudyRecipe
 from .results import FUSED, StudyResults, copy_page, mean_evaluation, swap_costs
 
@@ -146,6 +156,7 @@ class _Study:
             LABELS_FILE: draw_labels(results.by_labels(), results.bm25),
             CURVES_FILE: draw_curves(logs),
             FINETUNING_FILE: draw_finetuning(logs_of_finetuning),
+            **self.draw_map(results.best_arm),
         }
         for name, content in pictures.items():
             (out / name).write_bytes(content)
@@ -317,6 +328,20 @@ class _Study:
             f"{written}\n\nChange of a layer's entropy by fine-tuning, in nats, "
             f"mean over layers: {', '.join(changes)}."
         )
+
+    def draw_map(self, arm: str) -> dict[str, bytes]:
+        """The passages of a few topics before and after fine-tuning of the control and an arm."""
+        topics = choose_topics(self.collection.passages)
+        if not topics:
+            return {}
+        rows = np.concatenate(list(topics.values()))
+        vectors = {}
+        for name in dict.fromkeys((self.recipe.control, arm)):
+            for folder in (self.out / name, self.first(name)):
+                embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
+                when = "no labels" if folder == self.out / name else [*self.groups][-1]
+                vectors[f"{name}, {when}"] = embeddings.vectors(rows)
+        return {MAP_FILE: draw_map(vectors, topics)}
 
     def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""

@@ -2,7 +2,10 @@
 
 import json
 
+from datasets import Dataset
+
 from modeling_condenser.evaluation.measures import make_evaluation
+from modeling_condenser.study.pictures import choose_topics
 from modeling_condenser.study.results import StudyResults, copy_page, mean_evaluation, swap_costs
 
 
@@ -83,6 +86,13 @@ def test_results_are_written_with_their_tests(tmp_path):
     assert (tmp_path / "docs/mine-a.png").read_bytes() == b"picture"
     copied = (tmp_path / "docs/mine.md").read_text()
     assert "![a](mine-a.png)" in copied and "![a](a.png)" in page
+
+
+def test_the_topics_of_the_map_are_the_titles_with_most_passages():
+    titles = ["", "", "once", *["b"] * 41, *["a"] * 2, *["c"] * 2]
+    topics = choose_topics(Dataset.from_dict({"title": titles}))
+    assert topics == {"b": list(range(3, 43)), "a": [44, 45], "c": [46, 47]}
+    assert choose_topics(Dataset.from_dict({"title": ["", "x"]})) == {}
 
 
 def test_seeds_are_averaged_query_by_query():

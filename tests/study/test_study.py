@@ -31,9 +31,12 @@ SHORT = {"max_length": 32, "max_steps": 6, "learning_rate": 1e-3, "logging_steps
 
 @pytest.fixture(scope="module")
 def collection(collection, tmp_path_factory):
-    """One with dev queries."""
+    """One with dev queries, and passages that share titles."""
     folder = Path(shutil.copytree(collection, tmp_path_factory.mktemp("collections") / "small"))
     shutil.copy(folder / "qrels/train.tsv", folder / "qrels/dev.tsv")
+    rows = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
+    titled = [{**row, "title": f"topic {i % 9}"} for i, row in enumerate(rows)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in titled))
     return folder
 
 
@@ -111,7 +114,13 @@ def test_a_study_writes_its_results(finished):
     assert contract == EncodingContract(16, 24, similarity="cosine")
     page = folder.with_name("page.md")
     pictures = re.findall(r"!\[.*\]\(page-(.*)\)", page.read_text())
-    assert pictures == ["labels.png", "curves.png", "finetuning.png", "attention_entropy.png"]
+    assert pictures == [
+        "labels.png",
+        "curves.png",
+        "finetuning.png",
+        "map.png",
+        "attention_entropy.png",
+    ]
     for name in pictures:
         assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
 
