@@ -6,6 +6,7 @@ help starts at once.
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -272,11 +273,13 @@ def study(line: "CommandLine") -> None:
 
     An arm that is added to the recipe later is trained by the next run; finished arms are kept.
     """
-    from modeling_condenser.study.study import StudyRecipe, run_study
+    from modeling_condenser.study.recipe import StudyRecipe
+    from modeling_condenser.study.study import run_study
 
     settings = line.read(StudyRecipe)
-    print(run_study(settings).report())
-    print(f"\nreport: {settings['output_dir']}/results.md")
+    command = shlex.join(["condenser", line.verb, *line.words])
+    print(run_study(settings, command=command).tables())
+    print(f"\nreport: {settings.get('page') or settings['output_dir'] + '/results.md'}")
 
 
 def push(line: "CommandLine") -> None:

@@ -1,6 +1,7 @@
 """The demonstration: a study on medical questions, its gains in sentences, and some searches."""
 
 import copy
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.study.recipe import StudyRecipe
 from modeling_condenser.study.results import FUSED, StudyResults
-from modeling_condenser.study.study import BUILTIN, StudyRecipe, run_study
+from modeling_condenser.study.study import BUILTIN, SEARCH_FILE, run_study
 
 from .command_line import CommandLine
 
@@ -46,12 +48,11 @@ def run(line: CommandLine) -> None:
     recipe = {} if "arms" in changes else read_recipe("study/demo")
     settings = scale_study({"output_dir": "runs/demo", **recipe, **changes})
     results, out = run_study(settings), Path(settings["output_dir"])
-    table, explanation, *_ = results.report().split("\n\n")
-    print(f"\n{table}\n\n{explanation}\n")
+    print(f"\n{results.tables()}\n")
     print(*gains(results), sep="\n")
     name = settings.get("collection", StudyRecipe.collection)
     folder = out / "collection" if name == BUILTIN else resolve_collection_name(name)
-    retriever = out / results.best_arm / f"finetuned-{results.facts['finetuning_seeds'][0]}"
+    retriever = (out / json.loads((out / SEARCH_FILE).read_text())["model"]).parent
     print(f"\nBest passages of BM25 and of {results.best_arm}, fine-tuned, where they differ:")
     show_searches(load_collection(folder, split=results.facts["split"]), out / BM25, retriever)
     minutes = (time.perf_counter() - started) / 60
@@ -69,11 +70,11 @@ def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
     steps, labels = study.pop("steps", None), study.pop("labels", None)
     if steps:
         share = steps / study["pretraining"]["max_steps"]
-        for stage in (study["pretraining"], *study["arms"].values()):
+        for stage in filter(None, (study["pretraining"], *study["arms"].values())):
             if "max_steps" in stage:
                 stage["max_steps"] = max(1, round(stage["max_steps"] * share))
     if labels:
-        study["finetuning"]["train_size"] = labels
+        study["train_sizes"] = [labels]
     return study
 
 

@@ -1,5 +1,6 @@
 """The results of a study as tables and files, with a significance test for each difference."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from jinja2 import Template
+from jinja2 import Environment
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
@@ -16,6 +17,7 @@ from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
 
+PAGE_FILE = "results.md"
 FUSED = f"{BM25} + "  # start of the name of an arm that is fused with BM25
 _MOST_SWAP_COSTS = 6  # of an arm in the table
 
@@ -57,20 +59,26 @@ class StudyResults:
         arms = [arm for arm in last if not arm.startswith(FUSED)]
         return max(arms, key=lambda arm: last[arm].means[measure])
 
-    def report(self) -> str:
-        """The means, the verdict on each arm and the swap costs, as Markdown."""
-        template = Template(Path(__file__).with_name("results.md.jinja").read_text("utf-8"))
-        return template.render(
-            results=self,
-            bm25=BM25,
-            fused=FUSED,
-            alpha=ALPHA,
-            first_measure=next(iter(self.bm25.means)),
-            p_in_words=p_in_words,
-        )
+    def tables(self) -> str:
+        """A table for each measure, as Markdown."""
+        return _render("tables", self, alpha=ALPHA, p_in_words=p_in_words)
 
-    def write(self, folder: Path, readiness: str = "") -> None:
-        """Write results.json, and results.md with a section of readiness."""
+    def by_labels(self) -> dict[str, dict[str, Evaluation]]:
+        """The groups without the fused arms."""
+        return {
+            group: {arm: own for arm, own in arms.items() if not arm.startswith(FUSED)}
+            for group, arms in self.groups.items()
+        }
+
+    def settings_of(self, arm: str) -> str:
+        """The settings of an arm in the recipe, in one line."""
+        changes = self.facts["recipe"]["arms"][arm]
+        if changes is None:
+            return "the start itself"
+        return ", ".join(f"{name} {value}" for name, value in changes.items())
+
+    def write(self, folder: Path, *, pictures: Sequence[str] = (), readiness: str = "") -> None:
+        """Write results.json and the page results.md, with files of pictures and a section."""
         names = ("group", "arm", "measure", "other")
         content = {
             "bm25": self.bm25.means,
@@ -88,7 +96,36 @@ class StudyResults:
             "facts": self.facts,
         }
         write_json(folder / "results.json", content)
-        (folder / "results.md").write_text(f"{self.report()}\n\n{readiness}".rstrip() + "\n")
+        page = _render(
+            "results",
+            self,
+            tables=self.tables(),
+            settings_of=self.settings_of,
+            pictures=pictures,
+            readiness=readiness,
+        )
+        (folder / PAGE_FILE).write_text(f"{page.strip()}\n")
+
+
+def _render(template: str, results: StudyResults, **values: Any) -> str:
+    environment = Environment(keep_trailing_newline=False)
+    environment.filters["basename"] = lambda path: Path(path).name
+    source = Path(__file__).with_name(f"{template}.md.jinja").read_text("utf-8")
+    found = environment.from_string(source).render(
+        results=results, bm25=BM25, fused=FUSED, **values
+    )
+    return found.strip()
+
+
+def copy_page(folder: Path, page: Path, *, pictures: Sequence[str]) -> None:
+    """Copy the page of a study to a file, and its pictures beside it as FILE-PICTURE."""
+    text = (folder / PAGE_FILE).read_text()
+    page.parent.mkdir(parents=True, exist_ok=True)
+    for picture in pictures:
+        name = f"{page.stem}-{picture}"
+        shutil.copyfile(folder / picture, page.with_name(name))
+        text = text.replace(f"]({picture})", f"]({name})")
+    page.write_text(text)
 
 
 def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:

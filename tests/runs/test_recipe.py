@@ -24,7 +24,7 @@ from modeling_condenser.runs.recipe import (
     parse_value,
     read_recipe,
 )
-from modeling_condenser.study.study import StudyRecipe
+from modeling_condenser.study.recipe import StudyRecipe
 
 SHIPPED = Path(__file__).parents[2] / "configuration"
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -30,24 +31,35 @@ SHORT = {"max_length": 32, "max_steps": 6, "learning_rate": 1e-3, "logging_steps
 
 @pytest.fixture(scope="module")
 def collection(collection, tmp_path_factory):
-    """One with dev queries."""
+    """One with dev queries, and passages that share titles."""
     folder = Path(shutil.copytree(collection, tmp_path_factory.mktemp("collections") / "small"))
     shutil.copy(folder / "qrels/train.tsv", folder / "qrels/dev.tsv")
+    rows = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
+    titled = [{**row, "title": f"topic {i % 9}"} for i, row in enumerate(rows)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in titled))
     return folder
 
 
 def make_settings(collection, encoder, out):
     head = {"new_head": True, "n_head_layers": 1, "skip_from": 1}
     lengths = {"query_max_length": 16, "passage_max_length": 24}
-    finetuning = {"train_size": 16, "similarity": "cosine", "learning_rate": 1e-3, **QUICK}
+    finetuning = {"similarity": "cosine", "learning_rate": 1e-3, **QUICK}
     return {
         "collection": str(collection),
         "output_dir": str(out),
         "control": "mlm",
-        "arms": {"mlm": {"objective": "mlm"}, "condenser": {"objective": "condenser", **head}},
+        "title": "A small study",
+        "question": "Does it help?",
+        "page": str(out.with_name("page.md")),
+        "arms": {
+            "start": None,
+            "mlm": {"objective": "mlm"},
+            "condenser": {"objective": "condenser", **head},
+        },
         "encoder": str(encoder),
         "pretraining": {**SHORT, "seed": 2},
         "finetuning": {**finetuning, **lengths, "num_train_epochs": 2},
+        "train_sizes": [8, 16],
         "finetuning_seeds": [0, 1],
         "measures": MEASURES,
         "search": {"dtype": "bfloat16"},
@@ -71,7 +83,8 @@ def finished(collection, bert_folder, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CondenserTrainer, "training_step", recorded_step)
-        results = run_study(make_settings(collection, bert_folder, out))
+        settings = make_settings(collection, bert_folder, out)
+        results = run_study(settings, command="condenser study mine")
     return SimpleNamespace(results=results, folder=out, batches=batches)
 
 
@@ -82,9 +95,9 @@ def read(folder, name):
 @pytest.mark.slow
 def test_a_study_writes_its_results(finished):
     folder, written = finished.folder, read(finished.folder, "results.json")
-    assert list(finished.results.groups) == ["no labels", "16 labels"]
-    names = ["mlm", "condenser", "bm25 + mlm", "bm25 + condenser"]
-    assert sorted(written["groups"]["16 labels"]) == sorted(names)
+    assert list(finished.results.groups) == ["no labels", "8 labels", "16 labels"]
+    arms = ["start", "mlm", "condenser"]
+    assert set(written["groups"]["16 labels"]) == {*arms, *(f"bm25 + {arm}" for arm in arms)}
     assert written["facts"]["n_passages"] == 60 and written["facts"]["n_queries"] == 20
     seen = written["facts"]["tokens_seen"]
     assert seen["mlm"] == seen["condenser"] == read(folder, "mlm/pretrain/run.json")["tokens_seen"]
@@ -93,11 +106,23 @@ def test_a_study_writes_its_results(finished):
     row = ", ".join(f"{cost:.3f} ({step})" for step, cost in logged)
     report = (folder / "results.md").read_text()
     assert [step for step, _ in logged] == [2, 4, 6] and f"| condenser | {row} |" in report
-    million = f"{seen['mlm'] / 1e6:.2f} million"
-    assert f"common start: mlm {million}, condenser {million}." in report
+    million = f"{seen['mlm'] / 1e6:.2f}"
+    assert f"| mlm | objective mlm | {million} | " in report
+    assert "| start | the start itself | 0 | 0 | " in report
+    assert report.startswith("# A small study\n\nDoes it help?\n\n```bash\ncondenser study mine\n")
     contract = EncodingContract.load(folder / "mlm" / "encoder")
     assert contract == EncodingContract(16, 24, similarity="cosine")
-    assert (folder / "curves.png").is_file() and (folder / "attention_entropy.png").is_file()
+    page = folder.with_name("page.md")
+    pictures = re.findall(r"!\[.*\]\(page-(.*)\)", page.read_text())
+    assert pictures == [
+        "labels.png",
+        "curves.png",
+        "finetuning.png",
+        "map.png",
+        "attention_entropy.png",
+    ]
+    for name in pictures:
+        assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
 
 
 @pytest.mark.slow
@@ -105,7 +130,10 @@ def test_readiness_of_start_and_arms_is_measured(finished):
     written = read(finished.folder, "readiness/readiness.json")
     models = {model["label"]: model for model in written["models"]}
     arms = [f"{arm}, {s}" for arm in ("mlm", "condenser") for s in ("pre-trained", "fine-tuned")]
-    assert list(models) == ["start", *arms] and written["measured_on"]["texts"] == 9
+    assert (
+        list(models) == ["start", "start, fine-tuned", *arms]
+        and written["measured_on"]["texts"] == 9
+    )
     has_head = [label for label, model in models.items() if "readiness/swap_cost" in model]
     assert has_head == ["condenser, pre-trained"]
     before, after = models["condenser, pre-trained"], models["condenser, fine-tuned"]
@@ -133,7 +161,7 @@ def test_means_are_over_the_runs_of_all_seeds_alone_and_fused(finished, collecti
     dev_qrels = load_collection(collection, split="dev").qrels
     for group, places in (
         ("no labels", ["evaluation"]),
-        ("16 labels", ["finetuned-0/evaluation", "finetuned-1/evaluation"]),
+        ("16 labels", ["16-labels-0/evaluation", "16-labels-1/evaluation"]),
     ):
         runs = [read_run(folder / "condenser" / place / "run-100.trec") for place in places]
         dev = [read_run(folder / "condenser" / place / "dev/run-100.trec") for place in places]
@@ -149,7 +177,7 @@ def test_means_are_over_the_runs_of_all_seeds_alone_and_fused(finished, collecti
 
 @pytest.mark.slow
 def test_cards_and_the_search_file_are_written(finished, collection):
-    folder = finished.folder / "condenser" / "finetuned-0"
+    folder = finished.folder / "condenser" / "16-labels-0"
     means = read(folder, "evaluation/metrics.json")["evaluation"]["means"]
     card = ModelCard.load(folder / "model" / "README.md")
     found = {r.metric_type: r.metric_value for r in card.data.eval_results}
@@ -157,7 +185,7 @@ def test_cards_and_the_search_file_are_written(finished, collection):
     command = "condenser evaluate OWNER/NAME small --baseline bm25 --split test --dtype bfloat16"
     assert command in card.text
     named = read(finished.folder, "search.json")
-    assert named["model"] == f"{finished.results.best_arm}/finetuned-0/model,dtype=bfloat16"
+    assert named["model"] == f"{finished.results.best_arm}/16-labels-0/model,dtype=bfloat16"
     assert (finished.folder / named["embeddings"]).is_dir()
     assert (finished.folder / named["collection"]).resolve() == collection
 
@@ -194,7 +222,7 @@ def test_a_study_continues_with_what_is_missing(
     assert named in (tmp_path / "study" / "results.md").read_text().splitlines()
     results = run_with(None)
     assert trained == ["mlm", "condenser"]
-    assert results.failures == {} and results.report() == finished.results.report()
+    assert results.failures == {} and results.tables() == finished.results.tables()
     settings["arms"]["added"] = {"objective": "mlm", "mlm_probability": 0.3}
     results = run_with(None)
     assert trained[2:] == ["added"] and "added" in results.groups["16 labels"]
@@ -208,7 +236,7 @@ def test_a_study_continues_with_what_is_missing(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     capsys.readouterr()
     assert main(["study", str(tmp_path / "recipe.yaml")]) == 0
-    assert results.report() in capsys.readouterr().out
+    assert results.tables() in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -218,6 +246,7 @@ def test_a_study_continues_with_what_is_missing(
         ({"arms": {"mlm": {}, "x": {"max_steps": 20}}}, "changes max_steps, but arms"),
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
+        ({"finetuning": {"train_size": 1}}, "give train_sizes, such as"),
         ({"fusion": "sum"}, "fusion is 'sum', expected one of dev, rrf, 0.1"),
         ({"measures": ["MRR@10", "R"]}, "'R' is not a measure: .* with a cut-off"),
         ({"readiness": {"texts": 1}}, "texts is 1, expected at least 2"),
