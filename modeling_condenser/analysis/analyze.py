@@ -2,18 +2,16 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
-from transformers import TrainingArguments, set_seed
 
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.hub import provenance, training_log
@@ -22,7 +20,6 @@ from modeling_condenser.hub.curves import draw_entropies, draw_readiness
 from modeling_condenser.hub.markdown import escape
 from modeling_condenser.hub.model_folder import find_model_folder
 from modeling_condenser.hub.training_log import ENTROPY_FILE, EVEN_ENTROPY, layer_entropies
-from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -35,7 +32,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .readiness import Subject, measure_readiness
-from .sample import Measuring, Sample, pretraining_recipe, read_corpus
+from .sample import Measuring, Sample, read_corpus
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +49,7 @@ class AnalysisRecipe:
 
     Attributes:
         models: folders or Hub names of checkpoints, exports, retrievers or encoders. The folder of
-            a pre-training run stands for its start, its complete checkpoints and its final model.
+            a pre-training run stands for its complete checkpoints and its final model.
         out: folder to write.
         corpus: text that the sample is taken from, as for pre-training. By default that of the
             first run among the models (or that a model is in), or else the collection's passages.
@@ -65,13 +62,12 @@ class AnalysisRecipe:
     card: bool = False
 
 
-@dataclass(frozen=True)
-class Measurable:
+class Measurable(NamedTuple):
     """A model that can be opened to be measured."""
 
     label: str  # in tables and pictures
-    open: Callable[..., Subject]  # with `max_length`
-    progress: Mapping[str, int] = field(default_factory=dict)  # in a run, named as in its log
+    folder: Path
+    progress: Mapping[str, int]  # in a run, named as in its log
 
 
 def analyze(settings: Mapping[str, Any]) -> str:
@@ -126,7 +122,7 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 
 def single_model(name: str | Path, label: str) -> Measurable:
     """A model by folder or Hub name, which must exist."""
-    return Measurable(label, partial(Subject.open, find_model_folder(name)))
+    return Measurable(label, find_model_folder(name), {})
 
 
 def read_run_settings(folder: Path) -> dict[str, Any]:
@@ -137,36 +133,22 @@ def read_run_settings(folder: Path) -> dict[str, Any]:
 
 
 def models_of_run(run: Path, prefix: str) -> list[Measurable]:
-    """Start, complete checkpoints and final model of a run, in the order of their steps."""
-    found: dict[int, tuple[str, Callable[..., Subject], int]] = {}  # step -> ..., tokens seen
+    """Complete checkpoints and final model of a run, in the order of their steps."""
+    found = {}  # step -> name, folder and tokens seen
     for folder in filter(is_complete, run.glob("checkpoint-*")):
         state = json.loads((folder / "trainer_state.json").read_text())
-        step, tokens = state["global_step"], state["num_input_tokens_seen"]
-        found[step] = (f"step {step:,}", partial(Subject.open, folder), tokens)
+        found[state["global_step"]] = ("", folder, state["num_input_tokens_seen"])
     if (run / MODEL_FOLDER).is_dir():
         record = json.loads((run / RUN_FILE).read_text())
-        step, tokens = record["steps"], record["tokens_seen"]
-        found[step] = (f"end, step {step:,}", partial(Subject.open, run / MODEL_FOLDER), tokens)
+        found[record["steps"]] = ("end, ", run / MODEL_FOLDER, record["tokens_seen"])
     if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    settings = read_run_settings(run)
-    try:
-        find_model_folder(settings["encoder"])
-        found[0] = ("start", partial(_open_start, settings), 0)
-    except FileNotFoundError as error:
-        logger.warning("The start of %s is not measured: %s", run, error)
     return [
-        Measurable(prefix + label, opened, {"step": step, "num_input_tokens_seen": tokens})
-        for step, (label, opened, tokens) in sorted(found.items())
+        Measurable(
+            f"{prefix}{name}step {step:,}", folder, {"step": step, "num_input_tokens_seen": tokens}
+        )
+        for step, (name, folder, tokens) in sorted(found.items())
     ]
-
-
-def _open_start(settings: Mapping[str, Any], *, max_length: int) -> Subject:
-    """Make the model that training began with again, from the recipe's encoder and seed."""
-    recipe = pretraining_recipe(settings)
-    set_seed(settings.get("seed", TrainingArguments.seed))  # as `pretrain` does
-    model = open_model(recipe).eval()
-    return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)
 
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
@@ -174,7 +156,7 @@ def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
     entries: list[Entry] = []
     for model in tqdm(models, desc="measure", unit="model", disable=None):
         try:
-            subject = model.open(max_length=sample.measuring.max_length)
+            subject = Subject.open(model.folder, max_length=sample.measuring.max_length)
             measures = measure_readiness(subject, sample)
         except ValueError as error:
             raise ValueError(f"{model.label} cannot be measured: {error}") from error
@@ -198,31 +180,26 @@ def write_analysis(
     pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=shown[0][EVEN_ENTROPY])}
     if courses:
         pictures[training_log.READINESS_FILE] = draw_readiness(courses)
+    template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
+    n_layers = max(len(layer_entropies(entry)) for entry in entries)
+    report = template.render(
+        entries=entries,
+        escape=escape,
+        sample=sample.facts(),
+        how_to_read=training_log.HOW_TO_READ,
+        measures=training_log.titled_measures(entries),
+        layers={f"{training_log.ENTROPY}_layer_{k}": k for k in range(1, n_layers + 1)},
+        even=entries[0][EVEN_ENTROPY],
+        pictures=list(pictures),
+    )
     settings = provenance.publishable(asdict(sample.measuring))
     facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
-    report = make_report(entries, sample, list(pictures))
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
         (partial / REPORT_FILE).write_text(f"# Readiness\n\n{report}\n")
         write_json(partial / READINESS_FILE, {**facts, "models": entries})
     return report
-
-
-def make_report(entries: Sequence[Entry], sample: Sample, pictures: Sequence[str] = ()) -> str:
-    """Tables and pictures as Markdown."""
-    template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
-    layers = range(1, max(len(layer_entropies(entry)) for entry in entries) + 1)
-    return template.render(
-        entries=entries,
-        escape=escape,
-        sample=sample.facts(),
-        how_to_read=training_log.HOW_TO_READ,
-        measures=training_log.titled_measures(entries),
-        layers={f"{training_log.ENTROPY}_layer_{layer}": layer for layer in layers},
-        even=entries[0][EVEN_ENTROPY],
-        pictures=pictures,
-    )
 
 
 def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:

@@ -43,11 +43,8 @@ from modeling_condenser.runs.recipe import read_recipe
 from .sample import Measuring, Sample, load_small
 
 TOKENS_PER_BATCH = 2048
-# Environment variables of a process that is one of several.
-_RANK_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("ACCELERATE_", "TORCHELASTIC_", "FSDP_"),
-)
+# Environment variables of a process that is one of several begin so.
+_OF_SEVERAL = tuple("RANK LOCAL_ WORLD_SIZE MASTER_ ACCELERATE_ TORCHELASTIC_ FSDP_".split())
 
 
 @dataclass(frozen=True)
@@ -114,21 +111,17 @@ class Subject:
         """Vectors of queries, (N, D) float32."""
         if self.retriever is not None:
             return self.retriever.encode_queries(texts)
-        return self._encode(texts)
+        return self.encode_passages(texts)
 
+    @torch.no_grad()
     def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Vectors of texts, or of passages with columns `title` and `text`, (N, D) float32."""
         if self.retriever is not None:
             return self.retriever.encode_passages(passages)
         if isinstance(passages, Dataset):
-            rows = zip(passages["title"], passages["text"], strict=True)
-            passages = [self.contract.passage(title, text) for title, text in rows]
-        return self._encode(passages)
-
-    @torch.no_grad()
-    def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        vectors = np.empty((len(texts), self.encoder.config.hidden_size), np.float32)
-        for rows, batch in self.batches(texts):
+            passages = list(map(self.contract.passage, passages["title"], passages["text"]))
+        vectors = np.empty((len(passages), self.encoder.config.hidden_size), np.float32)
+        for rows, batch in self.batches(passages):
             late = self.encoder(**batch).last_hidden_state[:, 0]  # (B, H)
             vectors[rows] = late.float().cpu().numpy()
         return vectors
@@ -202,11 +195,11 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
         "use_cpu": subject.encoder.device.type == "cpu",
     }
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
-        folder = Path(scratch, "encoder")
         if subject.retriever is not None:
             folder = subject.retriever.folder
             settings = {**subject.retriever.settings, **settings}  # the pooling, if not in files
         else:
+            folder = Path(scratch, "encoder")
             folder.mkdir()
             # Copies, because saving changes configuration and tokenizer.
             encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
@@ -220,7 +213,7 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
 def _finetune_and_measure(
     settings: dict[str, Any], measuring: Measuring, max_length: int
 ) -> dict[str, float]:
-    for name in [name for name in os.environ if name.startswith(_RANK_VARIABLES)]:
+    for name in [name for name in os.environ if name.startswith(_OF_SEVERAL)]:
         del os.environ[name]
     with redirect_stdout(sys.stderr):  # the training log
         retriever = Subject.open(finetune(settings), max_length=max_length)

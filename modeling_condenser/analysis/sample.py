@@ -104,16 +104,10 @@ class Sample:
 
 
 def read_corpus(settings: Mapping[str, Any]) -> Dataset | IterableDataset:
-    """The text of pre-training settings."""
-    recipe = pretraining_recipe(settings)
-    return load_documents(recipe.sources, streaming=recipe.streaming)
-
-
-def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
-    """The part of pre-training settings that is not of the Trainer."""
+    """The text of pre-training settings, among which may be the Trainer's."""
     names = {own.name for own in fields(PretrainingRecipe)}
     (recipe,) = fill({n: v for n, v in settings.items() if n in names}, PretrainingRecipe)
-    return recipe
+    return load_documents(recipe.sources, streaming=recipe.streaming)
 
 
 def load_small(measuring: Measuring) -> Collection:
@@ -132,27 +126,22 @@ def load_small(measuring: Measuring) -> Collection:
     others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
     n_others = max(min(measuring.passages - len(needed), len(others)), 0)
     rows = sorted([*needed.values(), *generator.choice(others, n_others, replace=False).tolist()])
-    return replace(
-        collection,
-        passages=collection.passages.select(rows),
-        queries={query: collection.queries[query] for query in qrels},
-        qrels=qrels,
-        answers={},
-    )
+    passages = collection.passages.select(rows)
+    texts = {query: collection.queries[query] for query in queries}
+    return replace(collection, passages=passages, queries=texts, qrels=qrels, answers={})
 
 
-def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> list[str]:
+def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
     """Up to n different texts of two words or more."""
-    rows: Any
     if isinstance(documents, IterableDataset):
         rows = documents.take(_STREAMED_ROWS * n)
     else:
         rows = documents.shuffle(seed, keep_in_memory=True)
-    chosen: list[str] = []
-    for row in rows:
-        text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
-        if " " in text and text not in chosen:
-            chosen.append(text)
+    texts = (" ".join(f"{row.get('title') or ''} {row['text'] or ''}".split()) for row in rows)
+    chosen: dict[str, None] = {}  # in order
+    for text in texts:
+        if " " in text:
+            chosen[text] = None
         if len(chosen) == n:
             break
     if len(chosen) < 2:
@@ -160,7 +149,7 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
             f"There are {len(chosen)} different texts of 2 words or more, but readiness is "
             "measured on at least 2: give more text."
         )
-    return chosen
+    return list(chosen)
 
 
 def _halves(text: str) -> dict[str, str]:

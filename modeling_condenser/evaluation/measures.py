@@ -10,7 +10,8 @@
 
 A grade of 1 or more is relevant; `(rel=2)` raises the threshold, as in MRR(rel=2)@10. Ties are
 broken by passage id, ascending. The mean is over all queries that have a relevant passage; a query
-without results counts as 0. All but Hit@k are computed by ir_measures.
+without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures can be
+named as it names them.
 """
 
 import re
@@ -30,21 +31,8 @@ from .significance import Comparison, Interval, compare, mean_interval
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
-_NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on very great numbers
-_NAME = re.compile(rf"([A-Za-z][A-Za-z0-9-]*)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
+_ABORTS = re.compile(r"[=@]0(?!\.)|\d{7}")  # trec_eval's code ends the process on such numbers
 _QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
-
-# To add a measure of ir_measures, add a line. Hit is Success by other judgements.
-_FAMILIES = {
-    "MRR": ir_measures.RR,
-    "nDCG": ir_measures.nDCG,
-    "R": ir_measures.R,
-    "MAP": ir_measures.AP,
-    "R-Prec": ir_measures.Rprec,
-    "P": ir_measures.P,
-    "Success": ir_measures.Success,
-    "Hit": ir_measures.Success,
-}
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -77,11 +65,6 @@ class Evaluation:
         """Compare with another evaluation of the same queries in one measure."""
         return compare(self.per_query[measure], other.per_query[measure], seed=seed)
 
-    def select(self, measure: str, queries: Sequence[str]) -> "Evaluation":
-        """The same run in one measure and on some queries."""
-        values = self.per_query[measure]
-        return make_evaluation({measure: {query: values[query] for query in queries}})
-
 
 def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) -> Evaluation:
     """An evaluation whose means are those of the values per query."""
@@ -97,19 +80,18 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     """
     measures = {}
     for name in names:
-        match = _NAME.fullmatch(name)
+        ir_name = name.replace("Hit@", "Success@").replace("R-Prec", "Rprec")
         try:
-            family, *stated = match.groups() if match else (name, None, None)
-            if family == "Hit" and stated[0]:
-                raise KeyError(name)  # answers have no grades
-            given = zip(("rel", "cutoff"), stated, strict=True)
-            measures[name] = _FAMILIES[family](**{key: int(n) for key, n in given if n})
-            measures[name].validate_params()
-        except (KeyError, AssertionError):
+            measures[name] = ir_measures.parse_measure(ir_name)
+            is_known = ir_measures.DefaultPipeline.supports(measures[name])
+        except (AssertionError, NameError, ValueError):
+            is_known = False
+        if not is_known or _ABORTS.search(name):
             raise ValueError(
-                f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off"
-                " where it needs one, as in MRR@10 or R(rel=2)@1000"
-            ) from None
+                f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit or"
+                " another one of ir-measures, with a cut-off where it needs one, as in MRR@10 or"
+                " R(rel=2)@1000"
+            )
     return measures
 
 
@@ -179,7 +161,7 @@ def _measure(
     qrels: Mapping[str, Mapping[str, int]],
     rankings: Mapping[str, Sequence[str]],
 ) -> PerQuery:
-    # The providers of ir_measures order ties in different ways. Scores -1, -2, ... have no ties.
+    # The providers of ir-measures order ties in different ways. Scores -1, -2, ... have no ties.
     # One of them, for ERR, needs numbers as names of queries.
     queries = {str(number): query for number, query in enumerate(rankings) if rankings[query]}
     run = {

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 _FONT_SIZE = 8
 _PANELS_PER_ROW = 3
-_MOST_MEASURES = 6  # in the picture of the means
 
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -21,18 +20,15 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
     results = content["results"]
     figures: dict[str, Figure] = {}
     if content["breakdowns"]:
-        figures["means"] = plot_bars({m: results[m] for m in list(results)[:_MOST_MEASURES]})
+        figures["means"] = plot_bars(results)
     for by, groups in content["breakdowns"].items():
         figures[by] = plot_bars(
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
     for family in ("R@", "Hit@"):
-        by_depth = {
-            int(measure.removeprefix(family)): systems
-            for measure, systems in results.items()
-            if measure.startswith(family)
-        }
-        if len(by_depth) > 1:
+        depths = {int(m.removeprefix(family)): m for m in results if m.startswith(family)}
+        if len(depths) > 1:
+            by_depth = {depth: results[measure] for depth, measure in depths.items()}
             figures["recall"] = plot_curves(by_depth, y_label=f"{family}k")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
     for name, figure in figures.items():
@@ -50,11 +46,10 @@ def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     figure, axes = _figure(len(panels), height=0.75 + 0.3 * n_systems)
     for panel, (title, systems) in zip(axes, panels.items(), strict=False):
         means = np.array([values["mean"] for values in systems.values()])
-        unknown = (np.nan, np.nan)
-        bounds = np.array([values["interval"] or unknown for values in systems.values()])
+        bounds = np.array([values["interval"] or [np.nan] * 2 for values in systems.values()])
         colours = [_colour(number) for number in range(n_systems)]
         bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=colours)
-        panel.bar_label(bars, [f"{mean:.3f}" for mean in means], padding=4, fontsize=_FONT_SIZE)
+        panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=_FONT_SIZE)
         panel.set_title(title, fontsize=_FONT_SIZE, loc="left")
         panel.margins(x=0.25)
         panel.set_xticks([])

@@ -4,7 +4,7 @@ The paired randomisation test is the one that Smucker, Allan & Carterette (2007)
 retrieval experiments. All tests are about the sample of queries, not about training seeds.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -114,9 +114,9 @@ def compare_in_groups(system: Values, baseline: Values, *, seed: int = 0) -> flo
     Returns:
         The two-sided p-value; None if there are fewer queries than groups.
     """
-    values = _paired_values(system, baseline)  # (2, Q)
-    if values.shape[1] < _N_GROUPS:
+    if len(system) < _N_GROUPS:
         return None
+    values = _paired_values(system, baseline)  # (2, Q)
     shuffled = np.random.default_rng(seed).permutation(values, axis=1)
     groups = np.array_split(shuffled, _N_GROUPS, axis=1)
     means = np.stack([group.mean(axis=1) for group in groups], axis=1)  # (2, groups)
@@ -138,20 +138,15 @@ def randomisation_test(
         n: items.
         seed: of the random swaps.
     """
-    drawn = [abs(difference(swaps.astype(np.float64))) for swaps in _swaps(n, seed)]
-    differences = np.concatenate(drawn)  # the first one is the observed difference
-    return float((differences >= differences[0] - _ROUNDING).mean())
-
-
-def _swaps(n: int, seed: int) -> Iterator[np.ndarray]:
-    """Batches (B, n) of 0 and 1 whose first row is 0: all 2**n rows, or as many random ones."""
     if 2**n <= N_RESAMPLES:
-        yield (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-        return
-    rng, size = np.random.default_rng(seed), max(1, _BATCH_VALUES // n)
-    yield np.zeros((1, n))
-    for start in range(0, N_RESAMPLES, size):
-        yield rng.integers(2, size=(min(size, N_RESAMPLES - start), n), dtype=np.uint8)
+        swaps = (np.arange(2**n)[:, None] >> np.arange(n)) & 1  # (2**n, n)
+    else:
+        swaps = np.random.default_rng(seed).integers(2, size=(N_RESAMPLES + 1, n), dtype=np.uint8)
+        swaps[0] = 0
+    batches = np.array_split(swaps, 1 + swaps.size // _BATCH_VALUES)
+    differences = np.concatenate([abs(difference(b.astype(np.float64))) for b in batches])
+    # The first one is the observed difference.
+    return float((differences >= differences[0] - _ROUNDING).mean())
 
 
 def bootstrap_interval(

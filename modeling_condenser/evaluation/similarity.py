@@ -3,21 +3,23 @@
 Graded pairs (STS-b) are measured by rank correlation, triplets (Wikipedia sections) by accuracy.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from modeling_condenser.finetuning.rows import read_rows
 from modeling_condenser.hub.contract import Similarity
+from modeling_condenser.retrieval.systems import System
 
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, Interval, bootstrap_interval, randomisation_test
+from .system_results import SystemResult
 
 _COLUMNS = {
     "graded_pairs": ["sentence1", "sentence2", "score"],
@@ -25,19 +27,17 @@ _COLUMNS = {
 }
 _MEASURES = ("Spearman", "Pearson")
 _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3": "negative"}
-_STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source".split()
 
 
 def read_items(
-    path: str | Path, task: str, *, columns: Mapping[str, str] | None = None
+    path: str | Path, task: str, columns: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """Read pairs of sentences with the scores that people gave them, or triplets.
 
     Args:
         path: a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow) with columns
             sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
-            benchmark (Cer et al. 2017), which has tabs and no header, such as sts-test.csv; or of
-            Ein Dor et al. (2018), with columns Sentence1, Sentence2 and Sentence3.
+            benchmark (Cer et al. 2017) or of Ein Dor et al. (2018), as published.
         task: "graded_pairs" or "triplets".
         columns: our name of a column -> the file's, where they differ.
 
@@ -47,34 +47,43 @@ def read_items(
     Raises:
         ValueError: a column is missing, a score is not a number, or there is no row.
     """
-    table, names, columns = _read_table(Path(path)), _COLUMNS[task], columns or {}
-    table = table.rename(columns=_EIN_DOR_COLUMNS | {columns[name]: name for name in columns})
+    names, renamed = _COLUMNS[task], {theirs: ours for ours, theirs in (columns or {}).items()}
+    table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS | renamed)
     if missing := [name for name in names if name not in table.columns]:
         raise ValueError(
-            f"{path} has no column {missing[0]!r}, only {', '.join(map(str, table.columns))}: give"
-            f" the names, as in columns: {{{names[0]}: NAME}}"
+            f"{path} has no column {missing[0]!r}, only {', '.join(table.columns) or 'no rows'}:"
+            f" give the names, as in columns: {{{names[0]}: NAME}}"
         )
     table = table[names]
-    if not len(table) or table.isna().any(axis=None):
-        raise ValueError(f"{path} has no rows or has null values, expected {', '.join(names)}")
+    if table.isna().any(axis=None):
+        raise ValueError(f"{path} has null values, expected {', '.join(names)} in every row")
     if task == "graded_pairs":
         table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
     return table
 
 
-def _read_table(path: Path) -> pd.DataFrame:
-    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if ending in (".jsonl", ".json"):
-        return pd.read_json(path, lines=ending == ".jsonl", dtype=False)
-    if ending == ".parquet":
-        return pd.read_parquet(path)
-    as_text: dict[str, Any] = {"dtype": str, "keep_default_na": False}
-    # The benchmark's own files have tabs, no header, and quotes without a meaning.
-    own = {"sep": "\t", "header": None, "quoting": csv.QUOTE_NONE, **as_text}
-    first = pd.read_csv(path, **own, nrows=1)
-    if first.shape[1] >= 7 and pd.to_numeric(first[4], errors="coerce").notna().all():
-        return pd.read_csv(path, **own, names=_STSB_COLUMNS).replace("", None)
-    return pd.read_csv(path, sep="\t" if ending == ".tsv" else ",", **as_text)
+def measure_similarity(
+    system: System, items: pd.DataFrame, name: str, progress: bool
+) -> SystemResult:
+    """Measure an encoder on graded pairs or triplets, as `read_items` gives them, of a name."""
+    retriever = system.open()
+    contract = retriever.contract
+    vectors = [  # (N, D) float32 each
+        retriever.encode_texts(
+            [contract.passage("", text) for text in items[column]],
+            contract.passage_max_length,
+            progress=progress,
+        )
+        for column in items.columns.drop("score", errors="ignore")
+    ]
+    if "score" in items:
+        similarities = pair_similarities(*vectors, similarity=contract.similarity)
+        evaluation: Evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
+        facts = (system.name, name, "graded pairs")
+    else:
+        evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
+        facts = (system.name, name, "triplets")
+    return SystemResult(*facts, evaluation, settings=system.settings)
 
 
 def pair_similarities(

@@ -128,15 +128,10 @@ def evaluate_system(
             words += filter(None, (search.index, search.search_parameters))
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
-    if not (run_file.is_file() and record_file.is_file()):
-        searcher = open_searcher(
-            system,
-            collection.passages,
-            work_folder or out,
-            settings=search,
-            dev=dev,
-            progress=progress,
-        )
+    if not record_file.is_file():
+        place = work_folder or out
+        how: Any = {"settings": search, "dev": dev, "progress": progress}
+        searcher = open_searcher(system, collection.passages, place, **how)
         started = time.perf_counter()
         run = searcher.search(collection.queries, depth=depth)
         seconds = time.perf_counter() - started
@@ -152,7 +147,7 @@ def evaluate_system(
             record["encoding"] = searcher.embeddings.record
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(record_file, record)
+        write_json(record_file, record)  # last, so that there is a run beside every record
     record = json.loads(record_file.read_text())
     if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
         raise ValueError(

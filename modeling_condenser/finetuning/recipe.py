@@ -31,15 +31,12 @@ _SOURCES: dict[Objective, tuple[str, ...]] = {
 _USERS: dict[str, tuple[str, ...]] = {
     "collection": (JUDGED, MINED, "id_triples"),
     "negatives": (MINED,),
-    "format": get_args(Format),
-    "data_name": get_args(Format),
-    "data_revision": get_args(Format),
-    "columns": get_args(Format),
-    "first_rows": get_args(Format),
+    **dict.fromkeys(
+        ("format", "data_name", "data_revision", "columns", "first_rows"), get_args(Format)
+    ),
     "n_negatives": (MINED, "negatives", "scored", "dpr"),
     "temperature": ("contrastive", "kl"),
-    "mini_batch_size": ("contrastive",),
-    "gather_across_devices": ("contrastive",),
+    **dict.fromkeys(("mini_batch_size", "gather_across_devices"), ("contrastive",)),
     "order": ("mse_cosine", "triplet", "margin_mse", "kl"),  # contrast chooses its batches
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),

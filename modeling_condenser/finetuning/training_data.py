@@ -1,7 +1,7 @@
 """Load what a recipe trains on, as a data set with the columns that its loss reads."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -79,29 +79,28 @@ class DrawnNegatives(TrainerCallback):
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
-        pools = [pool or [] for pool in rows["negatives"]]
-        draws = [self._draw(len(p), n) for p, n in zip(pools, rows[ROW_NUMBER], strict=True)]
-        columns = {"positive": rows["positive"]}
-        for n in range(self.n_negatives):
-            chosen = [pool[places[n]] for pool, places in zip(pools, draws, strict=True)]
-            columns[f"negative_{n + 1}"] = chosen
+        pairs = zip(rows["passages"], rows[ROW_NUMBER], strict=True)
+        places = [self._draw(len(passages), number) for passages, number in pairs]
+        chosen = _take(rows["passages"], places)
         if self.read is not None:
-            texts = iter(self.read(list(chain.from_iterable(columns.values()))))
-            columns = {name: list(islice(texts, len(pools))) for name in columns}
-        drawn = {"query": rows["query"], **columns}
-        if any(scores is not None for scores in rows["teacher_scores"]):
-            drawn[LABEL] = [
-                [scores[0], *(scores[1 + i] for i in places)]
-                for scores, places in zip(rows["teacher_scores"], draws, strict=True)
-            ]
+            texts = iter(self.read(list(chain.from_iterable(chosen))))
+            chosen = [list(islice(texts, len(own))) for own in chosen]
+        drawn = {"query": rows["query"], "positive": [own[0] for own in chosen]}
+        for n in range(1, self.n_negatives + 1):
+            drawn[f"negative_{n}"] = [own[n] for own in chosen]
+        if any(rows["scores"]):
+            drawn[LABEL] = _take(rows["scores"], places)
         return drawn
 
-    def _draw(self, n: int, number: int) -> list[int]:
-        """Places of the negatives to use of an example's n."""
-        if self.n_negatives == 0:
-            return []
-        draws = uniforms(random_keys(self.seed, int(self._epoch), number), n)[0]
-        return np.sort(np.resize(np.argsort(draws), self.n_negatives)).tolist()
+    def _draw(self, n_passages: int, number: int) -> list[int]:
+        """Places of an example's positive, which is the first, and of the negatives to use."""
+        draws = uniforms(random_keys(self.seed, int(self._epoch), number), n_passages - 1)[0]
+        negatives = np.sort(np.resize(np.argsort(draws), self.n_negatives))
+        return [0, *(1 + negatives).tolist()]
+
+
+def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> list[list[Any]]:
+    return [[own[place] for place in taken] for own, taken in zip(values, places, strict=True)]
 
 
 def load_training_data(
@@ -173,8 +172,7 @@ def _store_examples(
         with_scores = recipe.is_distilled
         examples = make_collection_examples(collection, contract, examples, with_scores=with_scores)
     text, passage = Value("string"), Value("string" if collection is None else "int64")
-    features = {"query": text, "positive": passage, "negatives": List(passage)}
-    features["teacher_scores"] = List(Value("float32"))
+    features = {"query": text, "passages": List(passage), "scores": List(Value("float32"))}
     if recipe.objective == "mse_cosine":
         features = {"sentence1": text, "sentence2": text, LABEL: Value("float64")}
     features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
@@ -194,17 +192,18 @@ def _as_hard_negatives(row: Fields) -> HardNegatives:
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     """How many negatives an example is trained with."""
-    if recipe.n_negatives is not None or "negatives" not in table.column_names:
+    if recipe.n_negatives is not None or "passages" not in table.column_names:
         return recipe.n_negatives or 0
-    lengths = pc.list_value_length(table.data.column("negatives")).unique().drop_null().to_pylist()
-    if lengths and (recipe.format == "dpr" or recipe.objective == "triplet"):
+    lengths = pc.list_value_length(table.data.column("passages")).drop_null()
+    numbers = [length - 1 for length in lengths.unique().to_pylist()]
+    if max(numbers) and (recipe.format == "dpr" or recipe.objective == "triplet"):
         return 1
-    if len(lengths) > 1:
+    if len(numbers) > 1:
         raise ValueError(
-            f"The examples of {what} have from {min(lengths)} to {max(lengths)} negatives: set "
+            f"The examples of {what} have from {min(numbers)} to {max(numbers)} negatives: set "
             "n_negatives, how many of them to train with (they are drawn anew each epoch)."
         )
-    return lengths[0] if lengths else 0
+    return numbers[0]
 
 
 def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: str) -> Dataset:

@@ -122,14 +122,12 @@ def test_all_pairs_are_compared_by_both_tests(content, text):
     pairs = content["pairs"]
     names = [("good", "bm25"), ("same", "bm25"), ("same", "good")]
     assert [(pair["system"], pair["other"]) for pair in pairs] == names
-    found = [c for pair in pairs for c in pair["measures"].values()]
-    assert len(found) == 9
-    assert sorted(c["p_adjusted"] for c in found) == sorted(holm([c["p_value"] for c in found]))
+    assert [c["p_adjusted"] for c in pairs] == holm([c["p_value"] for c in pairs])
     p = compare_in_groups(GOOD, BASE, seed=3)
     assert [pair["t_test"] for pair in pairs] == holm([p, 1.0, p])
     low, high = compare(GOOD, BASE, seed=3).interval
     interval = f"{low:+.4f} to {high:+.4f} | p < 0.001 | 19 / 20 / 1 | p < 0.001 |"
-    assert f"\n| good minus bm25 | MRR@10 | +0.2313 ▲ | {interval}\n" in text
+    assert f"\n| good minus bm25 | +0.2313 ▲ | {interval}\n" in text
 
 
 def test_breakdowns_are_by_answer_type_and_by_length(content, text):
@@ -195,7 +193,7 @@ def test_correlations_are_compared_too(tmp_path):
     difference = f"{new - base:+.4f}"
     cell = f"{new:.4f} ▲ ({difference}, p < 0.001)"
     assert f"\n| new | {cell} | {cell} |\n" in text  # of ranks, both correlations are the same
-    assert f"\n| new minus base | Spearman | {difference} ▲ | " in text
+    assert f"\n| new minus base | {difference} ▲ | " in text
     assert text.count("not tested |\n") == 1  # by the t-test
     assert f"{difference} from base, p < 0.001" in str(report)
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md"}

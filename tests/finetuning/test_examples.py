@@ -105,14 +105,14 @@ def make(format: Any, *rows: dict[str, Any], data: str = "f", **settings: Any) -
 
 NUMBERED = {"negative_1": "a", "negative_2": "b", "negative_3": None, "negative_5": "unread"}
 NUMBERED_SCORES = {"positive_score": 3, "negative_score_1": 1, "negative_score_2": "2.5"}
-SCORED = {"negatives": ["p: a", "p: b"], "teacher_scores": [3.0, 1.0, 2.5]}
+SCORED = {"passages": ["p: c", "p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
 
 
 @pytest.mark.parametrize(
     ("format", "fields", "expected"),
     [
-        ("pairs", {}, {}),
-        ("triples", {"negative": "a"}, {"negatives": ["p: a"]}),
+        ("pairs", {}, {"passages": ["p: c"]}),
+        ("triples", {"negative": "a"}, {"passages": ["p: c", "p: a"], "scores": None}),
         ("scored", {"negatives": ["a", "b"], "scores": [3, 1, 2.5]}, SCORED),
         # Lists in a table of texts.
         ("scored", {"negatives": '["a", "b"]', "scores": "[3, 1, 2.5]"}, SCORED),
@@ -126,14 +126,14 @@ SCORED = {"negatives": ["p: a", "p: b"], "teacher_scores": [3.0, 1.0, 2.5]}
         (
             "scored",
             {"negative": "a", "margin": -1.5},
-            {"negatives": ["p: a"], "teacher_scores": [-1.5, 0.0]},
+            {"passages": ["p: c", "p: a"], "scores": [-1.5, 0.0]},
         ),
     ],
 )
 def test_a_row_becomes_an_example(format, fields, expected):
     row = {"question": "who?", "positive": "c", "other": 1, **fields}
     (example,) = make(format, row, columns={"query": "question"})
-    assert example == {"query": "q: who?", "positive": "p: c", **expected}
+    assert example == {"query": "q: who?", **expected}
 
 
 def test_graded_scores_become_0_to_1(write_text):
@@ -156,12 +156,12 @@ def test_dprs_first_positive_and_hard_negatives_are_read_with_their_titles():
         "negative_ctxs": [{"title": "Sun", "text": "It shines."}],
         "hard_negative_ctxs": [cat, {"title": "", "text": "Trees have bark."}, dog],
     }
-    pair = {"query": "q: who barks", "positive": "p: Dog | Dogs bark."}
-    assert make("dpr", entry, {**entry, "hard_negative_ctxs": []}) == [
-        {**pair, "negatives": ["p: Cat | Cats do not.", "p: Trees have bark."]},
-        {**pair, "negatives": ["p: Sun | It shines."]},
-    ]
-    assert make("dpr", entry, n_negatives=0) == [pair]
+    positive = "p: Dog | Dogs bark."
+    first, second = make("dpr", entry, {**entry, "hard_negative_ctxs": []})
+    assert first["query"] == "q: who barks"
+    assert first["passages"] == [positive, "p: Cat | Cats do not.", "p: Trees have bark."]
+    assert second["passages"] == [positive, "p: Sun | It shines."]
+    assert make("dpr", entry, n_negatives=0)[0]["passages"] == [positive]
 
 
 def test_rows_that_cannot_teach_are_left_out_with_the_reason():
@@ -177,7 +177,7 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     ("format", "row", "message"),
     [
         ("pairs", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positve"),
-        ("pairs", {"query": None, "positive": "p"}, "row 1: query is None, expected text"),
+        ("pairs", {"query": None, "positive": "p"}, "row 1: None is no text"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
         ("graded_pairs", {"sentence1": "a", "sentence2": "b", "score": 5}, r"5 is outside \[0, 1"),
     ],
