@@ -1,12 +1,11 @@
 """The command `condenser analyze`: figures, tables and pictures of models that are measured."""
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from datasets import Dataset, IterableDataset
@@ -34,13 +33,14 @@ from modeling_condenser.runs.whole_files import write_json
 from .readiness import Subject, measure_readiness
 from .sample import Measuring, Sample, read_corpus
 
-logger = logging.getLogger(__name__)
-
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
 
-Entry = Mapping[str, Any]
+Entry = dict[str, Any]
 """A model's `label`, its measures, and in a run its step, named as in a training log."""
+
+Measurable = tuple[Path, Entry]
+"""A model's folder, and its entry without the measures."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,6 @@ class AnalysisRecipe:
     card: bool = False
 
 
-class Measurable(NamedTuple):
-    """A model that can be opened to be measured."""
-
-    label: str  # in tables and pictures
-    folder: Path
-    progress: Mapping[str, int]  # in a run, named as in its log
-
-
 def analyze(settings: Mapping[str, Any]) -> str:
     """Measure models and write figures, report and pictures.
 
@@ -88,8 +80,9 @@ def analyze(settings: Mapping[str, Any]) -> str:
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
         raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
     runs = [name for name in recipe.models if read_run_settings(Path(name))]
-    if recipe.card and not runs:
-        raise ValueError("card is true, but no model is a pre-training run: name a run's folder.")
+    finished = [run for run in runs if Path(run, MODEL_FOLDER).is_dir()]
+    if recipe.card and not finished:
+        raise ValueError("card is true, but no model is a finished pre-training run: name one.")
     models = {}
     for name in recipe.models:
         prefix = f"{name}, " if len(recipe.models) > 1 else ""
@@ -99,7 +92,7 @@ def analyze(settings: Mapping[str, Any]) -> str:
     measured = {name: measure_models(own, sample) for name, own in models.items()}
     courses = {Path(run).name: measured[run] for run in runs if len(measured[run]) > 1}
     report = write_analysis(out, list(chain(*measured.values())), sample, courses=courses)
-    for run in runs if recipe.card else ():
+    for run in finished if recipe.card else ():
         _put_on_card(Path(run), measured[run])
     return report
 
@@ -122,7 +115,7 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 
 def single_model(name: str | Path, label: str) -> Measurable:
     """A model by folder or Hub name, which must exist."""
-    return Measurable(label, find_model_folder(name), {})
+    return find_model_folder(name), {"label": label}
 
 
 def read_run_settings(folder: Path) -> dict[str, Any]:
@@ -143,24 +136,22 @@ def models_of_run(run: Path, prefix: str) -> list[Measurable]:
         found[record["steps"]] = ("end, ", run / MODEL_FOLDER, record["tokens_seen"])
     if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    return [
-        Measurable(
-            f"{prefix}{name}step {step:,}", folder, {"step": step, "num_input_tokens_seen": tokens}
-        )
-        for step, (name, folder, tokens) in sorted(found.items())
-    ]
+    models = []
+    for step, (name, folder, tokens) in sorted(found.items()):
+        label = f"{prefix}{name}step {step:,}"
+        models.append((folder, {"label": label, "step": step, "num_input_tokens_seen": tokens}))
+    return models
 
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
     """Open and measure one model after the other."""
-    entries: list[Entry] = []
-    for model in tqdm(models, desc="measure", unit="model", disable=None):
+    entries = []
+    for folder, entry in tqdm(models, desc="measure", unit="model", disable=None):
         try:
-            subject = Subject.open(model.folder, max_length=sample.measuring.max_length)
-            measures = measure_readiness(subject, sample)
+            subject = Subject.open(folder, max_length=sample.measuring.max_length)
+            entries.append({**entry, **measure_readiness(subject, sample)})
         except ValueError as error:
-            raise ValueError(f"{model.label} cannot be measured: {error}") from error
-        entries.append({"label": model.label, **measures, **model.progress})
+            raise ValueError(f"{entry['label']} cannot be measured: {error}") from error
     return entries
 
 
@@ -205,9 +196,6 @@ def write_analysis(
 def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:
     """Put the measures of a run into its final model's provenance and on its card."""
     folder = run / MODEL_FOLDER
-    if not folder.is_dir():
-        logger.warning("%s is not finished, so it has no card yet.", run)
-        return
     *earlier, last = provenance.read_provenance(folder) or provenance.read_pretraining(run)
     readiness = training_log.readiness_entries(entries)
     provenance.write_provenance(folder, [*earlier, replace(last, readiness=readiness)])

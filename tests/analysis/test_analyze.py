@@ -93,7 +93,7 @@ def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):
     [
         ("no/such/model out --corpus CORPUS", "There is no encoder 'no/such/model'"),
         ("ENCODER out", "There is no text to measure on"),
-        ("ENCODER out --corpus CORPUS --card true", "no model is a pre-training run"),
+        ("ENCODER out --corpus CORPUS --card true", "no model is a finished pre-training run"),
     ],
 )
 def test_bad_input_is_explained_and_nothing_is_written(
