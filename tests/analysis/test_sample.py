@@ -60,7 +60,6 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
     [
         ({"every": 0}, "every is 0, expected at least 1"),
         ({"labels": 5}, "labels is 5, but there is no collection"),
-        ({"evry": 5}, "no field 'evry'. Did you mean 'every'"),
         (500, "readiness is 500, expected a mapping"),
     ],
 )

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from datasets import Dataset
 from scipy import stats
 
-from hub_scripts.main import main
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation import evaluate as evaluate_module
@@ -58,8 +56,7 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     assert report.comparisons["plain", "MRR@10"].difference == pytest.approx(difference)
     assert re.search(r"theirs:\n  MRR@10  0\.0500   -0\.\d+ from bm25, p ", str(report))
     assert (folder.parent / "embeddings" / "retriever" / "embeddings" / "manifest.json").is_file()
-    for file in ("report.md", "report.json"):
-        assert str(tmp_path) not in (folder / file).read_text()
+    assert str(tmp_path) not in (folder / "report.json").read_text() + report.file.read_text()
     card = (retriever / "README.md").read_text()
     assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card
     assert "### small, test" in card and "| MRR@10 |" in card
@@ -70,7 +67,6 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     passages = plain_vectors(retriever, texts, 24).double().numpy()
     queries = plain_vectors(retriever, list(loaded.queries.values()), 8).double().numpy()
     found = read_run(folder / "retriever" / "run-30.trec")
-    assert list(found) == [f"q{i}" for i in range(40, 60)]
     reciprocals = []
     for query_id, scores in zip(loaded.queries, queries @ passages.T, strict=True):
         best = np.argsort(-scores)
@@ -82,31 +78,6 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     written = json.loads((folder / "retriever" / "metrics.json").read_text())
     assert written["evaluation"]["means"] == report.means["retriever"]
     assert (written["system"], written["split"], written["depth"]) == ("retriever", "test", 30)
-
-
-@pytest.mark.slow
-def test_the_reports_command_gives_the_report_again(
-    retriever, collection, tmp_path, monkeypatch, capsys
-):
-    settings = {"measures": ["nDCG@10", "R(rel=1)@5"], "depth": 20, "seed": 4}
-    report = evaluate(
-        retriever, collection, baseline="bm25,k1=0.5", output_dir=tmp_path / "out", **settings
-    )
-    # Where the names of the command mean the same things.
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "retriever").symlink_to(retriever)
-    (place / "small").symlink_to(collection)
-    monkeypatch.chdir(place)
-    command = report.content["command"]
-    assert command.startswith("condenser evaluate retriever small --baseline bm25,k1=0.5 ")
-    assert main(shlex.split(command)[1:]) == 0
-    again = place / "runs" / "evaluation" / "small" / "test"
-    for name in ("per_query.tsv", "retriever/run-20.trec", "bm25-0.5/metrics.json"):
-        assert (again / name).read_text() == (report.folder / name).read_text()
-    printed = capsys.readouterr().out
-    assert f"nDCG@10     {report.means['retriever']['nDCG@10']:.4f}" in printed
-    assert "report: runs/evaluation/small/test/report.md" in printed
 
 
 def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(

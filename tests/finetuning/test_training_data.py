@@ -55,8 +55,8 @@ def test_each_judged_pair_of_a_collection_is_an_example_identified_by_its_conten
     assert load(collection=str(copy)).facts == data.facts
     (copy / "qrels.train.tsv").write_text("1\t0\t2\t1\n")
     other = load(collection=str(copy)).facts
-    changed = {name for name, fact in data.facts.items() if other[name] != fact}
-    assert changed == {"n_examples", "judgements_fingerprint"}
+    assert other["passages_fingerprint"] == data.facts["passages_fingerprint"]
+    assert other["judgements_fingerprint"] != data.facts["judgements_fingerprint"]
 
 
 def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, write_text):
@@ -97,7 +97,6 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     [
         (["5", "p99"], "contrastive", "no passage 'p99'"),
         (["5"], "kl", "query '4' has no cross-encoder scores"),
-        (5, "contrastive", "jsonl:1: .*no hard negatives"),
     ],
 )
 def test_mined_lines_that_do_not_fit_are_refused(marco, write_jsonl, negatives, objective, message):
@@ -118,11 +117,9 @@ def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
 
 
 def test_the_subsets_of_one_seed_are_nested():
-    examples = Dataset.from_dict({"n": list(range(20_000))})
-    subsets = [
-        take_subset(examples, size, seed=5, what="data")["n"][:] for size in (500, 1000, 10_000)
-    ]
-    assert [len(subset) for subset in subsets] == [500, 1000, 10_000]
+    examples = Dataset.from_dict({"n": list(range(2000))})
+    subsets = [take_subset(examples, n, seed=5, what="data")["n"][:] for n in (50, 100, 1000)]
+    assert [len(subset) for subset in subsets] == [50, 100, 1000]
     assert set(subsets[0]) < set(subsets[1]) < set(subsets[2])
     assert subsets[1] == sorted(subsets[1])
 

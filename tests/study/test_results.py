@@ -4,7 +4,7 @@ import json
 import re
 
 from modeling_condenser.evaluation.measures import make_evaluation
-from modeling_condenser.study.results import StudyResults, mean_evaluation, swap_costs
+from modeling_condenser.study.results import StudyResults, mean_evaluation
 
 
 def evaluation(values):
@@ -82,15 +82,9 @@ def test_results_are_written_with_their_tests(tmp_path):
         ("condenser", "mlm"): (0.25, 0.5),
         ("condenser", "bm25"): (1.0, 1.0),
     }
-    assert written["facts"] == {"n_queries": 8} and written["bm25"] == {"MRR@10": 0.5}
     assert (tmp_path / "results.md").read_text() == f"{results.report()}\n\n## Readiness\n"
 
 
 def test_seeds_are_averaged_query_by_query():
     mean = mean_evaluation([evaluation([0.0, 1.0]), evaluation([0.5, 0.5])])
     assert mean.per_query == {"MRR@10": {"q0": 0.25, "q1": 0.75}} and mean.means == {"MRR@10": 0.5}
-
-
-def test_of_a_long_log_a_few_swap_costs_are_shown():
-    log = [{"step": step, "loss": 1.0, "swap_cost": step / 100} for step in range(1, 12)]
-    assert [entry["step"] for entry in swap_costs([*log, {"loss": 1.0}])] == [1, 3, 5, 7, 9, 11]
