@@ -1,7 +1,4 @@
-"""Open a model, and measure its readiness.
-
-The measures are CLS attention entropy, what the head reads, geometry and retrieval.
-"""
+"""Open a model, and measure attention entropy, what the head reads, geometry and retrieval."""
 
 import copy
 import multiprocessing
@@ -30,7 +27,12 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_config
+from modeling_condenser.hub.model_folder import (
+    MODULES_FILE,
+    find_model_folder,
+    is_checkpoint,
+    read_config,
+)
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -70,14 +72,10 @@ class Subject:
         """Open a pre-training checkpoint, an export, a retriever or any encoder.
 
         The vector of an encoder whose files do not state a pooling is CLS.
-
-        Raises:
-            FileNotFoundError: there is no such model.
         """
         folder = find_model_folder(name)
-        config = read_config(folder)
-        if config.get("model_type") == "condenser":
-            has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
+        if is_checkpoint(folder):
+            has_head = "CondenserForMaskedLM" not in read_config(folder).get("architectures", ())
             opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = opened.from_pretrained(folder).eval().to(device)
@@ -241,7 +239,7 @@ def measure_attention_entropy(
         for batch in batches:
             mask = batch["attention_mask"]
             attentions = encoder(**batch, output_attentions=True).attentions
-            if not attentions or any(layer is None or layer.dim() != 4 for layer in attentions):
+            if not attentions or any(layer is None for layer in attentions):
                 raise ValueError(
                     f"A {encoder.config.model_type} encoder does not return the attention of its "
                     "layers, so its entropy cannot be measured."
@@ -279,10 +277,8 @@ def mask_texts(
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
     keys = random_keys(seed, np.arange(len(texts))).tolist()
-    blocks = [
-        {"input_ids": tokens, "mask_key": key}
-        for tokens, key in zip(ids["input_ids"], keys, strict=True)
-    ]
+    pairs = zip(ids["input_ids"], keys, strict=True)
+    blocks = [{"input_ids": tokens, "mask_key": key} for tokens, key in pairs]
     n = max(TOKENS_PER_BATCH // max_length, 1)
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
     device = subject.encoder.device
@@ -319,11 +315,8 @@ def measure_condensing(
             for cls_late in (own, torch.zeros_like(own), others)
         ]
     head_loss, zeroed, swapped = (losses / n_masked).tolist()
-    return {
-        "head_loss": head_loss,
-        "zero_cost": zeroed - head_loss,
-        "swap_cost": swapped - head_loss,
-    }
+    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
+    return {"head_loss": head_loss, **costs}
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

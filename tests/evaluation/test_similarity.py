@@ -12,7 +12,6 @@ from modeling_condenser.evaluation.similarity import (
     GradedEvaluation,
     evaluate_graded_pairs,
     evaluate_triplets,
-    pair_similarities,
     read_items,
 )
 
@@ -22,18 +21,6 @@ def graded(n: int, *, noise: float, seed: int = 0) -> GradedEvaluation:
     truth = np.random.default_rng(0).random(n)
     similarities = truth + noise * np.random.default_rng(1 + seed).normal(size=n)
     return evaluate_graded_pairs(similarities, np.round(truth * 10) / 2)
-
-
-def test_similarities_are_those_of_the_definitions():
-    first = np.array([[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]], dtype=np.float32)
-    second = np.array([[1.0, 1.0], [-3.0, -4.0], [1.0, 0.0]], dtype=np.float32)
-    for name, expected in {
-        "cosine": [2**-0.5, -1.0, 0.0],
-        "dot": [1.0, -25.0, 0.0],
-        "euclidean": [-1.0, -10.0, -1.0],
-    }.items():
-        found = pair_similarities(first, second, similarity=name).tolist()
-        assert found == pytest.approx(expected)
 
 
 def test_triplets_are_right_where_the_positive_is_nearer():

@@ -11,7 +11,6 @@ from modeling_condenser.runs.recipe import fill, read_recipe
 
 PAIRS = {"data": "pairs.jsonl", "format": "pairs"}
 TRIPLES = {"data": "t.tsv", "format": "triples", "objective": "triplet"}
-GRADED = {"data": "s.csv", "format": "graded_pairs", "objective": "mse_cosine"}
 SCORED = {"data": "s.jsonl", "format": "scored", "objective": "kl"}
 
 
@@ -21,7 +20,6 @@ def recipe(**settings: Any) -> FinetuningRecipe:
 
 def test_only_what_is_stated_and_the_similarity_change_the_contract():
     assert recipe(collection="c").contract_changes == {"similarity": "dot"}
-    assert recipe(**GRADED).contract_changes == {"similarity": "cosine"}
     assert recipe(**TRIPLES).contract_changes == {"similarity": "euclidean"}
     stated = {"similarity": "cosine", "pooling": "mean", "title_separator": ""}
     assert recipe(**SCORED, **stated).contract_changes == stated
