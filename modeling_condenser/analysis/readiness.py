@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -45,8 +46,8 @@ from modeling_condenser.runs.recipe import read_recipe
 from .sample import Measuring, Sample, load_small
 
 TOKENS_PER_BATCH = 2048
-# Environment variables of a process that is one of several begin so.
-_OF_SEVERAL = tuple("RANK LOCAL_ WORLD_SIZE MASTER_ ACCELERATE_ TORCHELASTIC_ FSDP_".split())
+# Environment variables of a process that is one of several.
+_OF_SEVERAL = re.compile("RANK|WORLD_SIZE|LOCAL_|MASTER_|ACCELERATE_|TORCHELASTIC_|FSDP_")
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
 def _finetune_and_measure(
     settings: dict[str, Any], measuring: Measuring, max_length: int
 ) -> dict[str, float]:
-    for name in [name for name in os.environ if name.startswith(_OF_SEVERAL)]:
+    for name in filter(_OF_SEVERAL.match, list(os.environ)):
         del os.environ[name]
     with redirect_stdout(sys.stderr):  # the training log
         retriever = Subject.open(finetune(settings), max_length=max_length)
@@ -289,14 +290,10 @@ def mask_texts(
 def measure_condensing(
     model: CondenserForPreTraining, batches: Sequence[Mapping[str, torch.Tensor]]
 ) -> dict[str, float]:
-    """Measure what the head takes from the late CLS vector.
+    """Measure what the head of a model in evaluation mode takes from the late CLS vector.
 
     To exchange vectors, each text gets that of the text before it, and the first text that of the
-    last, so the result does not depend on the batches.
-
-    Args:
-        model: in evaluation mode.
-        batches: of `mask_texts`, with two texts or more.
+    last, so the result does not depend on the batches, which are those of `mask_texts`.
 
     Returns:
         In nats a masked token: `head_loss`, and its rise when the late CLS vectors are zeroed

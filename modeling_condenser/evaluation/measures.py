@@ -17,7 +17,7 @@ named as it names them.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import Self
 
@@ -32,7 +32,6 @@ DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
 _ABORTS = re.compile(r"[=@]0(?!\.)|\d{7}")  # trec_eval's code ends the process on such numbers
-_QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -110,12 +109,11 @@ def evaluate_run(
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
-        run: query id -> passage id -> score; other queries than the judged ones are ignored.
+        run: other queries than the judged ones are ignored.
         measures: names; see the module's docstring.
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
-        find_texts: maps ids of passages to their texts, for Hit@k. It is called for the passages of
-            several queries at a time, to limit memory.
+        find_texts: maps ids of passages to their texts, for Hit@k.
 
     Raises:
         ValueError: an unknown measure, or no query that can be measured.
@@ -133,8 +131,7 @@ def evaluate_run(
     if run and not run.keys() & judged.keys():
         raise ValueError(
             f"none of the {len(run)} queries of the run is judged: the run has {next(iter(run))!r},"
-            f" the judgements have {next(iter(judged))!r}. Take both from the same collection and"
-            " split"
+            f" the judgements have {next(iter(judged))!r}. Take both from one collection and split"
         )
     rankings = {
         query: list(dict(rank_passages(run.get(query, {}))))
@@ -181,13 +178,10 @@ def _judge_by_answers(
     find_texts: Callable[[list[str]], Mapping[str, str]],
 ) -> dict[str, dict[str, int]]:
     """Judgements in which the first passage with an answer is relevant."""
-    queries = list(rankings)
+    texts = find_texts(list(set(chain.from_iterable(rankings.values()))))
     judged = {}
-    for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        batch = queries[start : start + _QUERIES_AT_ONCE]
-        texts = find_texts(list({passage for query in batch for passage in rankings[query]}))
-        for query in batch:
-            matcher = AnswerMatcher(answers[query])
-            found = (passage for passage in rankings[query] if matcher.is_in(texts[passage]))
-            judged[query] = dict.fromkeys(islice(found, 1), 1)
+    for query, ranking in rankings.items():
+        matcher = AnswerMatcher(answers[query])
+        found = (passage for passage in ranking if matcher.is_in(texts[passage]))
+        judged[query] = dict.fromkeys(islice(found, 1), 1)
     return judged

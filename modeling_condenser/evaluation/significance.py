@@ -53,27 +53,22 @@ class Comparison(NamedTuple):
 
 
 def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
-    """Compare two systems in one measure, over the same queries.
+    """Compare two systems in one measure; a ValueError unless the queries are the same.
 
     If the systems differ on few queries, the test enumerates all swaps and is exact. The result
     depends on the seed and not on the order of the queries.
-
-    Raises:
-        ValueError: the queries differ, or there are none.
     """
     values = _paired_values(system, baseline)  # (2, Q)
     differences = values[0] - values[1]  # (Q,)
     differing = differences[differences != 0]  # swapping the other queries has no effect
     better, worse = int((differences > _EQUAL).sum()), int((differences < -_EQUAL).sum())
-    p_value = randomisation_test(
-        # Swapping the systems on a query flips the sign of its difference.
-        lambda swapped: (differing.sum() - 2 * (swapped @ differing)) / len(differences),
-        n=len(differing),
-        seed=seed,
-    )
+
+    def difference(swapped: np.ndarray) -> np.ndarray:  # a swap flips the sign of a difference
+        return (differing.sum() - 2 * (swapped @ differing)) / len(differences)
+
+    p_value = randomisation_test(difference, n=len(differing), seed=seed)
     return Comparison(
-        mean_system=float(values[0].mean()),
-        mean_baseline=float(values[1].mean()),
+        *values.mean(axis=1).tolist(),
         difference=float(differences.mean()),
         p_value=p_value,
         interval=bootstrap_interval(np.mean, differences, seed=seed),
@@ -157,8 +152,7 @@ def bootstrap_interval(
     The percentile method is used because BCa gives NaN for samples whose values are all equal.
     `statistic` is given an `axis`.
 
-    Returns:
-        The bounds; None for a single item.
+    It is None for a single item.
     """
     if len(samples[0]) < 2:
         return None

@@ -87,10 +87,7 @@ def measure_similarity(
 def pair_similarities(
     first: np.ndarray, second: np.ndarray, *, similarity: Similarity
 ) -> np.ndarray:
-    """Compare vectors, (N, D) and (N, D), row by row: (N,) float64, greater for more similar.
-
-    Cosine is 0 if a vector is all zeros; "euclidean" is the negative distance.
-    """
+    """Compare vectors, (N, D) and (N, D), row by row: (N,) float64, greater for more similar."""
     from sentence_transformers import SimilarityFunction  # imports torch
 
     compare = SimilarityFunction.to_similarity_pairwise_fn(similarity)
@@ -140,11 +137,7 @@ class GradedEvaluation(Evaluation):
 
 
 def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> GradedEvaluation:
-    """Correlate similarities, (N,), with the scores that people gave, (N,): measure "Spearman".
-
-    Raises:
-        ValueError: all similarities or all scores are equal.
-    """
+    """Correlate similarities, (N,), with the scores that people gave, (N,): measure "Spearman"."""
     for name, values in (("similarities", similarities), ("scores", scores)):
         if np.ptp(values) == 0:
             raise ValueError(
@@ -171,11 +164,11 @@ def evaluate_triplets(
     """Measure how often the anchor is more similar to the positive than to the negative.
 
     Equal similarities count as wrong, so that an encoder that gives one vector to every text scores
-    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy"; the keys of its values
-    are the triplets' numbers, from "0".
+    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy", with keys "0", "1", ...
     """
-    to_positive = pair_similarities(anchors, positives, similarity=similarity)
-    to_negative = pair_similarities(anchors, negatives, similarity=similarity)
-    right = (to_positive > to_negative).astype(np.float64)  # (N,)
-    values = {str(i): value for i, value in enumerate(right.tolist())}
-    return make_evaluation({"triplet accuracy": values})
+    to_positive, to_negative = (
+        pair_similarities(anchors, others, similarity=similarity)  # (N,)
+        for others in (positives, negatives)
+    )
+    right = (to_positive > to_negative).tolist()
+    return make_evaluation({"triplet accuracy": {str(i): float(r) for i, r in enumerate(right)}})

@@ -54,25 +54,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SystemResult:
-    """The measures of one system on one split of one collection or similarity task.
-
-    Attributes:
-        system: its name.
-        collection: name of the collection, or of the file of pairs or triplets.
-        split: of the queries, or the task's name.
-        evaluation: means and values per query.
-        run_file: the TREC run that was measured.
-        record: of the search: seconds, queries per second, and `identity`, what was searched.
-        settings: of the system, such as its pooling, or k1 and b.
-    """
+    """The measures of one system on one split of one collection or similarity task."""
 
     system: str
-    collection: str
-    split: str
+    collection: str  # or the file of pairs or triplets
+    split: str  # of the queries, or the task's name
     evaluation: Evaluation
-    run_file: Path | None = None
-    record: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    run_file: Path | None = None  # the TREC run that was measured
+    record: Mapping[str, Any] = field(default_factory=dict)  # time, and what was searched
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
 
 
 def evaluate_system(
@@ -129,9 +119,8 @@ def evaluate_system(
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     if not record_file.is_file():
-        place = work_folder or out
         how: Any = {"settings": search, "dev": dev, "progress": progress}
-        searcher = open_searcher(system, collection.passages, place, **how)
+        searcher = open_searcher(system, collection.passages, work_folder or out, **how)
         started = time.perf_counter()
         run = searcher.search(collection.queries, depth=depth)
         seconds = time.perf_counter() - started
@@ -202,9 +191,6 @@ def report_on_card(
 
     Args:
         model: the retriever's folder.
-        result: of `evaluate_system`.
-        baselines: other systems on the same queries.
-        collection: the collection that was searched.
         source: of the collection, as in the recipe; published if it is a name on the Hub.
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
         seed: of the resampling in tests and intervals.
@@ -212,7 +198,6 @@ def report_on_card(
     from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
 
     evaluation, identity = result.evaluation, result.record["identity"]
-    intervals = {m: evaluation.interval(m, seed=seed) for m in evaluation.means}
     compared = correct(
         {
             (baseline.system, measure): evaluation.compare(measure, baseline.evaluation, seed=seed)
@@ -232,7 +217,7 @@ def report_on_card(
         source=source_name,
         revision=revision,
         search=changed if identity["index"] != EXACT else {},
-        intervals={measure: bounds for measure, bounds in intervals.items() if bounds},
+        intervals={m: b for m in evaluation.means if (b := evaluation.interval(m, seed=seed))},
         comparisons=[
             BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
             for (name, measure), c in compared.items()

@@ -16,14 +16,10 @@ from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
-    """Load an encoder to fine-tune, in float32.
+    """Load an encoder to fine-tune, in float32; `changes` are fields of `EncodingContract`.
 
     Its model has two modules, the transformer and the pooling. It does not normalise its vectors;
     the loss does, where the similarity is cosine.
-
-    Args:
-        name: folder or Hub name.
-        changes: fields of `EncodingContract` that complete or override what the encoder says.
     """
     folder = find_model_folder(name)
     if is_checkpoint(folder):

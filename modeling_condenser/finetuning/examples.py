@@ -61,7 +61,7 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
         query, texts = row["query"], [row["positive"], *others]
     _check_texts(query, *texts)
     scores = _scores(row) if recipe.format == "scored" else None
-    if scores is not None and len(scores) != len(texts):
+    if scores and len(scores) != len(texts):
         raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
     own, *rest = map(str.strip, texts)
     if not query.strip() or not own:

@@ -33,10 +33,6 @@ def finetune(settings: Mapping[str, Any]) -> Path:
 
     Returns:
         The folder of the retriever, within the output folder.
-
-    Raises:
-        ValueError: a setting or the data does not fit.
-        FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
@@ -55,7 +51,6 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         claim_run_folder(output_folder, settings)
         logger.info("%s is finished.", output_folder)
         return model_folder
-
     set_seed(arguments.seed)
     encoder = open_encoder(recipe.encoder, recipe.contract_changes)
     data = load_training_data(recipe, encoder.contract, seed=arguments.seed)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -54,6 +55,7 @@ class TrainingData(NamedTuple):
     facts: dict[str, Any]
 
 
+@dataclass(kw_only=True, eq=False)
 class DrawnNegatives(TrainerCallback):
     """Draws the negatives of an epoch; a transform of a `datasets.Dataset`, and a callback.
 
@@ -64,12 +66,11 @@ class DrawnNegatives(TrainerCallback):
     `read` returns the texts of passages, for examples that name them by row.
     """
 
-    def __init__(
-        self, *, n_negatives: int, seed: int, read: Callable[[list[int]], list[str]] | None = None
-    ):
-        self.n_negatives = n_negatives
-        self.seed = seed
-        self.read = read
+    n_negatives: int
+    seed: int
+    read: Callable[[list[int]], list[str]] | None = None
+
+    def __post_init__(self) -> None:
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # with worker processes
 
     def on_epoch_begin(
@@ -106,12 +107,7 @@ def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> l
 def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
-    """Load what a recipe trains on; the seed is that of the drawn negatives.
-
-    Raises:
-        FileNotFoundError: a file or collection does not exist.
-        ValueError: the data does not fit.
-    """
+    """Load what a recipe trains on; the seed is that of the drawn negatives."""
     collection, read = None, None
     facts: dict[str, Any] = {}
     if recipe.collection is not None:
@@ -128,14 +124,13 @@ def load_training_data(
         table = table.select(np.flatnonzero(reasons.is_null().to_numpy()))
         logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
         facts["left_out"] = left_out
-    table = table.remove_columns(LEFT_OUT)
     if not len(table):
         raise ValueError(f"{what} contains no training example (left out: {left_out}).")
     n_negatives = _n_negatives(recipe, table, what)
     table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
-        return TrainingData(table.remove_columns(ROW_NUMBER), [], facts)
+        return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), [], facts)
     drawn = DrawnNegatives(n_negatives=n_negatives, seed=seed, read=read)
     return TrainingData(table.with_transform(drawn), [drawn], facts)
 
@@ -150,10 +145,9 @@ def _store_examples(
     collection: Collection | None,
     identity: list[str],
 ) -> Dataset:
-    """Store all examples with their numbers, memory-mapped, or open those stored before.
+    """Store all examples, memory-mapped, or open those stored before.
 
-    A passage is stored as its text or, for a collection, as its row. `identity` is that of the
-    collection.
+    A passage is stored as its text or, for a collection (of this identity), as its row.
     """
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)

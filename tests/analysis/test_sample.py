@@ -5,7 +5,6 @@ from datasets import Dataset
 
 from modeling_condenser.analysis.callback import read_readiness
 from modeling_condenser.analysis.sample import Measuring, Sample, load_small
-from modeling_condenser.collection.load import load_collection
 
 
 def test_a_sample_depends_on_settings_and_texts_only(texts):
@@ -35,9 +34,7 @@ def test_queries_are_matched_with_their_judged_passage(collection, texts):
     matches = Sample.choose(measuring, Dataset.from_dict({"text": texts})).matches
     assert len(matches) == 7
     for match in matches:
-        number = texts.index(match["text"])
         assert match["query"] == " ".join(match["text"].split()[:8])
-        assert match["title"] == (f"Title {number}" if number % 3 == 0 else "")
 
 
 def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection):
@@ -47,7 +44,6 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
 
     found = small(5, 20)
     assert len(found.queries) == len(found.qrels) == 5 and len(found.passages) == 20
-    assert set(found.queries) <= set(load_collection(collection).queries)
     assert {p for grades in found.qrels.values() for p in grades} <= set(found.passages["_id"])
     assert small(5, 20).queries == found.queries != small(5, 20, seed=2).queries
     everything = small(500, 500)

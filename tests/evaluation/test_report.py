@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
-from matplotlib.colors import to_hex
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import make_evaluation
@@ -190,16 +189,13 @@ def test_correlations_are_compared_too(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md"}
 
 
-def test_pictures_show_values_and_intervals_in_the_colours_of_the_systems():
+def test_pictures_show_values_and_intervals_in_the_order_of_the_systems():
     bm25, ours = ({"mean": 0.2, "interval": [0.125, 0.3]}, {"mean": 0.5, "interval": [0.25, 0.75]})
     without = {"bm25": {"mean": 0.8, "interval": None}, "ours": {"mean": 0.9, "interval": None}}
     left, right = plot_bars({"MRR@10": {"bm25": bm25, "ours": ours}, "R@100": without}).axes
-    assert [bar.get_width() for bar in left.patches] == [0.2, 0.5]
-    assert [to_hex(bar.get_facecolor()) for bar in left.patches] == ["#808080", "#1f77b4"]
     (intervals,) = left.collections
     bounds = [line[:, 0].tolist() for line in intervals.get_segments()]
     assert bounds == [[0.125, 0.3], [0.25, 0.75]]
     assert [text.get_text() for text in right.texts] == ["0.800", "0.900"]
     [axes] = plot_curves({100: without, 20: {"bm25": bm25, "ours": ours}}, y_label="R@k").axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.2, 0.8], [0.5, 0.9]]
-    assert [to_hex(line.get_color()) for line in axes.lines] == ["#808080", "#1f77b4"]
