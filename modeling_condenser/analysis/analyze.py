@@ -66,14 +66,11 @@ def analyze(settings: Mapping[str, Any]) -> str:
     """Measure models and write figures, report and pictures.
 
     Args:
-        settings: fields of `AnalysisRecipe` and `Measuring`.
+        settings: fields of `AnalysisRecipe` and `Measuring`. If one does not fit, or a model cannot
+            be measured, nothing is written.
 
     Returns:
         The report, as Markdown.
-
-    Raises:
-        FileNotFoundError: a model, the corpus or the collection does not exist.
-        ValueError: a setting does not fit, or a model cannot be measured. Nothing was written.
     """
     recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
@@ -99,12 +96,11 @@ def analyze(settings: Mapping[str, Any]) -> str:
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
     """The text that the sample is taken from."""
-    folders = [folder for name in recipe.models for folder in (Path(name), Path(name).parent)]
-    runs = list(filter(None, map(read_run_settings, folders)))
     if recipe.corpus is not None:
         return read_corpus({"encoder": "", "corpus": recipe.corpus})
-    if runs:
-        return read_corpus(runs[0])
+    for name in map(Path, recipe.models):
+        if settings := read_run_settings(name) or read_run_settings(name.parent):
+            return read_corpus(settings)
     if measuring.collection is not None:
         return load_passages(measuring.collection)
     raise ValueError(

@@ -96,7 +96,9 @@ class Subject:
 
     @property
     def contract(self) -> EncodingContract:
-        """How a Condenser in memory encodes."""
+        """How the model encodes."""
+        if self.retriever is not None:
+            return self.retriever.contract
         return EncodingContract(self.max_length, self.max_length)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
@@ -131,9 +133,6 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
 
     Returns:
         An entry of a training log; `modeling_condenser.hub.training_log` explains its names.
-
-    Raises:
-        ValueError: the model cannot be measured.
     """
     started = time.perf_counter()
     found: dict[str, float] = {}
@@ -180,10 +179,10 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
     A new process does this, because it would change a training that is running in this one.
     """
     recipe = read_recipe("finetune/contrastive")
-    lengths = ("query_max_length", "passage_max_length")
+    for name in ("query_max_length", "passage_max_length"):
+        recipe[name] = min(recipe[name], subject.max_length)
     settings = {
         **recipe,
-        **{name: min(recipe[name], subject.max_length) for name in lengths},
         "disable_tqdm": True,
         "seed": measuring.sample_seed,
         "subset_seed": measuring.sample_seed,
@@ -194,15 +193,11 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
         "use_cpu": subject.encoder.device.type == "cpu",
     }
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
-        if subject.retriever is not None:
-            folder = subject.retriever.folder
-            settings = {**subject.retriever.settings, **settings}  # the pooling, if not in files
-        else:
-            folder = Path(scratch, "encoder")
-            folder.mkdir()
-            # Copies, because saving changes configuration and tokenizer.
-            encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
-            write_repository(folder, encoder, tokenizer, subject.contract, [])
+        folder = Path(scratch, "encoder")
+        folder.mkdir()
+        # Copies, because saving changes configuration and tokenizer.
+        encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
+        write_repository(folder, encoder, tokenizer, subject.contract, [])
         settings |= {"encoder": str(folder), "output_dir": str(Path(scratch, "run"))}
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             call = pool.submit(_finetune_and_measure, settings, measuring, subject.max_length)

@@ -23,8 +23,7 @@ class Measuring:
     """What readiness is measured on.
 
     Attributes:
-        texts: in the sample, at least 2. With 64 a measurement takes seconds even during training;
-            Figure 2 of the Condenser paper has 1,000, as the recipe analyze/figure-2.
+        texts: in the sample, at least 2; Figure 2 of the Condenser paper has 1,000.
         max_length: longest text in tokens.
         collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
             it is searched. By default, matching texts are halves of the sample's texts.
@@ -77,12 +76,7 @@ class Sample:
 
     @classmethod
     def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
-        """Choose from documents with a column `text`, perhaps `title`; the first ones of a stream.
-
-        Raises:
-            FileNotFoundError: there is no such collection.
-            ValueError: there are too few texts, or no judged queries.
-        """
+        """Choose from documents with a column `text`, perhaps `title`; of a stream the first."""
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         small = None if measuring.collection is None else load_small(measuring)
         if small is None:

@@ -32,8 +32,7 @@ def measure_cost(
     Args:
         model: folder or Hub name of a retriever.
         settings: other keyword arguments of `Retriever`, such as pooling and device.
-        batch_size: texts in a step.
-        length: tokens in a text.
+        batch_size: texts in a step, of `length` tokens each.
 
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The

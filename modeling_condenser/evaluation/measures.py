@@ -22,16 +22,16 @@ from statistics import fmean
 from typing import Self
 
 import ir_measures
+import numpy as np
 
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
-from .significance import Comparison, Interval, compare, mean_interval
+from .significance import Comparison, Interval, bootstrap_interval, compare
 
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
-_ABORTS = re.compile(r"[=@]0(?!\.)|\d{7}")  # trec_eval's code ends the process on such numbers
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -58,7 +58,8 @@ class Evaluation:
 
     def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval of a mean; None for a single query."""
-        return mean_interval(self.per_query[measure], seed=seed)
+        values = [value for _, value in sorted(self.per_query[measure].items())]
+        return bootstrap_interval(np.mean, np.array(values), seed=seed)
 
     def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
         """Compare with another evaluation of the same queries in one measure."""
@@ -85,7 +86,7 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
             is_known = ir_measures.DefaultPipeline.supports(measures[name])
         except (AssertionError, NameError, ValueError):
             is_known = False
-        if not is_known or _ABORTS.search(name):
+        if not is_known or re.search(r"[=@]0\b(?!\.)", name):  # which ends trec_eval's process
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit or"
                 " another one of ir-measures, with a cut-off where it needs one, as in MRR@10 or"
@@ -98,14 +99,15 @@ def evaluate_run(
     qrels: Mapping[str, Mapping[str, int]],
     run: Run,
     *,
-    measures: Sequence[str] = DEFAULT_MEASURES,
+    measures: Sequence[str] | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
     find_texts: Callable[[list[str]], Mapping[str, str]] | None = None,
 ) -> Evaluation:
     """Measure a run by judgements, by answer strings, or by both.
 
     All measures have the same queries: those with a relevant passage and, for Hit@k, an answer. A
-    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`.
+    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`. The default
+    measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
@@ -118,6 +120,8 @@ def evaluate_run(
     Raises:
         ValueError: an unknown measure, or no query that can be measured.
     """
+    if measures is None:
+        measures = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
     wanted, answers = check_measures(measures), answers or {}
     hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
     graded = {name: m for name, m in wanted.items() if name not in hits}

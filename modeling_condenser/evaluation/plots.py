@@ -4,6 +4,7 @@ The first system, the baseline, is grey; a system has the same colour in every p
 """
 
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+_COLOURS = ["grey", *(f"C{number}" for number in range(10))]
 _FONT_SIZE = 8
 _PANELS_PER_ROW = 3
 
@@ -47,8 +49,7 @@ def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     for panel, (title, systems) in zip(axes, panels.items(), strict=False):
         means = np.array([values["mean"] for values in systems.values()])
         bounds = np.array([values["interval"] or [np.nan] * 2 for values in systems.values()])
-        colours = [_colour(number) for number in range(n_systems)]
-        bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=colours)
+        bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=_COLOURS)
         panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=_FONT_SIZE)
         panel.set_title(title, fontsize=_FONT_SIZE, loc="left")
         panel.margins(x=0.25)
@@ -61,9 +62,9 @@ def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_la
     """Draw each system's `mean` over the depths (depth -> system), on a logarithmic scale."""
     figure, [axes] = _figure(1, height=3.0)
     depths = sorted(by_depth)
-    for number, system in enumerate(by_depth[depths[0]]):
+    for system, colour in zip(by_depth[depths[0]], cycle(_COLOURS), strict=False):
         means = [by_depth[depth][system]["mean"] for depth in depths]
-        axes.plot(depths, means, marker="o", color=_colour(number), label=system)
+        axes.plot(depths, means, marker="o", color=colour, label=system)
     axes.set_xscale("log")
     axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
     axes.minorticks_off()
@@ -71,10 +72,6 @@ def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_la
     axes.set_ylabel(y_label, fontsize=_FONT_SIZE)
     axes.legend(fontsize=_FONT_SIZE)
     return figure
-
-
-def _colour(number: int) -> str:
-    return "grey" if number == 0 else f"C{number - 1}"
 
 
 def _figure(n_panels: int, *, height: float) -> tuple[Figure, list[Axes]]:

@@ -68,7 +68,8 @@ def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
 
     p_value = randomisation_test(difference, n=len(differing), seed=seed)
     return Comparison(
-        *values.mean(axis=1).tolist(),
+        float(values[0].mean()),
+        float(values[1].mean()),
         difference=float(differences.mean()),
         p_value=p_value,
         interval=bootstrap_interval(np.mean, differences, seed=seed),
@@ -125,13 +126,9 @@ def randomisation_test(
 ) -> float:
     """Two-sided p-value of a paired randomisation test of two systems on n items.
 
-    If all 2**n swaps are no more than 10,000, they are enumerated.
-
-    Args:
-        difference: maps (B, n) float64, 1 for each item on which the systems' values are swapped
-            and 0 for the others, to the (B,) differences between the systems.
-        n: items.
-        seed: of the random swaps.
+    If all 2**n swaps are no more than 10,000, they are enumerated. `difference` maps (B, n)
+    float64, 1 for each item on which the systems' values are swapped and 0 for the others, to the
+    (B,) differences between the systems.
     """
     if 2**n <= N_RESAMPLES:
         swaps = (np.arange(2**n)[:, None] >> np.arange(n)) & 1  # (2**n, n)
@@ -149,10 +146,8 @@ def bootstrap_interval(
 ) -> Interval | None:
     """95 % percentile bootstrap interval of a statistic of paired samples, (N,) each.
 
-    The percentile method is used because BCa gives NaN for samples whose values are all equal.
-    `statistic` is given an `axis`.
-
-    It is None for a single item.
+    It is None for a single item. The percentile method is used because BCa gives NaN for samples
+    whose values are all equal. `statistic` is given an `axis`.
     """
     if len(samples[0]) < 2:
         return None
@@ -167,11 +162,6 @@ def bootstrap_interval(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return float(low), float(high)
-
-
-def mean_interval(values: Values, *, seed: int = 0) -> Interval | None:
-    """95 % bootstrap interval of a mean over queries, in any order; None for a single query."""
-    return bootstrap_interval(np.mean, np.array([values[q] for q in sorted(values)]), seed=seed)
 
 
 def _paired_values(first: Values, second: Values) -> np.ndarray:

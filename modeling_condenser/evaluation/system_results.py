@@ -37,17 +37,11 @@ from modeling_condenser.retrieval.systems import System, open_searcher, parse_sy
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
-from .measures import (
-    DEFAULT_ANSWER_MEASURES,
-    DEFAULT_MEASURES,
-    Evaluation,
-    check_measures,
-    evaluate_run,
-)
+from .measures import Evaluation, check_measures, evaluate_run
 from .significance import correct
 
+# Fields of `SearchSettings` that an approximate search's result depends on.
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
-"""Fields of `SearchSettings` that an approximate search's result depends on."""
 
 logger = logging.getLogger(__name__)
 
@@ -154,24 +148,19 @@ def evaluate_system(
 def measure_run(
     collection: Collection, run: Run, *, measures: Sequence[str] | None = None
 ) -> Evaluation:
-    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`.
-
-    By default the measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection
-    that has answers only.
-    """
-    if measures is None:
-        measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
-    depth = max((len(found) for found in run.values()), default=0)
-    cutoffs = {n: m.params.get("cutoff", 0) for n, m in check_measures(measures).items()}
-    if deeper := [name for name, cutoff in cutoffs.items() if cutoff > depth]:
-        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
-    return evaluate_run(
+    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`."""
+    evaluation = evaluate_run(
         collection.qrels,
         run,
         measures=measures,
         answers=collection.answers,
         find_texts=partial(find_texts, collection.passages),
     )
+    depth = max(map(len, run.values()), default=0)
+    cutoffs = {n: m.params.get("cutoff", 0) for n, m in check_measures([*evaluation.means]).items()}
+    if deeper := [name for name, cutoff in cutoffs.items() if cutoff > depth]:
+        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
+    return evaluation
 
 
 def report_on_card(

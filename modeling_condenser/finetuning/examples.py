@@ -8,7 +8,7 @@ and counted (`LEFT_OUT`).
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, count, repeat, takewhile
-from typing import Any, TypeVar
+from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.hub.contract import EncodingContract
@@ -19,14 +19,13 @@ from .recipe import FinetuningRecipe
 from .rows import Fields
 
 Example = dict[str, Any]
-Converted = TypeVar("Converted")
 
 LEFT_OUT = "left_out"  # why a row is not an example
 
 
 def convert_rows(
-    rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Converted]
-) -> Iterator[Converted]:
+    rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Any]
+) -> Iterator[Any]:
     """Convert rows, of which `convert` gets the fields by our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
     for number, row in enumerate(rows, start=1):
@@ -61,7 +60,7 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
         query, texts = row["query"], [row["positive"], *others]
     _check_texts(query, *texts)
     scores = _scores(row) if recipe.format == "scored" else None
-    if scores and len(scores) != len(texts):
+    if scores is not None and len(scores) != len(texts):
         raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
     own, *rest = map(str.strip, texts)
     if not query.strip() or not own:
@@ -95,10 +94,10 @@ def _check_texts(*texts: Any) -> None:
 
 def _scores(row: Fields) -> list[float]:
     """The scores of the positive and of the negatives; a margin is that of a negative with 0."""
-    if row.get("margin") is not None:
-        return [float(row["margin"]), 0.0]
     if row.get("scores") is not None:
         scores = _values(row, "scores", "score")
+    elif row.get("margin") is not None:
+        scores = [row["margin"], 0.0]
     else:
         scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
     return list(map(float, scores))

@@ -31,9 +31,7 @@ _SOURCES: dict[Objective, tuple[str, ...]] = {
 _USERS: dict[str, tuple[str, ...]] = {
     "collection": (JUDGED, MINED, "id_triples"),
     "negatives": (MINED,),
-    **dict.fromkeys(
-        ("format", "data_name", "data_revision", "columns", "first_rows"), get_args(Format)
-    ),
+    **dict.fromkeys("format data_name data_revision columns first_rows".split(), get_args(Format)),
     "n_negatives": (MINED, "negatives", "scored", "dpr"),
     "temperature": ("contrastive", "kl"),
     **dict.fromkeys(("mini_batch_size", "gather_across_devices"), ("contrastive",)),
@@ -130,15 +128,13 @@ class FinetuningRecipe:
         objective, source = self.objective, self.source
         if source in (JUDGED, MINED, "id_triples") and self.collection is None:
             raise ValueError(
-                "The recipe names no collection, which has the texts: add one (a folder or Hub "
-                "name), or data (files or a Hub data set) of another format."
+                "The recipe names no collection: add one, or data that holds the texts themselves."
             )
         if source not in _SOURCES[objective]:
             raise ValueError(
                 f"objective {objective} does not train on {source!r}, but on "
                 f"{', '.join(_SOURCES[objective])}: set data and format to one of these, or "
-                "negatives to a file that `condenser mine` wrote (with a cross-encoder's scores "
-                "for margin_mse and kl)."
+                "negatives to a file that `condenser mine` wrote."
             )
         for field in fields(self):
             users = _USERS.get(field.name, (objective,))

@@ -1,6 +1,7 @@
 """Read rows of labelled data from files or a Hub data set; values stay as they are written."""
 
 import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -21,13 +22,13 @@ _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sente
 
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
-    patterns = [recipe.data] if isinstance(recipe.data, str) else recipe.data
+    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data
     found = {
-        str(name): sorted(filter(Path.is_file, map(Path, glob.glob(str(name), recursive=True))))
-        for name in patterns
+        str(name): sorted(filter(os.path.isfile, glob.glob(str(name), recursive=True)))
+        for name in names
     }
     if all(found.values()):
-        files = list(chain.from_iterable(found.values()))
+        files = list(map(Path, chain.from_iterable(found.values())))
         columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
         return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
     name = next(name for name, files in found.items() if not files)

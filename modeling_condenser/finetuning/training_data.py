@@ -1,10 +1,10 @@
 """Load what a recipe trains on, as a data set with the columns that its loss reads."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,6 @@ from .rows import Fields, open_rows
 logger = logging.getLogger(__name__)
 
 LABEL = "label"
-_TRIPLE = ("query", "positive", "negative")
 ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset is taken
 
 
@@ -55,7 +54,7 @@ class TrainingData(NamedTuple):
     facts: dict[str, Any]
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class DrawnNegatives(TrainerCallback):
     """Draws the negatives of an epoch; a transform of a `datasets.Dataset`, and a callback.
 
@@ -63,12 +62,13 @@ class DrawnNegatives(TrainerCallback):
     only on the seed, the epoch and the example's number, so that data loader workers, batch sizes
     and restarts do not change it. An example with fewer than `n_negatives` gives some again.
 
-    `read` returns the texts of passages, for examples that name them by row.
+    With `passages`, the examples name them by row, and `contract` says how they are written.
     """
 
     n_negatives: int
     seed: int
-    read: Callable[[list[int]], list[str]] | None = None
+    contract: EncodingContract | None = None
+    passages: Dataset | None = None
 
     def __post_init__(self) -> None:
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # with worker processes
@@ -83,8 +83,9 @@ class DrawnNegatives(TrainerCallback):
         pairs = zip(rows["passages"], rows[ROW_NUMBER], strict=True)
         places = [self._draw(len(passages), number) for passages, number in pairs]
         chosen = _take(rows["passages"], places)
-        if self.read is not None:
-            texts = iter(self.read(list(chain.from_iterable(chosen))))
+        if self.passages is not None and self.contract is not None:
+            found = iter(read_rows(self.passages, list(chain.from_iterable(chosen))))
+            texts = starmap(self.contract.passage, found)
             chosen = [list(islice(texts, len(own))) for own in chosen]
         drawn = {"query": rows["query"], "positive": [own[0] for own in chosen]}
         for n in range(1, self.n_negatives + 1):
@@ -108,13 +109,12 @@ def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
     """Load what a recipe trains on; the seed is that of the drawn negatives."""
-    collection, read = None, None
+    collection = None
     facts: dict[str, Any] = {}
     if recipe.collection is not None:
         collection = load_collection(recipe.collection, split=recipe.split or "train")
         facts["passages_fingerprint"] = fingerprint_passages(collection.passages)
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
-        read = partial(_read_passages, collection.passages, contract)
     what = str(recipe.data or recipe.negatives or recipe.collection)
     table = _store_examples(recipe, contract, collection, [*facts.values()])
     reasons = table.data.column(LEFT_OUT)
@@ -131,12 +131,9 @@ def load_training_data(
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), [], facts)
-    drawn = DrawnNegatives(n_negatives=n_negatives, seed=seed, read=read)
+    passages = collection and collection.passages
+    drawn = DrawnNegatives(n_negatives, seed, contract=contract, passages=passages)
     return TrainingData(table.with_transform(drawn), [drawn], facts)
-
-
-def _read_passages(passages: Dataset, contract: EncodingContract, rows: list[int]) -> list[str]:
-    return [contract.passage(title, text) for title, text in read_rows(passages, rows)]
 
 
 def _store_examples(
@@ -180,8 +177,8 @@ def _store_examples(
 
 def _as_hard_negatives(row: Fields) -> HardNegatives:
     """A triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
-    query, positive, negative = (str(row[f"{part}_id"]) for part in _TRIPLE)
-    return HardNegatives(query, (positive,), (negative,))
+    positive, negative = str(row["positive_id"]), str(row["negative_id"])
+    return HardNegatives(str(row["query_id"]), (positive,), (negative,))
 
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
@@ -201,10 +198,9 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
 
 
 def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: str) -> Dataset:
-    """Choose training examples at random.
+    """Choose training examples at random; the subsets of one seed are nested.
 
-    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5). The
-    subsets of one seed are nested: those of 10K contain those of 1K, which contain those of 500.
+    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5).
     """
     if train_size is None:
         return examples

@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoTokenizer
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.analysis.callback import ReadinessCallback, pretrain_and_measure
@@ -126,14 +127,10 @@ def test_few_shot_is_measured_in_a_process_of_its_own(bert_run, collection):
     assert entry["readiness/few_shot_MRR@10"] != entry["readiness/zero_shot_MRR@10"]
 
 
-def test_a_trainer_without_a_tokenizer_or_with_a_sharded_model_is_refused(bert_run, tmp_path):
-    model = CondenserForPreTraining.from_pretrained(bert_run / "model")
-    sample = Sample.choose(Measuring(texts=2), TWO_TEXTS)
-    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
-    trainer = Trainer(model, arguments, train_dataset=[])
-    with pytest.raises(ValueError, match="no tokenizer"):
-        ReadinessCallback(trainer, sample)
-    trainer.processing_class = AutoTokenizer.from_pretrained(bert_run / "model")
-    trainer.args.fsdp = "full_shard"
-    with pytest.raises(ValueError, match="FSDP and DeepSpeed"):
-        ReadinessCallback(trainer, sample)
+@pytest.mark.parametrize(("fsdp", "message"), [("", "no tokenizer"), ("full_shard", "FSDP and")])
+def test_a_trainer_without_a_tokenizer_or_with_a_sharded_model_is_refused(fsdp, message):
+    trainer = SimpleNamespace(
+        processing_class=fsdp or None, args=SimpleNamespace(deepspeed=None, fsdp=fsdp)
+    )
+    with pytest.raises(ValueError, match=message):
+        ReadinessCallback(trainer, Sample(Measuring(), [], TWO_TEXTS))

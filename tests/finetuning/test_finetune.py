@@ -23,21 +23,12 @@ DOT = {"similarity": "dot"}
 
 @pytest.fixture(scope="module")
 def settings(encoder, collection, tmp_path_factory):
-    return {
-        "encoder": str(encoder),
-        "collection": str(collection),
-        "output_dir": str(tmp_path_factory.mktemp("finetuned") / "run"),
-        "query_max_length": 16,
-        "similarity": "cosine",
-        "temperature": 0.05,
-        "per_device_train_batch_size": 20,
-        "num_train_epochs": 12,
-        "learning_rate": 3e-3,
-        "logging_steps": 2,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "seed": 3,
-    }
+    folder = tmp_path_factory.mktemp("finetuned") / "run"
+    given = {"encoder": str(encoder), "collection": str(collection), "output_dir": str(folder)}
+    own = {"query_max_length": 16, "similarity": "cosine", "temperature": 0.05}
+    schedule = {"per_device_train_batch_size": 20, "num_train_epochs": 12, "learning_rate": 3e-3}
+    quick = {"logging_steps": 2, "use_cpu": True, "disable_tqdm": True, "seed": 3}
+    return {**given, **own, **schedule, **quick}
 
 
 @pytest.fixture(scope="module")

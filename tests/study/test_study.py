@@ -123,8 +123,8 @@ def collection(collection, tmp_path_factory):
 
 def make_settings(collection, encoder, out):
     head = {"new_head": True, "n_head_layers": 1, "skip_from": 1}
-    lengths = {"query_max_length": 16, "passage_max_length": 24}
     finetuning = {"train_size": 16, "similarity": "cosine", "learning_rate": 1e-3, **QUICK}
+    finetuning |= {"query_max_length": 16, "passage_max_length": 24, "num_train_epochs": 2}
     return {
         "collection": str(collection),
         "output_dir": str(out),
@@ -132,12 +132,10 @@ def make_settings(collection, encoder, out):
         "arms": {"mlm": {"objective": "mlm"}, "condenser": {"objective": "condenser", **head}},
         "encoder": str(encoder),
         "pretraining": {**SHORT, "seed": 2},
-        "finetuning": {**finetuning, **lengths, "num_train_epochs": 2},
+        "finetuning": finetuning,
         "finetuning_seeds": [0, 1],
-        "measures": MEASURES,
-        "search": {"dtype": "bfloat16"},
-        "fusion": "dev",
-        "readiness": {"texts": 9},
+        **{"measures": MEASURES, "fusion": "dev"},
+        **{"search": {"dtype": "bfloat16"}, "readiness": {"texts": 9}},
     }
 
 
