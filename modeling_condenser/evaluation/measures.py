@@ -39,17 +39,11 @@ PerQuery = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The measures of one run.
+    """The measures of one run."""
 
-    Attributes:
-        means: measure -> mean over the evaluated queries.
-        per_query: the same queries for every measure, in the order of the judgements.
-        unanswerable: ids of judged queries that were left out because nothing is relevant to them.
-    """
-
-    means: dict[str, float]
-    per_query: PerQuery
-    unanswerable: tuple[str, ...] = ()
+    means: dict[str, float]  # measure -> mean over the evaluated queries
+    per_query: PerQuery  # the same queries for every measure, in the order of the judgements
+    unanswerable: tuple[str, ...] = ()  # judged queries left out, as nothing is relevant to them
 
     @property
     def n_items(self) -> int:

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 _COLOURS = ["grey", *(f"C{number}" for number in range(10))]
 _FONT_SIZE = 8
-_PANELS_PER_ROW = 3
 
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -39,11 +38,7 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
 
 
 def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """Draw the value of each system as a bar, in a panel for each measure or group of queries.
-
-    Args:
-        panels: title -> system -> `mean` and `interval` or None; the same systems in each panel.
-    """
+    """Draw each system's mean and interval as a bar, in panels (title -> system -> figures)."""
     n_systems = len(next(iter(panels.values())))
     figure, axes = _figure(len(panels), height=0.75 + 0.3 * n_systems)
     for panel, (title, systems) in zip(axes, panels.items(), strict=False):
@@ -76,7 +71,7 @@ def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_la
 
 def _figure(n_panels: int, *, height: float) -> tuple[Figure, list[Axes]]:
     """A figure with panels in rows of `height` inches."""
-    columns = min(n_panels, _PANELS_PER_ROW)
+    columns = min(n_panels, 3)
     rows = -(-n_panels // columns)
     figure = Figure(figsize=(1.2 + 3.0 * columns, rows * height), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)

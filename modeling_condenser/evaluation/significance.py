@@ -27,23 +27,15 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Comparison(NamedTuple):
-    """A system against a baseline in one measure, over the same queries.
-
-    Attributes:
-        difference: mean of the system minus mean of the baseline.
-        p_value: two-sided, of the paired randomisation test.
-        interval: 95 % bootstrap interval of the difference; None with a single query.
-        p_adjusted: after Holm's correction; `p_value` itself for a comparison made alone.
-        better: queries on which the system's value is higher; `equal` and `worse` are alike.
-    """
+    """A system against a baseline in one measure, over the same queries."""
 
     mean_system: float
     mean_baseline: float
-    difference: float
-    p_value: float
-    interval: Interval | None
-    p_adjusted: float
-    better: int = 0
+    difference: float  # mean of the system minus mean of the baseline
+    p_value: float  # two-sided, of the paired randomisation test
+    interval: Interval | None  # 95 % bootstrap interval of the difference; None with a single query
+    p_adjusted: float  # after Holm's correction; `p_value` itself for a comparison made alone
+    better: int = 0  # queries on which the system's value is higher
     equal: int = 0
     worse: int = 0
 
@@ -104,11 +96,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare_in_groups(system: Values, baseline: Values, *, seed: int = 0) -> float | None:
     """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
 
-    The queries are divided at random into groups of equal size, up to one query. Another seed makes
-    other groups and another p-value, so prefer `compare`.
-
-    Returns:
-        The two-sided p-value; None if there are fewer queries than groups.
+    The queries are divided at random into groups of equal size, up to one query. The p-value is
+    two-sided, and None if there are fewer queries than groups. Another seed makes other groups and
+    another p-value, so prefer `compare`.
     """
     if len(system) < _N_GROUPS:
         return None

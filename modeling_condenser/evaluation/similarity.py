@@ -41,9 +41,6 @@ def read_items(
 
     Returns:
         The three columns, by our names; the score is a float.
-
-    Raises:
-        ValueError: a column is missing, a score is not a number, or there is no row.
     """
     names, renamed = _COLUMNS[task], {theirs: ours for ours, theirs in (columns or {}).items()}
     table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS | renamed)

@@ -35,8 +35,7 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
         raise ValueError(
             f"{folder} has the modules {', '.join(kind.__name__ for kind in kinds)} and the "
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
-            "and possibly Normalize, because a plain encoder is published. State another pooling, "
-            "or train this model with sentence-transformers itself."
+            "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
     transformer = modules[0]
     _freeze_pooler(transformer.model)

@@ -26,13 +26,10 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     """Run a fine-tuning recipe, or resume it from its last complete checkpoint.
 
     Encoder and data are opened and checked before the output folder is created. A finished folder
-    is left unchanged.
+    is left unchanged. Returned is the folder of the retriever, within the output folder.
 
     Args:
         settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
-
-    Returns:
-        The folder of the retriever, within the output folder.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
