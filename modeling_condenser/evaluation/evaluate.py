@@ -61,7 +61,8 @@ class EvaluationRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_measures(self.measures or ())
+        if self.task == "retrieval":
+            check_measures(self.measures or ())
 
 
 def evaluate(
@@ -129,8 +130,12 @@ def evaluate(
         ]
     else:
         file = Path(recipe.collection)
-        folder, items = out / _as_path(file.stem), read_items(file, recipe.task, recipe.columns)
-        results = [measure_similarity(system, items, file.stem, progress) for system in parsed]
+        folder = out / _as_path(file.stem)
+        items = read_items(file, recipe.task, columns=recipe.columns)
+        results = [
+            measure_similarity(system, items, name=file.stem, progress=progress)
+            for system in parsed
+        ]
     measured = [system for system in parsed if system.kind == "encoder" and recipe.cost]
     report = write_report(
         folder,

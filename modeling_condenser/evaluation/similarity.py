@@ -28,7 +28,7 @@ _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3":
 
 
 def read_items(
-    path: str | Path, task: str, columns: Mapping[str, str] | None = None
+    path: str | Path, task: str, *, columns: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """Read pairs of sentences with the scores that people gave them, or triplets.
 
@@ -58,9 +58,12 @@ def read_items(
 
 
 def measure_similarity(
-    system: System, items: pd.DataFrame, name: str, progress: bool
+    system: System, items: pd.DataFrame, *, name: str, progress: bool
 ) -> SystemResult:
-    """Measure an encoder on graded pairs or triplets, as `read_items` gives them, of a name."""
+    """Measure an encoder on graded pairs or triplets, as `read_items` returns them.
+
+    `name` is that of their file in the report.
+    """
     retriever = system.open()
     contract = retriever.contract
     vectors = [  # (N, D) float32 each
