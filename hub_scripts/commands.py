@@ -255,8 +255,8 @@ def analyze(line: "CommandLine") -> None:
     condenser analyze my-encoder runs/retriever/model figure-2 --recipe analyze/figure-2 \\
         --corpus my-documents.jsonl
 
-    A model is a pre-training run (its start, its checkpoints and its final model), a checkpoint, an
-    export, a retriever, or any encoder, by folder or Hub name.
+    A model is a pre-training run (its checkpoints and its final model), a checkpoint, an export, a
+    retriever, or any encoder, by folder or Hub name.
     """
     from modeling_condenser.analysis import analyze as stage
     from modeling_condenser.analysis.sample import Measuring

@@ -1,10 +1,8 @@
 """The command `condenser analyze`: figures, tables and pictures of models that are measured."""
 
 import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import yaml
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
-from transformers import TrainingArguments, set_seed
 
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.hub import provenance, training_log
@@ -27,7 +24,6 @@ from modeling_condenser.hub.training_log import (
     draw_readiness,
     layer_entropies,
 )
-from modeling_condenser.pretraining.pretrain import open_model, open_tokenizer
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -40,15 +36,16 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .readiness import Subject, measure_readiness
-from .sample import Measuring, Sample, pretraining_recipe, read_corpus
-
-logger = logging.getLogger(__name__)
+from .sample import Measuring, Sample, read_corpus
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
 
-Entry = Mapping[str, Any]
+Entry = dict[str, Any]
 """A model's `label`, its measures, and in a run its step, named as in a training log."""
+
+Measurable = tuple[Path, Entry]
+"""A model's folder, and its entry without the measures."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class AnalysisRecipe:
 
     Attributes:
         models: folders or Hub names of checkpoints, exports, retrievers or encoders. The folder of
-            a pre-training run stands for its start, its complete checkpoints and its final model.
+            a pre-training run stands for its complete checkpoints and its final model.
         out: folder to write.
         corpus: text that the sample is taken from, as for pre-training. By default that of the
             first run among the models (or that a model is in), or else the collection's passages.
@@ -70,35 +67,24 @@ class AnalysisRecipe:
     card: bool = False
 
 
-@dataclass(frozen=True)
-class Measurable:
-    """A model that can be opened to be measured."""
-
-    label: str  # in tables and pictures
-    open: Callable[..., Subject]  # with `max_length`
-    progress: Mapping[str, int] = field(default_factory=dict)  # in a run, named as in its log
-
-
 def analyze(settings: Mapping[str, Any]) -> str:
     """Measure models and write figures, report and pictures.
 
     Args:
-        settings: fields of `AnalysisRecipe` and `Measuring`.
+        settings: fields of `AnalysisRecipe` and `Measuring`. If one does not fit, or a model cannot
+            be measured, nothing is written.
 
     Returns:
         The report, as Markdown.
-
-    Raises:
-        FileNotFoundError: a model, the corpus or the collection does not exist.
-        ValueError: a setting does not fit, or a model cannot be measured. Nothing was written.
     """
     recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
         raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
     runs = [name for name in recipe.models if read_run_settings(Path(name))]
-    if recipe.card and not runs:
-        raise ValueError("card is true, but no model is a pre-training run: name a run's folder.")
+    finished = [run for run in runs if Path(run, MODEL_FOLDER).is_dir()]
+    if recipe.card and not finished:
+        raise ValueError("card is true, but no model is a finished pre-training run: name one.")
     models = {}
     for name in recipe.models:
         prefix = f"{name}, " if len(recipe.models) > 1 else ""
@@ -108,19 +94,18 @@ def analyze(settings: Mapping[str, Any]) -> str:
     measured = {name: measure_models(own, sample) for name, own in models.items()}
     courses = {Path(run).name: measured[run] for run in runs if len(measured[run]) > 1}
     report = write_analysis(out, list(chain(*measured.values())), sample, courses=courses)
-    for run in runs if recipe.card else ():
+    for run in finished if recipe.card else ():
         _put_on_card(Path(run), measured[run])
     return report
 
 
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
     """The text that the sample is taken from."""
-    folders = [folder for name in recipe.models for folder in (Path(name), Path(name).parent)]
-    runs = list(filter(None, map(read_run_settings, folders)))
     if recipe.corpus is not None:
         return read_corpus({"encoder": "", "corpus": recipe.corpus})
-    if runs:
-        return read_corpus(runs[0])
+    for name in map(Path, recipe.models):
+        if settings := read_run_settings(name) or read_run_settings(name.parent):
+            return read_corpus(settings)
     if measuring.collection is not None:
         return load_passages(measuring.collection)
     raise ValueError(
@@ -131,7 +116,7 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
 
 def single_model(name: str | Path, label: str) -> Measurable:
     """A model by folder or Hub name, which must exist."""
-    return Measurable(label, partial(Subject.open, find_model_folder(name)))
+    return find_model_folder(name), {"label": label}
 
 
 def read_run_settings(folder: Path) -> dict[str, Any]:
@@ -142,48 +127,32 @@ def read_run_settings(folder: Path) -> dict[str, Any]:
 
 
 def models_of_run(run: Path, prefix: str) -> list[Measurable]:
-    """Start, complete checkpoints and final model of a run, in the order of their steps."""
-    found: dict[int, tuple[str, Callable[..., Subject], int]] = {}  # step -> ..., tokens seen
+    """Complete checkpoints and final model of a run, in the order of their steps."""
+    found = {}  # step -> name, folder and tokens seen
     for folder in filter(is_complete, run.glob("checkpoint-*")):
         state = json.loads((folder / "trainer_state.json").read_text())
-        step, tokens = state["global_step"], state["num_input_tokens_seen"]
-        found[step] = (f"step {step:,}", partial(Subject.open, folder), tokens)
+        found[state["global_step"]] = ("", folder, state["num_input_tokens_seen"])
     if (run / MODEL_FOLDER).is_dir():
         record = json.loads((run / RUN_FILE).read_text())
-        step, tokens = record["steps"], record["tokens_seen"]
-        found[step] = (f"end, step {step:,}", partial(Subject.open, run / MODEL_FOLDER), tokens)
+        found[record["steps"]] = ("end, ", run / MODEL_FOLDER, record["tokens_seen"])
     if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    settings = read_run_settings(run)
-    try:
-        find_model_folder(settings["encoder"])
-        found[0] = ("start", partial(_open_start, settings), 0)
-    except FileNotFoundError as error:
-        logger.warning("The start of %s is not measured: %s", run, error)
-    return [
-        Measurable(prefix + label, opened, {"step": step, "num_input_tokens_seen": tokens})
-        for step, (label, opened, tokens) in sorted(found.items())
-    ]
-
-
-def _open_start(settings: Mapping[str, Any], *, max_length: int) -> Subject:
-    """Make the model that training began with again, from the recipe's encoder and seed."""
-    recipe = pretraining_recipe(settings)
-    set_seed(settings.get("seed", TrainingArguments.seed))  # as `pretrain` does
-    model = open_model(recipe).eval()
-    return Subject.of_model(model, open_tokenizer(recipe), max_length=max_length)
+    models = []
+    for step, (name, folder, tokens) in sorted(found.items()):
+        label = f"{prefix}{name}step {step:,}"
+        models.append((folder, {"label": label, "step": step, "num_input_tokens_seen": tokens}))
+    return models
 
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
     """Open and measure one model after the other."""
-    entries: list[Entry] = []
-    for model in tqdm(models, desc="measure", unit="model", disable=None):
+    entries = []
+    for folder, entry in tqdm(models, desc="measure", unit="model", disable=None):
         try:
-            subject = model.open(max_length=sample.measuring.max_length)
-            measures = measure_readiness(subject, sample)
+            subject = Subject.open(folder, max_length=sample.measuring.max_length)
+            entries.append({**entry, **measure_readiness(subject, sample)})
         except ValueError as error:
-            raise ValueError(f"{model.label} cannot be measured: {error}") from error
-        entries.append({"label": model.label, **measures, **model.progress})
+            raise ValueError(f"{entry['label']} cannot be measured: {error}") from error
     return entries
 
 
@@ -203,9 +172,20 @@ def write_analysis(
     pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=shown[0][EVEN_ENTROPY])}
     if courses:
         pictures[training_log.READINESS_FILE] = draw_readiness(courses)
+    template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
+    n_layers = max(len(layer_entropies(entry)) for entry in entries)
+    report = template.render(
+        entries=entries,
+        escape=escape,
+        sample=sample.facts(),
+        how_to_read=training_log.HOW_TO_READ,
+        measures=training_log.titled_measures(entries),
+        layers={f"{training_log.ENTROPY}_layer_{k}": k for k in range(1, n_layers + 1)},
+        even=entries[0][EVEN_ENTROPY],
+        pictures=list(pictures),
+    )
     settings = provenance.publishable(asdict(sample.measuring))
     facts = {"settings": settings, "measured_on": sample.facts(), **describe_machine()}
-    report = make_report(entries, sample, list(pictures))
     with whole_folder(out) as partial:
         for name, content in pictures.items():
             (partial / name).write_bytes(content)
@@ -214,28 +194,9 @@ def write_analysis(
     return report
 
 
-def make_report(entries: Sequence[Entry], sample: Sample, pictures: Sequence[str] = ()) -> str:
-    """Tables and pictures as Markdown."""
-    template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
-    layers = range(1, max(len(layer_entropies(entry)) for entry in entries) + 1)
-    return template.render(
-        entries=entries,
-        escape=escape,
-        sample=sample.facts(),
-        how_to_read=training_log.HOW_TO_READ,
-        measures=training_log.titled_measures(entries),
-        layers={f"{training_log.ENTROPY}_layer_{layer}": layer for layer in layers},
-        even=entries[0][EVEN_ENTROPY],
-        pictures=pictures,
-    )
-
-
 def _put_on_card(run: Path, entries: Sequence[Entry]) -> None:
     """Put the measures of a run into its final model's provenance and on its card."""
     folder = run / MODEL_FOLDER
-    if not folder.is_dir():
-        logger.warning("%s is not finished, so it has no card yet.", run)
-        return
     *earlier, last = provenance.read_provenance(folder) or provenance.read_pretraining(run)
     readiness = training_log.readiness_entries(entries)
     provenance.write_provenance(folder, [*earlier, replace(last, readiness=readiness)])

@@ -75,12 +75,12 @@ class ReadinessCallback(TrainerCallback):
 def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     """Run a pre-training recipe, with readiness if the recipe has a field `readiness`.
 
-    `readiness` is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the
-    recipe's corpus. Errors and the returned folder are those of `pretrain`.
+    It is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the recipe's
+    corpus. For errors and the returned folder see `pretrain`.
     """
     measuring = read_readiness(settings.get(READINESS))
     if measuring is None:
-        return pretrain({name: value for name, value in settings.items() if name != READINESS})
+        return pretrain(settings)
     sample = Sample.choose(measuring, read_corpus(settings))
     callback = partial(ReadinessCallback, sample=sample, every=measuring.every)
     return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})

@@ -1,11 +1,9 @@
-"""Open a model, and measure its readiness.
-
-The measures are CLS attention entropy, what the head reads, geometry and retrieval.
-"""
+"""Open a model, and measure attention entropy, what the head reads, geometry and retrieval."""
 
 import copy
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -30,7 +28,12 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import MODULES_FILE, find_model_folder, read_config
+from modeling_condenser.hub.model_folder import (
+    MODULES_FILE,
+    find_model_folder,
+    is_checkpoint,
+    read_config,
+)
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -44,10 +47,7 @@ from .sample import Measuring, Sample, load_small
 
 TOKENS_PER_BATCH = 2048
 # Environment variables of a process that is one of several.
-_RANK_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("ACCELERATE_", "TORCHELASTIC_", "FSDP_"),
-)
+_OF_SEVERAL = re.compile("RANK|WORLD_SIZE|LOCAL_|MASTER_|ACCELERATE_|TORCHELASTIC_|FSDP_")
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,10 @@ class Subject:
         """Open a pre-training checkpoint, an export, a retriever or any encoder.
 
         The vector of an encoder whose files do not state a pooling is CLS.
-
-        Raises:
-            FileNotFoundError: there is no such model.
         """
         folder = find_model_folder(name)
-        config = read_config(folder)
-        if config.get("model_type") == "condenser":
-            has_head = "CondenserForMaskedLM" not in (config.get("architectures") or ())
+        if is_checkpoint(folder):
+            has_head = "CondenserForMaskedLM" not in read_config(folder).get("architectures", ())
             opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = opened.from_pretrained(folder).eval().to(device)
@@ -100,7 +96,9 @@ class Subject:
 
     @property
     def contract(self) -> EncodingContract:
-        """How a Condenser in memory encodes."""
+        """How the model encodes."""
+        if self.retriever is not None:
+            return self.retriever.contract
         return EncodingContract(self.max_length, self.max_length)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
@@ -114,21 +112,17 @@ class Subject:
         """Vectors of queries, (N, D) float32."""
         if self.retriever is not None:
             return self.retriever.encode_queries(texts)
-        return self._encode(texts)
+        return self.encode_passages(texts)
 
+    @torch.no_grad()
     def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Vectors of texts, or of passages with columns `title` and `text`, (N, D) float32."""
         if self.retriever is not None:
             return self.retriever.encode_passages(passages)
         if isinstance(passages, Dataset):
-            rows = zip(passages["title"], passages["text"], strict=True)
-            passages = [self.contract.passage(title, text) for title, text in rows]
-        return self._encode(passages)
-
-    @torch.no_grad()
-    def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        vectors = np.empty((len(texts), self.encoder.config.hidden_size), np.float32)
-        for rows, batch in self.batches(texts):
+            passages = list(map(self.contract.passage, passages["title"], passages["text"]))
+        vectors = np.empty((len(passages), self.encoder.config.hidden_size), np.float32)
+        for rows, batch in self.batches(passages):
             late = self.encoder(**batch).last_hidden_state[:, 0]  # (B, H)
             vectors[rows] = late.float().cpu().numpy()
         return vectors
@@ -139,9 +133,6 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
 
     Returns:
         An entry of a training log; `modeling_condenser.hub.training_log` explains its names.
-
-    Raises:
-        ValueError: the model cannot be measured.
     """
     started = time.perf_counter()
     found: dict[str, float] = {}
@@ -188,10 +179,10 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
     A new process does this, because it would change a training that is running in this one.
     """
     recipe = read_recipe("finetune/contrastive")
-    lengths = ("query_max_length", "passage_max_length")
+    for name in ("query_max_length", "passage_max_length"):
+        recipe[name] = min(recipe[name], subject.max_length)
     settings = {
         **recipe,
-        **{name: min(recipe[name], subject.max_length) for name in lengths},
         "disable_tqdm": True,
         "seed": measuring.sample_seed,
         "subset_seed": measuring.sample_seed,
@@ -203,14 +194,10 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
     }
     with tempfile.TemporaryDirectory(prefix="condenser-few-shot-") as scratch:
         folder = Path(scratch, "encoder")
-        if subject.retriever is not None:
-            folder = subject.retriever.folder
-            settings = {**subject.retriever.settings, **settings}  # the pooling, if not in files
-        else:
-            folder.mkdir()
-            # Copies, because saving changes configuration and tokenizer.
-            encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
-            write_repository(folder, encoder, tokenizer, subject.contract, [])
+        folder.mkdir()
+        # Copies, because saving changes configuration and tokenizer.
+        encoder, tokenizer = copy.deepcopy(subject.encoder), copy.deepcopy(subject.tokenizer)
+        write_repository(folder, encoder, tokenizer, subject.contract, [])
         settings |= {"encoder": str(folder), "output_dir": str(Path(scratch, "run"))}
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             call = pool.submit(_finetune_and_measure, settings, measuring, subject.max_length)
@@ -220,7 +207,7 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
 def _finetune_and_measure(
     settings: dict[str, Any], measuring: Measuring, max_length: int
 ) -> dict[str, float]:
-    for name in [name for name in os.environ if name.startswith(_RANK_VARIABLES)]:
+    for name in filter(_OF_SEVERAL.match, list(os.environ)):
         del os.environ[name]
     with redirect_stdout(sys.stderr):  # the training log
         retriever = Subject.open(finetune(settings), max_length=max_length)
@@ -248,7 +235,7 @@ def measure_attention_entropy(
         for batch in batches:
             mask = batch["attention_mask"]
             attentions = encoder(**batch, output_attentions=True).attentions
-            if not attentions or any(layer is None or layer.dim() != 4 for layer in attentions):
+            if not attentions or any(layer is None for layer in attentions):
                 raise ValueError(
                     f"A {encoder.config.model_type} encoder does not return the attention of its "
                     "layers, so its entropy cannot be measured."
@@ -286,10 +273,8 @@ def mask_texts(
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
     keys = random_keys(seed, np.arange(len(texts))).tolist()
-    blocks = [
-        {"input_ids": tokens, "mask_key": key}
-        for tokens, key in zip(ids["input_ids"], keys, strict=True)
-    ]
+    pairs = zip(ids["input_ids"], keys, strict=True)
+    blocks = [{"input_ids": tokens, "mask_key": key} for tokens, key in pairs]
     n = max(TOKENS_PER_BATCH // max_length, 1)
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
     device = subject.encoder.device
@@ -300,14 +285,10 @@ def mask_texts(
 def measure_condensing(
     model: CondenserForPreTraining, batches: Sequence[Mapping[str, torch.Tensor]]
 ) -> dict[str, float]:
-    """Measure what the head takes from the late CLS vector.
+    """Measure what the head of a model in evaluation mode takes from the late CLS vector.
 
     To exchange vectors, each text gets that of the text before it, and the first text that of the
-    last, so the result does not depend on the batches.
-
-    Args:
-        model: in evaluation mode.
-        batches: of `mask_texts`, with two texts or more.
+    last, so the result does not depend on the batches, which are those of `mask_texts`.
 
     Returns:
         In nats a masked token: `head_loss`, and its rise when the late CLS vectors are zeroed
@@ -326,11 +307,8 @@ def measure_condensing(
             for cls_late in (own, torch.zeros_like(own), others)
         ]
     head_loss, zeroed, swapped = (losses / n_masked).tolist()
-    return {
-        "head_loss": head_loss,
-        "zero_cost": zeroed - head_loss,
-        "swap_cost": swapped - head_loss,
-    }
+    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
+    return {"head_loss": head_loss, **costs}
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

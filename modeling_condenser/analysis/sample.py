@@ -23,8 +23,7 @@ class Measuring:
     """What readiness is measured on.
 
     Attributes:
-        texts: in the sample, at least 2. With 64 a measurement takes seconds even during training;
-            Figure 2 of the Condenser paper has 1,000, as the recipe analyze/figure-2.
+        texts: in the sample, at least 2; Figure 2 of the Condenser paper has 1,000.
         max_length: longest text in tokens.
         collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
             it is searched. By default, matching texts are halves of the sample's texts.
@@ -77,12 +76,7 @@ class Sample:
 
     @classmethod
     def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
-        """Choose from documents with a column `text`, perhaps `title`; the first ones of a stream.
-
-        Raises:
-            FileNotFoundError: there is no such collection.
-            ValueError: there are too few texts, or no judged queries.
-        """
+        """Choose from documents with a column `text`, perhaps `title`; of a stream the first."""
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         small = None if measuring.collection is None else load_small(measuring)
         if small is None:
@@ -104,16 +98,10 @@ class Sample:
 
 
 def read_corpus(settings: Mapping[str, Any]) -> Dataset | IterableDataset:
-    """The text of pre-training settings."""
-    recipe = pretraining_recipe(settings)
-    return load_documents(recipe.sources, streaming=recipe.streaming)
-
-
-def pretraining_recipe(settings: Mapping[str, Any]) -> PretrainingRecipe:
-    """The part of pre-training settings that is not of the Trainer."""
+    """The text of pre-training settings, among which may be the Trainer's."""
     names = {own.name for own in fields(PretrainingRecipe)}
     (recipe,) = fill({n: v for n, v in settings.items() if n in names}, PretrainingRecipe)
-    return recipe
+    return load_documents(recipe.sources, streaming=recipe.streaming)
 
 
 def load_small(measuring: Measuring) -> Collection:
@@ -132,27 +120,22 @@ def load_small(measuring: Measuring) -> Collection:
     others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
     n_others = max(min(measuring.passages - len(needed), len(others)), 0)
     rows = sorted([*needed.values(), *generator.choice(others, n_others, replace=False).tolist()])
-    return replace(
-        collection,
-        passages=collection.passages.select(rows),
-        queries={query: collection.queries[query] for query in qrels},
-        qrels=qrels,
-        answers={},
-    )
+    passages = collection.passages.select(rows)
+    texts = {query: collection.queries[query] for query in queries}
+    return replace(collection, passages=passages, queries=texts, qrels=qrels, answers={})
 
 
-def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) -> list[str]:
+def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
     """Up to n different texts of two words or more."""
-    rows: Any
     if isinstance(documents, IterableDataset):
         rows = documents.take(_STREAMED_ROWS * n)
     else:
         rows = documents.shuffle(seed, keep_in_memory=True)
-    chosen: list[str] = []
-    for row in rows:
-        text = " ".join(f"{row.get('title') or ''} {row['text'] or ''}".split())
-        if " " in text and text not in chosen:
-            chosen.append(text)
+    texts = (" ".join(f"{row.get('title') or ''} {row['text'] or ''}".split()) for row in rows)
+    chosen: dict[str, None] = {}  # in order
+    for text in texts:
+        if " " in text:
+            chosen[text] = None
         if len(chosen) == n:
             break
     if len(chosen) < 2:
@@ -160,7 +143,7 @@ def _choose_texts(documents: Dataset | IterableDataset, n: int, *, seed: int) ->
             f"There are {len(chosen)} different texts of 2 words or more, but readiness is "
             "measured on at least 2: give more text."
         )
-    return chosen
+    return list(chosen)
 
 
 def _halves(text: str) -> dict[str, str]:

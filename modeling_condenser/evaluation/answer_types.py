@@ -4,7 +4,6 @@ The types are the six coarse classes of Li & Roth (2002), "Learning Question Cla
 the thesis breaks its results down (section 4.4.2, Table 4.4).
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -14,52 +13,41 @@ import pandas as pd
 AnswerType = Literal["description", "number", "human", "location", "entity", "abbreviation"]
 """In the order of the thesis's Table 4.4."""
 
-_MOST_WORDS = {"1-4 words": 4, "5-8 words": 8, "9-12 words": 12, "13 words or more": math.inf}
+_MOST_WORDS = {"1-4 words": 4, "5-8 words": 8, "9-12 words": 12, "13 words or more": float("inf")}
 # The first pattern that is found decides.
-_PATTERNS: tuple[tuple[str, AnswerType | None], ...] = (
-    (r"\b(stands?|short) for\b|\b(abbreviations?|abbreviated|acronym|full form)\b", "abbreviation"),
-    (r"^(is|are|was|were|do|does|did|has|have|had|can|could|should|will (a|the|there|it))\b", None),
-    (r"^(define|explain|describe|meaning)\b|\b(definition|meaning|symptoms)$", "description"),
-    (
-        r"\bhow to\b|\b(vs|versus)\b|^what (causes?|caused|makes?|happens?|happened)\b",
-        "description",
-    ),
-    (r"^what (do|does|did) .*\b(mean|do|say|look like)\b", "description"),
-    (r"^what (is|are) .*\bmade (of|from)$|^what (is|are|was|were) an? .* called$", "entity"),
-)
-_QUESTION_WORD = r"\b(who|whom|whose|where|when|why|how|what|which)\b"
-_MEASURED = (
-    " (big|close|cold|deep|far|fast|heavy|high|hot|large|late|long|many|much|often|old|tall)"
-)
+_PATTERNS: Mapping[str, AnswerType | None] = {
+    r"\b(stands?|short) for\b|\b(abbreviations?|abbreviated|acronym|full form)\b": "abbreviation",
+    r"^(is|are|was|were|do|does|did|has|have|had|can|could|should|will (a|the|there|it))\b": None,
+    r"^(define|explain|describe|meaning)\b|\b(definition|meaning|symptoms)$": "description",
+    r"\bhow to\b|\b(vs|versus)\b|^what (causes?|caused|makes?|happens?|happened)\b": "description",
+    r"^what (do|does|did) .*\b(mean|do|say|look like)\b": "description",
+    r"^what (is|are) .*\bmade (of|from)$|^what (is|are|was|were) an? .* called$": "entity",
+    r"\bhow (big|cold|deep|far|fast|heavy|high|hot|large|long|many|much|often|old|tall)": "number",
+}
 # Question words and nouns that name a type.
 _WORDS: Mapping[AnswerType, str] = {
-    "description": """why advantage cause effect feature function history idea meaning origin
-        process property purpose reason relationship role step symptom theme treatment use""",
-    "number": """when age average calorie capacity code cost date day decade degree depth distance
-        height length month number percentage period point population price rate ratio salary score
-        size speed temperature time value weight worth year""",
-    "human": """who whom whose actor actress airline architect artist astronaut author band bank
-        brother captain cast character club company composer daughter designer director doctor
-        father founder god group husband inventor judge king leader man member minister mother
-        musician occupation organization owner painter party people person player poet president
-        queen ruler scientist singer sister son star team university wife winner woman writer""",
-    "location": """where address airport birthplace border bridge canal capital castle city coast
-        continent country county desert hotel house island lake location mountain museum nation
-        ocean palace place planet province region restaurant river road sea state street town
-        village volcano website""",
-    "entity": """album animal award battle bird body book brand breed car color colour currency
-        disease dish dog drink event example film fish flag flower food fruit game gas hormone
-        instrument language letter magazine material metal mineral movie muscle name newspaper novel
-        organ part plant play poem product religion rock ship show song species sport stone story
-        symbol term tree vitamin war weapon word""",
+    "description": """how why advantage cause effect feature function history meaning origin process
+        property purpose reason relationship role step symptom treatment use""",
+    "number": """when age average calorie cost date day degree depth distance height length number
+        percentage period point population price rate size speed temperature time worth year""",
+    "human": """who whom whose actor actress artist astronaut author band brother cast character
+        club company composer daughter director doctor father founder group husband inventor king
+        leader man member mother musician occupation owner painter people person player poet
+        president queen ruler scientist singer sister son star team wife winner woman writer""",
+    "location": """where address airport birthplace border capital castle city continent country
+        county desert island lake location mountain museum ocean place planet province region river
+        road sea state street town village volcano""",
+    "entity": """album animal award bird body book brand breed car color colour currency disease
+        dish dog drink event film fish flag flower food fruit game gas hormone instrument language
+        material metal mineral movie muscle name novel organ part plant play product religion ship
+        show song species sport story symbol tree vitamin war""",
 }
 _TYPE_OF: Mapping[str, AnswerType] = {
     word: answer for answer, words in _WORDS.items() for word in words.split()
 }
 _PHRASE_END = (
-    r"\b(is|are|was|were|be|do|does|did|can|could|should|has|have|had|about|after|against|as"
-    r"|at|between|by|during|for|from|in|into|near|of|on|to|under|with|that|who|which|where|when"
-    r"|'s)\b"
+    r"\b(is|are|was|were|be|do|does|did|can|could|should|has|have|had|about|after|as|at|between|by|"
+    r"during|for|from|in|into|near|of|on|to|under|with|that|who|which|where|when|'s)\b"
 )
 # What stands before the noun that counts: "the name of the", "what kind of".
 _BEFORE_NOUN = (
@@ -78,13 +66,11 @@ def answer_type(question: str) -> AnswerType | None:
     text = re.sub(r"[’`]", "'", question.lower())
     text = re.sub(r"\b(what|who|where|when|how)( ?'s|s)\b", r"\1 is", text).replace(".", "")
     text = " ".join(re.findall(r"'s\b|\w+", text)[:100])  # the beginning of a long text
-    for pattern, answer in _PATTERNS:
+    for pattern, answer in _PATTERNS.items():
         if re.search(pattern, text):
             return answer
-    asked = re.search(_QUESTION_WORD, text)
+    asked = re.search(r"\b(who|whom|whose|where|when|why|how|what|which)\b", text)
     word, rest = (asked[0], text[asked.end() :]) if asked else ("", text)
-    if word == "how":
-        return "number" if re.match(_MEASURED, rest) else "description"
     if word in _TYPE_OF:
         return _TYPE_OF[word]
     copula = re.match(r" (is|are|was|were) (an? |.* 's )?", rest)

@@ -32,8 +32,7 @@ def measure_cost(
     Args:
         model: folder or Hub name of a retriever.
         settings: other keyword arguments of `Retriever`, such as pooling and device.
-        batch_size: texts in a step.
-        length: tokens in a text.
+        batch_size: texts in a step, of `length` tokens each.
 
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The
@@ -54,8 +53,8 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
     encoder = Retriever(model, **settings).model
     is_cuda = encoder.device.type == "cuda"
     parameters = list(encoder.parameters())
-    special = set(encoder.tokenizer.all_special_ids)  # RoBERTa gives padding tokens no position
-    ordinary = [i for i in range(len(encoder.tokenizer)) if i not in special]
+    special = encoder.tokenizer.all_special_ids  # RoBERTa gives padding tokens no position
+    ordinary = np.setdiff1d(np.arange(len(encoder.tokenizer)), special)
     drawn = np.random.default_rng(0).choice(ordinary, size=(batch_size, length))
     ids = torch.from_numpy(drawn).to(encoder.device)  # (batch_size, length)
 

@@ -21,9 +21,9 @@ from modeling_condenser.retrieval.systems import HYBRID, System, parse_system
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
-from .measures import Evaluation
+from .measures import check_measures
 from .report import Report, write_report
-from .similarity import evaluate_graded_pairs, evaluate_triplets, pair_similarities, read_items
+from .similarity import measure_similarity, read_items
 from .system_results import INDEX_SETTINGS, SystemResult, evaluate_system, report_on_card
 
 
@@ -59,6 +59,10 @@ class EvaluationRecipe:
     columns: dict[str, str] = field(default_factory=dict)
     cost: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task == "retrieval":
+            check_measures(self.measures or ())
 
 
 def evaluate(
@@ -125,8 +129,13 @@ def evaluate(
             for system in parsed
         ]
     else:
-        folder = out / _as_path(Path(recipe.collection).stem)
-        results = [_evaluate_texts(recipe, system, progress=progress) for system in parsed]
+        file = Path(recipe.collection)
+        folder = out / _as_path(file.stem)
+        items = read_items(file, recipe.task, columns=recipe.columns)
+        results = [
+            measure_similarity(system, items, name=file.stem, progress=progress)
+            for system in parsed
+        ]
     measured = [system for system in parsed if system.kind == "encoder" and recipe.cost]
     report = write_report(
         folder,
@@ -182,25 +191,6 @@ def _report_on_cards(
             command=_command(recipe, search, [*(s for s, _ in baselines), *named]),
             seed=recipe.seed,
         )
-
-
-def _evaluate_texts(recipe: EvaluationRecipe, system: System, *, progress: bool) -> SystemResult:
-    """Measure a system on a file of graded pairs or triplets."""
-    file, retriever = Path(recipe.collection), system.open()
-    items = read_items(file, recipe.task, columns=recipe.columns)
-    vectors = [  # (N, D) float32 each
-        retriever.encode_passages(list(texts), progress=progress)
-        for column, texts in items.items()
-        if column != "score"
-    ]
-    evaluation: Evaluation
-    if recipe.task == "triplets":
-        evaluation = evaluate_triplets(*vectors, similarity=retriever.contract.similarity)
-    else:
-        similarities = pair_similarities(*vectors, similarity=retriever.contract.similarity)
-        evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
-    facts = (system.name, file.stem, recipe.task.replace("_", " "))
-    return SystemResult(*facts, evaluation, settings=dict(system.settings))
 
 
 def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System]) -> str:

@@ -10,41 +10,28 @@
 
 A grade of 1 or more is relevant; `(rel=2)` raises the threshold, as in MRR(rel=2)@10. Ties are
 broken by passage id, ascending. The mean is over all queries that have a relevant passage; a query
-without results counts as 0. All but Hit@k are computed by ir_measures.
+without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures can be
+named as it names them.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import Self
 
 import ir_measures
+import numpy as np
 
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
-from .significance import Comparison, Interval, compare, mean_interval
+from .significance import Comparison, Interval, bootstrap_interval, compare
 
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
-_NUMBER = r"([1-9]\d{0,5})"  # trec_eval's code aborts the process on 0 and on very great numbers
-_NAME = re.compile(rf"([A-Za-z][A-Za-z0-9-]*)(?:\(rel={_NUMBER}\))?(?:@{_NUMBER})?")
-_QUERIES_AT_ONCE = 500  # whose passages' texts are in memory
-
-# To add a measure of ir_measures, add a line. Hit is Success by other judgements.
-_FAMILIES = {
-    "MRR": ir_measures.RR,
-    "nDCG": ir_measures.nDCG,
-    "R": ir_measures.R,
-    "MAP": ir_measures.AP,
-    "R-Prec": ir_measures.Rprec,
-    "P": ir_measures.P,
-    "Success": ir_measures.Success,
-    "Hit": ir_measures.Success,
-}
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -52,17 +39,11 @@ PerQuery = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The measures of one run.
+    """The measures of one run."""
 
-    Attributes:
-        means: measure -> mean over the evaluated queries.
-        per_query: the same queries for every measure, in the order of the judgements.
-        unanswerable: ids of judged queries that were left out because nothing is relevant to them.
-    """
-
-    means: dict[str, float]
-    per_query: PerQuery
-    unanswerable: tuple[str, ...] = ()
+    means: dict[str, float]  # measure -> mean over the evaluated queries
+    per_query: PerQuery  # the same queries for every measure, in the order of the judgements
+    unanswerable: tuple[str, ...] = ()  # judged queries left out, as nothing is relevant to them
 
     @property
     def n_items(self) -> int:
@@ -71,16 +52,12 @@ class Evaluation:
 
     def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval of a mean; None for a single query."""
-        return mean_interval(self.per_query[measure], seed=seed)
+        values = [value for _, value in sorted(self.per_query[measure].items())]
+        return bootstrap_interval(np.mean, np.array(values), seed=seed)
 
     def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
         """Compare with another evaluation of the same queries in one measure."""
         return compare(self.per_query[measure], other.per_query[measure], seed=seed)
-
-    def select(self, measure: str, queries: Sequence[str]) -> "Evaluation":
-        """The same run in one measure and on some queries."""
-        values = self.per_query[measure]
-        return make_evaluation({measure: {query: values[query] for query in queries}})
 
 
 def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) -> Evaluation:
@@ -97,19 +74,18 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
     """
     measures = {}
     for name in names:
-        match = _NAME.fullmatch(name)
+        ir_name = name.replace("Hit@", "Success@").replace("R-Prec", "Rprec")
         try:
-            family, *stated = match.groups() if match else (name, None, None)
-            if family == "Hit" and stated[0]:
-                raise KeyError(name)  # answers have no grades
-            given = zip(("rel", "cutoff"), stated, strict=True)
-            measures[name] = _FAMILIES[family](**{key: int(n) for key, n in given if n})
-            measures[name].validate_params()
-        except (KeyError, AssertionError):
+            measures[name] = ir_measures.parse_measure(ir_name)
+            is_known = ir_measures.DefaultPipeline.supports(measures[name])
+        except (AssertionError, NameError, ValueError):
+            is_known = False
+        if not is_known or re.search(r"[=@]0\b(?!\.)", name):  # which ends trec_eval's process
             raise ValueError(
-                f"{name!r} is not a measure: expected one of {', '.join(_FAMILIES)}, with a cut-off"
-                " where it needs one, as in MRR@10 or R(rel=2)@1000"
-            ) from None
+                f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit or"
+                " another one of ir-measures, with a cut-off where it needs one, as in MRR@10 or"
+                " R(rel=2)@1000"
+            )
     return measures
 
 
@@ -117,27 +93,29 @@ def evaluate_run(
     qrels: Mapping[str, Mapping[str, int]],
     run: Run,
     *,
-    measures: Sequence[str] = DEFAULT_MEASURES,
+    measures: Sequence[str] | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
     find_texts: Callable[[list[str]], Mapping[str, str]] | None = None,
 ) -> Evaluation:
     """Measure a run by judgements, by answer strings, or by both.
 
     All measures have the same queries: those with a relevant passage and, for Hit@k, an answer. A
-    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`.
+    query whose best grade is 1 counts as 0 in MRR(rel=2)@10, as with `trec_eval -l 2`. The default
+    measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 where there are only answers.
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
-        run: query id -> passage id -> score; other queries than the judged ones are ignored.
+        run: other queries than the judged ones are ignored.
         measures: names; see the module's docstring.
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
-        find_texts: maps ids of passages to their texts, for Hit@k. It is called for the passages of
-            several queries at a time, to limit memory.
+        find_texts: maps ids of passages to their texts, for Hit@k.
 
     Raises:
         ValueError: an unknown measure, or no query that can be measured.
     """
+    if measures is None:
+        measures = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
     wanted, answers = check_measures(measures), answers or {}
     hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
     graded = {name: m for name, m in wanted.items() if name not in hits}
@@ -151,8 +129,7 @@ def evaluate_run(
     if run and not run.keys() & judged.keys():
         raise ValueError(
             f"none of the {len(run)} queries of the run is judged: the run has {next(iter(run))!r},"
-            f" the judgements have {next(iter(judged))!r}. Take both from the same collection and"
-            " split"
+            f" the judgements have {next(iter(judged))!r}. Take both from one collection and split"
         )
     rankings = {
         query: list(dict(rank_passages(run.get(query, {}))))
@@ -179,7 +156,7 @@ def _measure(
     qrels: Mapping[str, Mapping[str, int]],
     rankings: Mapping[str, Sequence[str]],
 ) -> PerQuery:
-    # The providers of ir_measures order ties in different ways. Scores -1, -2, ... have no ties.
+    # The providers of ir-measures order ties in different ways. Scores -1, -2, ... have no ties.
     # One of them, for ERR, needs numbers as names of queries.
     queries = {str(number): query for number, query in enumerate(rankings) if rankings[query]}
     run = {
@@ -199,13 +176,10 @@ def _judge_by_answers(
     find_texts: Callable[[list[str]], Mapping[str, str]],
 ) -> dict[str, dict[str, int]]:
     """Judgements in which the first passage with an answer is relevant."""
-    queries = list(rankings)
+    texts = find_texts(list(set(chain.from_iterable(rankings.values()))))
     judged = {}
-    for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        batch = queries[start : start + _QUERIES_AT_ONCE]
-        texts = find_texts(list({passage for query in batch for passage in rankings[query]}))
-        for query in batch:
-            matcher = AnswerMatcher(answers[query])
-            found = (passage for passage in rankings[query] if matcher.is_in(texts[passage]))
-            judged[query] = dict.fromkeys(islice(found, 1), 1)
+    for query, ranking in rankings.items():
+        matcher = AnswerMatcher(answers[query])
+        found = (passage for passage in ranking if matcher.is_in(texts[passage]))
+        judged[query] = dict.fromkeys(islice(found, 1), 1)
     return judged

@@ -4,6 +4,7 @@ The first system, the baseline, is grey; a system has the same colour in every p
 """
 
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+_COLOURS = ["grey", *(f"C{number}" for number in range(10))]
 _FONT_SIZE = 8
-_PANELS_PER_ROW = 3
-_MOST_MEASURES = 6  # in the picture of the means
 
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -21,18 +21,15 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
     results = content["results"]
     figures: dict[str, Figure] = {}
     if content["breakdowns"]:
-        figures["means"] = plot_bars({m: results[m] for m in list(results)[:_MOST_MEASURES]})
+        figures["means"] = plot_bars(results)
     for by, groups in content["breakdowns"].items():
         figures[by] = plot_bars(
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
     for family in ("R@", "Hit@"):
-        by_depth = {
-            int(measure.removeprefix(family)): systems
-            for measure, systems in results.items()
-            if measure.startswith(family)
-        }
-        if len(by_depth) > 1:
+        depths = {int(m.removeprefix(family)): m for m in results if m.startswith(family)}
+        if len(depths) > 1:
+            by_depth = {depth: results[measure] for depth, measure in depths.items()}
             figures["recall"] = plot_curves(by_depth, y_label=f"{family}k")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
     for name, figure in figures.items():
@@ -41,20 +38,14 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
 
 
 def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """Draw the value of each system as a bar, in a panel for each measure or group of queries.
-
-    Args:
-        panels: title -> system -> `mean` and `interval` or None; the same systems in each panel.
-    """
+    """Draw each system's mean and interval as a bar, in panels (title -> system -> figures)."""
     n_systems = len(next(iter(panels.values())))
     figure, axes = _figure(len(panels), height=0.75 + 0.3 * n_systems)
     for panel, (title, systems) in zip(axes, panels.items(), strict=False):
         means = np.array([values["mean"] for values in systems.values()])
-        unknown = (np.nan, np.nan)
-        bounds = np.array([values["interval"] or unknown for values in systems.values()])
-        colours = [_colour(number) for number in range(n_systems)]
-        bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=colours)
-        panel.bar_label(bars, [f"{mean:.3f}" for mean in means], padding=4, fontsize=_FONT_SIZE)
+        bounds = np.array([values["interval"] or [np.nan] * 2 for values in systems.values()])
+        bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=_COLOURS)
+        panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=_FONT_SIZE)
         panel.set_title(title, fontsize=_FONT_SIZE, loc="left")
         panel.margins(x=0.25)
         panel.set_xticks([])
@@ -66,9 +57,9 @@ def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_la
     """Draw each system's `mean` over the depths (depth -> system), on a logarithmic scale."""
     figure, [axes] = _figure(1, height=3.0)
     depths = sorted(by_depth)
-    for number, system in enumerate(by_depth[depths[0]]):
+    for system, colour in zip(by_depth[depths[0]], cycle(_COLOURS), strict=False):
         means = [by_depth[depth][system]["mean"] for depth in depths]
-        axes.plot(depths, means, marker="o", color=_colour(number), label=system)
+        axes.plot(depths, means, marker="o", color=colour, label=system)
     axes.set_xscale("log")
     axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
     axes.minorticks_off()
@@ -78,13 +69,9 @@ def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_la
     return figure
 
 
-def _colour(number: int) -> str:
-    return "grey" if number == 0 else f"C{number - 1}"
-
-
 def _figure(n_panels: int, *, height: float) -> tuple[Figure, list[Axes]]:
     """A figure with panels in rows of `height` inches."""
-    columns = min(n_panels, _PANELS_PER_ROW)
+    columns = min(n_panels, 3)
     rows = -(-n_panels // columns)
     figure = Figure(figsize=(1.2 + 3.0 * columns, rows * height), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)

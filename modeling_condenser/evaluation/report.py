@@ -22,11 +22,14 @@ from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, write_json
 
 from .answer_types import group_queries
-from .measures import Evaluation
+from .measures import Evaluation, make_evaluation
 from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
 
 _TEMPLATE = Path(__file__).with_name("report.md.jinja")
+
+Systems = Mapping[str, Evaluation]
+"""Name -> measures of the same queries; the first system is the baseline."""
 
 
 @dataclass(frozen=True)
@@ -93,24 +96,24 @@ def write_report(
     from .plots import draw_report
 
     folder, first = Path(folder), results[0]
-    evaluations = {result.system: result.evaluation for result in results}
-    main, *_ = measures = list(first.evaluation.means)
-    figures, compared = _compare({m: (m, evaluations) for m in measures}, seed=seed)
+    systems = {result.system: result.evaluation for result in results}
+    main = next(iter(first.evaluation.means))
+    comparisons, figures = _compare(systems, seed=seed)
     queries: dict[str, str] = {}
     if collection:
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
-    n_items, noun = first.evaluation.n_items, ("query", "queries") if queries else ("item", "items")
+    noun = ("query", "queries") if collection else ("item", "items")
     content = {
         "title": f"{first.collection}, {first.split}: {counted(len(results), 'system')} on"
-        f" {counted(n_items, *noun)}",
+        f" {counted(first.evaluation.n_items, *noun)}",
         "collection": first.collection,
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
         "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
         "results": figures,
-        "pairs": _compare_pairs(evaluations, main, seed=seed),
-        "breakdowns": _break_down(evaluations, main, queries, seed=seed),
+        "pairs": _compare_pairs(systems, main, seed=seed),
+        "breakdowns": _break_down(systems, main, queries, seed=seed),
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
         "command": command,
         "seed": seed,
@@ -118,28 +121,19 @@ def write_report(
     }
     folder.mkdir(parents=True, exist_ok=True)
     content["pictures"] = draw_report(content, folder)
-    report = Report(folder, results, compared, content)
-    report.file.write_text(_render(report), encoding="utf-8")
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters["markdown"] = markdown.escape
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    numbers = {"alpha": ALPHA, "n_resamples": N_RESAMPLES, "n_tests": len(comparisons)}
+    report = Report(folder, results, comparisons, content)
+    report.file.write_text(template.render(content, md=markdown, **numbers), encoding="utf-8")
     write_json(folder / "report.json", content)
     if queries:
         table = pd.DataFrame({"text": pd.Series(queries).str.split().str.join(" ")})
-        for system, evaluation in evaluations.items():
+        for system, evaluation in systems.items():
             table = table.join(pd.DataFrame(evaluation.per_query).add_prefix(f"{system} "))
         table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
     return report
-
-
-def _render(report: Report) -> str:
-    """The report as Markdown."""
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters["markdown"] = markdown.escape
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
-        report.content,
-        md=markdown,
-        alpha=ALPHA,
-        n_resamples=N_RESAMPLES,
-        n_tests=len(report.comparisons),
-    )
 
 
 def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -154,74 +148,59 @@ def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str,
 
 
 def _compare(
-    rows: Mapping[str, tuple[str, Mapping[str, Evaluation]]], *, seed: int
-) -> tuple[dict[str, Any], dict[tuple[str, str], Comparison]]:
-    """Compare systems with the first one in each row of a table: a measure and its evaluations.
+    systems: Systems, *, seed: int
+) -> tuple[dict[tuple[str, str], Comparison], dict[str, Any]]:
+    """Compare systems with the first one, corrected over all comparisons (Holm).
 
     Returns:
-        Row -> system -> figures; and (system, row) -> comparison, corrected over the table (Holm).
+        (system, measure) -> comparison; and measure -> system -> figures.
     """
+    baseline, *others = systems
+    figures: dict[str, Any] = {measure: {} for measure in systems[baseline].means}
     compared = correct(
         {
-            (system, row): evaluation.compare(measure, next(iter(evaluations.values())), seed=seed)
-            for row, (measure, evaluations) in rows.items()
-            for system, evaluation in list(evaluations.items())[1:]
+            (other, measure): systems[other].compare(measure, systems[baseline], seed=seed)
+            for measure in figures
+            for other in others
         }
     )
-    figures = {
-        row: {
-            system: {
+    for measure, by_system in figures.items():
+        for system, evaluation in systems.items():
+            comparison = compared.get((system, measure))
+            by_system[system] = {
                 "mean": evaluation.means[measure],
                 "interval": evaluation.interval(measure, seed=seed),
-                "against_baseline": _as_dict(compared.get((system, row))),
+                "against_baseline": comparison and comparison._asdict(),
             }
-            for system, evaluation in evaluations.items()
-        }
-        for row, (measure, evaluations) in rows.items()
-    }
-    return figures, compared
-
-
-def _as_dict(c: Comparison | None) -> dict[str, Any] | None:
-    return {**c._asdict(), "is_significant": c.is_significant} if c else None
+    return compared, figures
 
 
 def _break_down(
-    evaluations: Mapping[str, Evaluation], measure: str, queries: Mapping[str, str], *, seed: int
+    systems: Systems, main: str, queries: Mapping[str, str], *, seed: int
 ) -> dict[str, Any]:
-    """Compare systems with the first one in groups of queries, corrected over each grouping."""
+    """Compare systems in groups of queries, in one measure; corrected over each grouping."""
     found = {}
     for by, groups in group_queries(queries).items():
-        parts = {
-            group: (measure, {system: e.select(measure, ids) for system, e in evaluations.items()})
-            for group, ids in groups.items()
-        }
-        figures, _ = _compare(parts, seed=seed)
+        parts = {}  # a group takes the place of a measure
+        for name, evaluation in systems.items():
+            values = evaluation.per_query[main]
+            parts[name] = make_evaluation({g: {q: values[q] for q in groups[g]} for g in groups})
+        _, figures = _compare(parts, seed=seed)
         found[by] = {g: {"n_queries": len(groups[g]), "systems": figures[g]} for g in groups}
     return found
 
 
-def _compare_pairs(
-    evaluations: Mapping[str, Evaluation], main: str, *, seed: int
-) -> list[dict[str, Any]]:
-    """Both tests of each two systems, as in the thesis's Table 4.3, each corrected (Holm)."""
-    pairs = [(system, other) for other, system in combinations(evaluations, 2)]
-    compared = correct(
-        {
-            (system, other, m): evaluations[system].compare(m, evaluations[other], seed=seed)
-            for system, other in pairs
-            for m in evaluations[system].means
-        }
-    )
-    measures: dict[tuple[str, str], dict[str, Any]] = {pair: {} for pair in pairs}
-    for (system, other, measure), comparison in compared.items():
-        measures[system, other][measure] = _as_dict(comparison)
-    values = {s: e.per_query[main] for s, e in evaluations.items() if e.per_query}
-    t_tests = [
-        compare_in_groups(values[a], values[b], seed=seed) if values else None for a, b in pairs
-    ]
+def _compare_pairs(systems: Systems, main: str, *, seed: int) -> list[dict[str, Any]]:
+    """Compare each two systems in one measure, by both tests of the thesis's Table 4.3.
+
+    The p-values of each test are corrected (Holm).
+    """
+    pairs = [(system, other) for other, system in combinations(systems, 2)]
+    compared = correct({(a, b): systems[a].compare(main, systems[b], seed=seed) for a, b in pairs})
+    values = {name: evaluation.per_query.get(main, {}) for name, evaluation in systems.items()}
+    t_tests = [compare_in_groups(values[a], values[b], seed=seed) for a, b in pairs]
     adjusted = holm([p for p in t_tests if p is not None]) or t_tests  # all are None, or none is
     return [
-        {"system": a, "other": b, "measures": measures[a, b], "t_test": p}
+        {"system": a, "other": b, **compared[a, b]._asdict(), "t_test": p}
         for (a, b), p in zip(pairs, adjusted, strict=True)
     ]

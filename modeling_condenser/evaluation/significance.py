@@ -4,7 +4,7 @@ The paired randomisation test is the one that Smucker, Allan & Carterette (2007)
 retrieval experiments. All tests are about the sample of queries, not about training seeds.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -27,23 +27,15 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Comparison(NamedTuple):
-    """A system against a baseline in one measure, over the same queries.
-
-    Attributes:
-        difference: mean of the system minus mean of the baseline.
-        p_value: two-sided, of the paired randomisation test.
-        interval: 95 % bootstrap interval of the difference; None with a single query.
-        p_adjusted: after Holm's correction; `p_value` itself for a comparison made alone.
-        better: queries on which the system's value is higher; `equal` and `worse` are alike.
-    """
+    """A system against a baseline in one measure, over the same queries."""
 
     mean_system: float
     mean_baseline: float
-    difference: float
-    p_value: float
-    interval: Interval | None
-    p_adjusted: float
-    better: int = 0
+    difference: float  # mean of the system minus mean of the baseline
+    p_value: float  # two-sided, of the paired randomisation test
+    interval: Interval | None  # 95 % bootstrap interval of the difference; None with a single query
+    p_adjusted: float  # after Holm's correction; `p_value` itself for a comparison made alone
+    better: int = 0  # queries on which the system's value is higher
     equal: int = 0
     worse: int = 0
 
@@ -53,27 +45,23 @@ class Comparison(NamedTuple):
 
 
 def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
-    """Compare two systems in one measure, over the same queries.
+    """Compare two systems in one measure; a ValueError unless the queries are the same.
 
     If the systems differ on few queries, the test enumerates all swaps and is exact. The result
     depends on the seed and not on the order of the queries.
-
-    Raises:
-        ValueError: the queries differ, or there are none.
     """
     values = _paired_values(system, baseline)  # (2, Q)
     differences = values[0] - values[1]  # (Q,)
     differing = differences[differences != 0]  # swapping the other queries has no effect
     better, worse = int((differences > _EQUAL).sum()), int((differences < -_EQUAL).sum())
-    p_value = randomisation_test(
-        # Swapping the systems on a query flips the sign of its difference.
-        lambda swapped: (differing.sum() - 2 * (swapped @ differing)) / len(differences),
-        n=len(differing),
-        seed=seed,
-    )
+
+    def difference(swapped: np.ndarray) -> np.ndarray:  # a swap flips the sign of a difference
+        return (differing.sum() - 2 * (swapped @ differing)) / len(differences)
+
+    p_value = randomisation_test(difference, n=len(differing), seed=seed)
     return Comparison(
-        mean_system=float(values[0].mean()),
-        mean_baseline=float(values[1].mean()),
+        float(values[0].mean()),
+        float(values[1].mean()),
         difference=float(differences.mean()),
         p_value=p_value,
         interval=bootstrap_interval(np.mean, differences, seed=seed),
@@ -108,15 +96,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare_in_groups(system: Values, baseline: Values, *, seed: int = 0) -> float | None:
     """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
 
-    The queries are divided at random into groups of equal size, up to one query. Another seed makes
-    other groups and another p-value, so prefer `compare`.
-
-    Returns:
-        The two-sided p-value; None if there are fewer queries than groups.
+    The queries are divided at random into groups of equal size, up to one query. The p-value is
+    two-sided, and None if there are fewer queries than groups. Another seed makes other groups and
+    another p-value, so prefer `compare`.
     """
-    values = _paired_values(system, baseline)  # (2, Q)
-    if values.shape[1] < _N_GROUPS:
+    if len(system) < _N_GROUPS:
         return None
+    values = _paired_values(system, baseline)  # (2, Q)
     shuffled = np.random.default_rng(seed).permutation(values, axis=1)
     groups = np.array_split(shuffled, _N_GROUPS, axis=1)
     means = np.stack([group.mean(axis=1) for group in groups], axis=1)  # (2, groups)
@@ -130,28 +116,19 @@ def randomisation_test(
 ) -> float:
     """Two-sided p-value of a paired randomisation test of two systems on n items.
 
-    If all 2**n swaps are no more than 10,000, they are enumerated.
-
-    Args:
-        difference: maps (B, n) float64, 1 for each item on which the systems' values are swapped
-            and 0 for the others, to the (B,) differences between the systems.
-        n: items.
-        seed: of the random swaps.
+    If all 2**n swaps are no more than 10,000, they are enumerated. `difference` maps (B, n)
+    float64, 1 for each item on which the systems' values are swapped and 0 for the others, to the
+    (B,) differences between the systems.
     """
-    drawn = [abs(difference(swaps.astype(np.float64))) for swaps in _swaps(n, seed)]
-    differences = np.concatenate(drawn)  # the first one is the observed difference
-    return float((differences >= differences[0] - _ROUNDING).mean())
-
-
-def _swaps(n: int, seed: int) -> Iterator[np.ndarray]:
-    """Batches (B, n) of 0 and 1 whose first row is 0: all 2**n rows, or as many random ones."""
     if 2**n <= N_RESAMPLES:
-        yield (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-        return
-    rng, size = np.random.default_rng(seed), max(1, _BATCH_VALUES // n)
-    yield np.zeros((1, n))
-    for start in range(0, N_RESAMPLES, size):
-        yield rng.integers(2, size=(min(size, N_RESAMPLES - start), n), dtype=np.uint8)
+        swaps = (np.arange(2**n)[:, None] >> np.arange(n)) & 1  # (2**n, n)
+    else:
+        swaps = np.random.default_rng(seed).integers(2, size=(N_RESAMPLES + 1, n), dtype=np.uint8)
+        swaps[0] = 0
+    batches = np.array_split(swaps, 1 + swaps.size // _BATCH_VALUES)
+    differences = np.concatenate([abs(difference(b.astype(np.float64))) for b in batches])
+    # The first one is the observed difference.
+    return float((differences >= differences[0] - _ROUNDING).mean())
 
 
 def bootstrap_interval(
@@ -159,11 +136,8 @@ def bootstrap_interval(
 ) -> Interval | None:
     """95 % percentile bootstrap interval of a statistic of paired samples, (N,) each.
 
-    The percentile method is used because BCa gives NaN for samples whose values are all equal.
-    `statistic` is given an `axis`.
-
-    Returns:
-        The bounds; None for a single item.
+    It is None for a single item. The percentile method is used because BCa gives NaN for samples
+    whose values are all equal. `statistic` is given an `axis`.
     """
     if len(samples[0]) < 2:
         return None
@@ -178,11 +152,6 @@ def bootstrap_interval(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return float(low), float(high)
-
-
-def mean_interval(values: Values, *, seed: int = 0) -> Interval | None:
-    """95 % bootstrap interval of a mean over queries, in any order; None for a single query."""
-    return bootstrap_interval(np.mean, np.array([values[q] for q in sorted(values)]), seed=seed)
 
 
 def _paired_values(first: Values, second: Values) -> np.ndarray:

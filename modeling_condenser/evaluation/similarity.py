@@ -3,29 +3,28 @@
 Graded pairs (STS-b) are measured by rank correlation, triplets (Wikipedia sections) by accuracy.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from modeling_condenser.finetuning.rows import read_rows
 from modeling_condenser.hub.contract import Similarity
+from modeling_condenser.retrieval.systems import System
 
 from .measures import Evaluation, make_evaluation
 from .significance import Comparison, Interval, bootstrap_interval, randomisation_test
+from .system_results import SystemResult
 
 _COLUMNS = {
     "graded_pairs": ["sentence1", "sentence2", "score"],
     "triplets": ["anchor", "positive", "negative"],
 }
-_MEASURES = ("Spearman", "Pearson")
 _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3": "negative"}
-_STSB_COLUMNS = "genre file year number score sentence1 sentence2 licence source".split()
 
 
 def read_items(
@@ -36,54 +35,55 @@ def read_items(
     Args:
         path: a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow) with columns
             sentence1, sentence2 and score, or anchor, positive and negative. Or a file of the STS
-            benchmark (Cer et al. 2017), which has tabs and no header, such as sts-test.csv; or of
-            Ein Dor et al. (2018), with columns Sentence1, Sentence2 and Sentence3.
+            benchmark (Cer et al. 2017) or of Ein Dor et al. (2018), as published.
         task: "graded_pairs" or "triplets".
         columns: our name of a column -> the file's, where they differ.
 
     Returns:
         The three columns, by our names; the score is a float.
-
-    Raises:
-        ValueError: a column is missing, a score is not a number, or there is no row.
     """
-    table, names, columns = _read_table(Path(path)), _COLUMNS[task], columns or {}
-    table = table.rename(columns=_EIN_DOR_COLUMNS | {columns[name]: name for name in columns})
+    names, renamed = _COLUMNS[task], {theirs: ours for ours, theirs in (columns or {}).items()}
+    table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS | renamed)
     if missing := [name for name in names if name not in table.columns]:
         raise ValueError(
-            f"{path} has no column {missing[0]!r}, only {', '.join(map(str, table.columns))}: give"
-            f" the names, as in columns: {{{names[0]}: NAME}}"
+            f"{path} has no column {missing[0]!r}, only {', '.join(table.columns) or 'no rows'}:"
+            f" give the names, as in columns: {{{names[0]}: NAME}}"
         )
     table = table[names]
-    if not len(table) or table.isna().any(axis=None):
-        raise ValueError(f"{path} has no rows or has null values, expected {', '.join(names)}")
+    if table.isna().any(axis=None):
+        raise ValueError(f"{path} has null values, expected {', '.join(names)} in every row")
     if task == "graded_pairs":
         table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
     return table
 
 
-def _read_table(path: Path) -> pd.DataFrame:
-    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if ending in (".jsonl", ".json"):
-        return pd.read_json(path, lines=ending == ".jsonl", dtype=False)
-    if ending == ".parquet":
-        return pd.read_parquet(path)
-    as_text: dict[str, Any] = {"dtype": str, "keep_default_na": False}
-    # The benchmark's own files have tabs, no header, and quotes without a meaning.
-    own = {"sep": "\t", "header": None, "quoting": csv.QUOTE_NONE, **as_text}
-    first = pd.read_csv(path, **own, nrows=1)
-    if first.shape[1] >= 7 and pd.to_numeric(first[4], errors="coerce").notna().all():
-        return pd.read_csv(path, **own, names=_STSB_COLUMNS).replace("", None)
-    return pd.read_csv(path, sep="\t" if ending == ".tsv" else ",", **as_text)
+def measure_similarity(
+    system: System, items: pd.DataFrame, *, name: str, progress: bool
+) -> SystemResult:
+    """Measure an encoder on graded pairs or triplets, as `read_items` returns them.
+
+    `name` is that of their file in the report.
+    """
+    retriever = system.open()
+    contract = retriever.contract
+    vectors = [  # (N, D) float32 each
+        retriever.encode_passages(list(items[column]), progress=progress)
+        for column in items.columns.drop("score", errors="ignore")
+    ]
+    if "score" in items:
+        similarities = pair_similarities(*vectors, similarity=contract.similarity)
+        evaluation: Evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
+        facts = (system.name, name, "graded pairs")
+    else:
+        evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
+        facts = (system.name, name, "triplets")
+    return SystemResult(*facts, evaluation, settings=system.settings)
 
 
 def pair_similarities(
     first: np.ndarray, second: np.ndarray, *, similarity: Similarity
 ) -> np.ndarray:
-    """Compare vectors, (N, D) and (N, D), row by row: (N,) float64, greater for more similar.
-
-    Cosine is 0 if a vector is all zeros; "euclidean" is the negative distance.
-    """
+    """Compare vectors, (N, D) and (N, D), row by row: (N,) float64, greater for more similar."""
     from sentence_transformers import SimilarityFunction  # imports torch
 
     compare = SimilarityFunction.to_similarity_pairwise_fn(similarity)
@@ -92,9 +92,9 @@ def pair_similarities(
 
 @dataclass(frozen=True, kw_only=True)
 class GradedEvaluation(Evaluation):
-    """Correlations of similarities, (N,), with the scores that people gave, (N,).
+    """Spearman's correlation of similarities, (N,), with the scores that people gave, (N,).
 
-    They are no means over pairs, so they have tests of their own.
+    It is no mean over pairs, so it has tests of its own.
     """
 
     similarities: np.ndarray
@@ -106,27 +106,25 @@ class GradedEvaluation(Evaluation):
 
     def interval(self, measure: str, *, seed: int = 0) -> Interval | None:
         """95 % bootstrap interval, drawing pairs."""
-        correlate = partial(_correlate, measure)
-        return bootstrap_interval(correlate, self.similarities, self.scores, seed=seed)
+        return bootstrap_interval(_spearman, self.similarities, self.scores, seed=seed)
 
     def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
         """Compare with another system on the same pairs.
 
         The p-value is that of a paired randomisation test: what the two systems give to random
         pairs is swapped, and the difference of the correlations is computed again. Ranks are
-        swapped (standardised values for Pearson's), because a dot product and a cosine have no
-        common scale. Pairs are neither better nor worse, so these counts stay 0.
+        swapped, because a dot product and a cosine have no common scale. Pairs are neither better
+        nor worse, so these counts stay 0.
         """
         values = (self.similarities, other.similarities, self.scores)
-        scale = stats.rankdata if measure == "Spearman" else stats.zscore
-        own, others, graded = map(scale, values)
+        own, others, graded = map(stats.rankdata, values)
 
         def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
             first, second = (np.where(swapped == side, own, others) for side in (0, 1))
-            return _correlate("Pearson", first, graded) - _correlate("Pearson", second, graded)
+            return _correlate(first, graded) - _correlate(second, graded)
 
         def difference(a: np.ndarray, b: np.ndarray, scores: np.ndarray, axis: int) -> np.ndarray:
-            return _correlate(measure, a, scores, axis) - _correlate(measure, b, scores, axis)
+            return _spearman(a, scores, axis) - _spearman(b, scores, axis)
 
         means = (self.means[measure], other.means[measure])
         p_value = randomisation_test(swapped_difference, n=self.n_items, seed=seed)
@@ -135,19 +133,25 @@ class GradedEvaluation(Evaluation):
 
 
 def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> GradedEvaluation:
-    """Correlate similarities, (N,), with the scores that people gave, (N,): Spearman and Pearson.
-
-    Raises:
-        ValueError: all similarities or all scores are equal.
-    """
+    """Correlate similarities, (N,), with the scores that people gave, (N,): measure "Spearman"."""
     for name, values in (("similarities", similarities), ("scores", scores)):
         if np.ptp(values) == 0:
             raise ValueError(
                 f"all {name} are equal, so they have no correlation: check the file, and whether"
                 " the encoder gives every text the same vector"
             )
-    means = {measure: float(_correlate(measure, similarities, scores)) for measure in _MEASURES}
+    means = {"Spearman": float(_spearman(similarities, scores))}
     return GradedEvaluation(means, per_query={}, similarities=similarities, scores=scores)
+
+
+def _spearman(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    return _correlate(stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis), axis)
+
+
+def _correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Pearson's correlation of arrays (.., N); scipy's takes ten times as long."""
+    a, b = a - a.mean(axis, keepdims=True), b - b.mean(axis, keepdims=True)
+    return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
 
 
 def evaluate_triplets(
@@ -156,19 +160,11 @@ def evaluate_triplets(
     """Measure how often the anchor is more similar to the positive than to the negative.
 
     Equal similarities count as wrong, so that an encoder that gives one vector to every text scores
-    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy"; the keys of its values
-    are the triplets' numbers, from "0".
+    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy", with keys "0", "1", ...
     """
-    to_positive = pair_similarities(anchors, positives, similarity=similarity)
-    to_negative = pair_similarities(anchors, negatives, similarity=similarity)
-    right = (to_positive > to_negative).astype(np.float64)  # (N,)
-    values = {str(i): value for i, value in enumerate(right.tolist())}
-    return make_evaluation({"triplet accuracy": values})
-
-
-def _correlate(measure: str, a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Pearson's correlation of arrays (.., N), or of their ranks for Spearman's."""
-    if measure == "Spearman":
-        a, b = stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis)
-    a, b = a - a.mean(axis, keepdims=True), b - b.mean(axis, keepdims=True)
-    return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
+    to_positive, to_negative = (
+        pair_similarities(anchors, others, similarity=similarity)  # (N,)
+        for others in (positives, negatives)
+    )
+    right = (to_positive > to_negative).tolist()
+    return make_evaluation({"triplet accuracy": {str(i): float(r) for i, r in enumerate(right)}})

@@ -37,42 +37,26 @@ from modeling_condenser.retrieval.systems import System, open_searcher, parse_sy
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
-from .measures import (
-    DEFAULT_ANSWER_MEASURES,
-    DEFAULT_MEASURES,
-    Evaluation,
-    check_measures,
-    evaluate_run,
-)
+from .measures import Evaluation, check_measures, evaluate_run
 from .significance import correct
 
+# Fields of `SearchSettings` that an approximate search's result depends on.
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
-"""Fields of `SearchSettings` that an approximate search's result depends on."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SystemResult:
-    """The measures of one system on one split of one collection or similarity task.
-
-    Attributes:
-        system: its name.
-        collection: name of the collection, or of the file of pairs or triplets.
-        split: of the queries, or the task's name.
-        evaluation: means and values per query.
-        run_file: the TREC run that was measured.
-        record: of the search: seconds, queries per second, and `identity`, what was searched.
-        settings: of the system, such as its pooling, or k1 and b.
-    """
+    """The measures of one system on one split of one collection or similarity task."""
 
     system: str
-    collection: str
-    split: str
+    collection: str  # or the file of pairs or triplets
+    split: str  # of the queries, or the task's name
     evaluation: Evaluation
-    run_file: Path | None = None
-    record: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    run_file: Path | None = None  # the TREC run that was measured
+    record: Mapping[str, Any] = field(default_factory=dict)  # time, and what was searched
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
 
 
 def evaluate_system(
@@ -128,15 +112,9 @@ def evaluate_system(
             words += filter(None, (search.index, search.search_parameters))
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
-    if not (run_file.is_file() and record_file.is_file()):
-        searcher = open_searcher(
-            system,
-            collection.passages,
-            work_folder or out,
-            settings=search,
-            dev=dev,
-            progress=progress,
-        )
+    if not record_file.is_file():
+        how: Any = {"settings": search, "dev": dev, "progress": progress}
+        searcher = open_searcher(system, collection.passages, work_folder or out, **how)
         started = time.perf_counter()
         run = searcher.search(collection.queries, depth=depth)
         seconds = time.perf_counter() - started
@@ -152,7 +130,7 @@ def evaluate_system(
             record["encoding"] = searcher.embeddings.record
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
-        write_json(record_file, record)
+        write_json(record_file, record)  # last, so that there is a run beside every record
     record = json.loads(record_file.read_text())
     if changed := [key for key in identity if record["identity"].get(key) != identity[key]]:
         raise ValueError(
@@ -170,24 +148,19 @@ def evaluate_system(
 def measure_run(
     collection: Collection, run: Run, *, measures: Sequence[str] | None = None
 ) -> Evaluation:
-    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`.
-
-    By default the measures are MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection
-    that has answers only.
-    """
-    if measures is None:
-        measures = DEFAULT_MEASURES if collection.qrels else DEFAULT_ANSWER_MEASURES
-    depth = max((len(found) for found in run.values()), default=0)
-    cutoffs = {n: m.params.get("cutoff", 0) for n, m in check_measures(measures).items()}
-    if deeper := [name for name, cutoff in cutoffs.items() if cutoff > depth]:
-        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
-    return evaluate_run(
+    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`."""
+    evaluation = evaluate_run(
         collection.qrels,
         run,
         measures=measures,
         answers=collection.answers,
         find_texts=partial(find_texts, collection.passages),
     )
+    depth = max(map(len, run.values()), default=0)
+    cutoffs = {n: m.params.get("cutoff", 0) for n, m in check_measures([*evaluation.means]).items()}
+    if deeper := [name for name, cutoff in cutoffs.items() if cutoff > depth]:
+        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
+    return evaluation
 
 
 def report_on_card(
@@ -207,9 +180,6 @@ def report_on_card(
 
     Args:
         model: the retriever's folder.
-        result: of `evaluate_system`.
-        baselines: other systems on the same queries.
-        collection: the collection that was searched.
         source: of the collection, as in the recipe; published if it is a name on the Hub.
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
         seed: of the resampling in tests and intervals.
@@ -217,7 +187,6 @@ def report_on_card(
     from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
 
     evaluation, identity = result.evaluation, result.record["identity"]
-    intervals = {m: evaluation.interval(m, seed=seed) for m in evaluation.means}
     compared = correct(
         {
             (baseline.system, measure): evaluation.compare(measure, baseline.evaluation, seed=seed)
@@ -237,7 +206,7 @@ def report_on_card(
         source=source_name,
         revision=revision,
         search=changed if identity["index"] != EXACT else {},
-        intervals={measure: bounds for measure, bounds in intervals.items() if bounds},
+        intervals={m: b for m in evaluation.means if (b := evaluation.interval(m, seed=seed))},
         comparisons=[
             BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
             for (name, measure), c in compared.items()

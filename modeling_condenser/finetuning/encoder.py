@@ -16,14 +16,10 @@ from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
-    """Load an encoder to fine-tune, in float32.
+    """Load an encoder to fine-tune, in float32; `changes` are fields of `EncodingContract`.
 
     Its model has two modules, the transformer and the pooling. It does not normalise its vectors;
     the loss does, where the similarity is cosine.
-
-    Args:
-        name: folder or Hub name.
-        changes: fields of `EncodingContract` that complete or override what the encoder says.
     """
     folder = find_model_folder(name)
     if is_checkpoint(folder):
@@ -39,8 +35,7 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
         raise ValueError(
             f"{folder} has the modules {', '.join(kind.__name__ for kind in kinds)} and the "
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
-            "and possibly Normalize, because a plain encoder is published. State another pooling, "
-            "or train this model with sentence-transformers itself."
+            "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
     transformer = modules[0]
     _freeze_pooler(transformer.model)

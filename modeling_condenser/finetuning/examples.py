@@ -1,14 +1,14 @@
 """Turn labelled rows, or the pairs of a collection, into training examples.
 
-An example is a query with its positive and, for some formats, any number of negatives and a
-cross-encoder's scores; or two sentences with a score. Its texts include the prompts. What cannot
-teach is left out and counted (`LEFT_OUT`).
+An example is a query with its passages, the positive first, and possibly a cross-encoder's scores
+of them; or two sentences with a score. Its texts include the prompts. What cannot teach is left out
+and counted (`LEFT_OUT`).
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import compress, count, takewhile
-from typing import Any, TypeVar
+from itertools import compress, count, repeat, takewhile
+from typing import Any
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.hub.contract import EncodingContract
@@ -19,14 +19,13 @@ from .recipe import FinetuningRecipe
 from .rows import Fields
 
 Example = dict[str, Any]
-Converted = TypeVar("Converted")
 
 LEFT_OUT = "left_out"  # why a row is not an example
 
 
 def convert_rows(
-    rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Converted]
-) -> Iterator[Converted]:
+    rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Any]
+) -> Iterator[Any]:
     """Convert rows, of which `convert` gets the fields by our names."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
     for number, row in enumerate(rows, start=1):
@@ -44,39 +43,39 @@ def convert_rows(
 
 def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
     """Make an example of a row that holds the texts."""
-    match recipe.format:
-        case "graded_pairs" | "stsb":
-            return _make_graded_pair(recipe, contract, row)
-        case "dpr":
-            # As in DPR (Karpukhin et al. 2020, section 4.2), the first positive is used, and other
-            # negatives only for a question without hard ones.
-            if not row["positive_ctxs"]:
-                return {LEFT_OUT: "questions without a positive passage"}
-            negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
-            contexts = [row["positive_ctxs"][0], *negatives]
-            passages = [(context.get("title") or "", context["text"]) for context in contexts]
-        case "pairs":
-            passages = [("", _text(row, "positive"))]
-        case _:
-            texts = [_text(row, "positive"), *_values(row, "negatives", "negative")]
-            passages = [("", text) for text in texts]
-    query = _text(row, "question" if recipe.format == "dpr" else "query")
+    if recipe.objective == "mse_cosine":
+        return _make_graded_pair(recipe, contract, row)
+    titles: Iterable[str] = repeat("")
+    if recipe.format == "dpr":
+        # As in DPR (Karpukhin et al. 2020, section 4.2), the first positive is used, and other
+        # negatives only for a question without hard ones.
+        if not row["positive_ctxs"]:
+            return {LEFT_OUT: "questions without a positive passage"}
+        negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
+        contexts = [row["positive_ctxs"][0], *negatives]
+        query, texts = row["question"], [context["text"] for context in contexts]
+        titles = [context.get("title") or "" for context in contexts]
+    else:
+        others = [] if recipe.format == "pairs" else _values(row, "negatives", "negative")
+        query, texts = row["query"], [row["positive"], *others]
+    _check_texts(query, *texts)
     scores = _scores(row) if recipe.format == "scored" else None
-    if scores is not None and len(scores) != len(passages):
-        raise ValueError(f"{len(scores)} scores for {len(passages)} passages.")
-    own, *others = (text.strip() for _, text in passages)  # without titles
+    if scores is not None and len(scores) != len(texts):
+        raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
+    own, *rest = map(str.strip, texts)
     if not query.strip() or not own:
         return {LEFT_OUT: "rows with a blank text"}
-    positive, *negatives = (contract.passage(title, text) for title, text in passages)
-    example = {"query": contract.query(query), "positive": positive}
+    passages = list(map(contract.passage, titles, texts))
+    example = {"query": contract.query(query), "passages": passages[:1]}
     if recipe.format == "pairs" or recipe.n_negatives == 0:
         return example
-    return example | _choose(negatives, [text not in ("", own) for text in others], scores)
+    return example | _choose(passages, [text not in ("", own) for text in rest], scores)
 
 
 def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
     """Both sentences are encoded as passages are, as in the evaluation of graded pairs."""
-    texts = _text(row, "sentence1"), _text(row, "sentence2")
+    texts = row["sentence1"], row["sentence2"]
+    _check_texts(*texts)
     low, high = recipe.score_range or (0.0, 5.0 if recipe.format == "stsb" else 1.0)
     score = float(row["score"])
     if not low <= score <= high:
@@ -87,10 +86,10 @@ def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row:
     return {"sentence1": first, "sentence2": second, "label": (score - low) / (high - low)}
 
 
-def _text(row: Fields, name: str) -> str:
-    if not isinstance(row[name], str):
-        raise ValueError(f"{name} is {row[name]!r:.60}, expected text.")
-    return row[name]
+def _check_texts(*texts: Any) -> None:
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r:.60} is no text.")
 
 
 def _scores(row: Fields) -> list[float]:
@@ -101,29 +100,29 @@ def _scores(row: Fields) -> list[float]:
         scores = [row["margin"], 0.0]
     else:
         scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
-    return [float(score) for score in scores]
+    return list(map(float, scores))
 
 
 def _values(row: Fields, plural: str, singular: str) -> list[Any]:
     """The list `plural` (in tables, as JSON); or `singular`; or `singular_1`, `singular_2`, ..."""
-    values = row.get(plural)
-    if values is not None:
+    if (values := row.get(plural)) is not None:
         return json.loads(values) if isinstance(values, str) else values
-    numbered = takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1)))
-    names = [singular] if row.get(singular) is not None else list(numbered) or [singular]
+    numbered = list(takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1))))
+    names = numbered if numbered and row.get(singular) is None else [singular]
     return [row[name] for name in names if row[name] not in (None, "")]
 
 
 def _choose(
-    negatives: Sequence[Any], useful: Sequence[bool], scores: Sequence[float] | None
+    passages: Sequence[Any], is_useful: Sequence[bool], scores: Sequence[float] | None
 ) -> Example:
-    """The useful negatives, and the scores of the positive and of these."""
-    if not any(useful):
+    """The positive and the useful negatives behind it, and their scores."""
+    if not any(is_useful):
         return {LEFT_OUT: "rows without a negative"}
-    chosen = {"negatives": list(compress(negatives, useful))}
-    if scores is not None:
-        chosen["teacher_scores"] = list(compress(scores, [True, *useful]))
-    return chosen
+    kept = [True, *is_useful]
+    return {
+        "passages": list(compress(passages, kept)),
+        "scores": None if scores is None else list(compress(scores, kept)),
+    }
 
 
 def make_collection_examples(
@@ -166,11 +165,11 @@ def make_collection_examples(
         rows = index.rows([*positives, *judged, *line.negative_ids]).tolist()
         known, negatives = rows[:n_known], rows[n_known:]
         for place, positive in enumerate(known[: len(positives)]):
-            example = {"query": query, "positive": positive}
+            example = {"query": query, "passages": [positive]}
             if lines is not None:
                 text = index.content[positive]
                 useful = [row not in known and index.content[row] != text for row in negatives]
                 scores = [own[place], *(others or ())] if with_scores and own else None
-                example |= _choose(negatives, useful, scores)
+                example |= _choose([positive, *negatives], useful, scores)
             yield example
     yield from [{LEFT_OUT: "queries of the split without a line of negatives"}] * len(left)

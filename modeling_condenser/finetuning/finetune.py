@@ -26,17 +26,10 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     """Run a fine-tuning recipe, or resume it from its last complete checkpoint.
 
     Encoder and data are opened and checked before the output folder is created. A finished folder
-    is left unchanged.
+    is left unchanged. Returned is the folder of the retriever, within the output folder.
 
     Args:
         settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
-
-    Returns:
-        The folder of the retriever, within the output folder.
-
-    Raises:
-        ValueError: a setting or the data does not fit.
-        FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
@@ -55,7 +48,6 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         claim_run_folder(output_folder, settings)
         logger.info("%s is finished.", output_folder)
         return model_folder
-
     set_seed(arguments.seed)
     encoder = open_encoder(recipe.encoder, recipe.contract_changes)
     data = load_training_data(recipe, encoder.contract, seed=arguments.seed)

@@ -31,15 +31,10 @@ _SOURCES: dict[Objective, tuple[str, ...]] = {
 _USERS: dict[str, tuple[str, ...]] = {
     "collection": (JUDGED, MINED, "id_triples"),
     "negatives": (MINED,),
-    "format": get_args(Format),
-    "data_name": get_args(Format),
-    "data_revision": get_args(Format),
-    "columns": get_args(Format),
-    "first_rows": get_args(Format),
+    **dict.fromkeys("format data_name data_revision columns first_rows".split(), get_args(Format)),
     "n_negatives": (MINED, "negatives", "scored", "dpr"),
     "temperature": ("contrastive", "kl"),
-    "mini_batch_size": ("contrastive",),
-    "gather_across_devices": ("contrastive",),
+    **dict.fromkeys(("mini_batch_size", "gather_across_devices"), ("contrastive",)),
     "order": ("mse_cosine", "triplet", "margin_mse", "kl"),  # contrast chooses its batches
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
@@ -133,15 +128,13 @@ class FinetuningRecipe:
         objective, source = self.objective, self.source
         if source in (JUDGED, MINED, "id_triples") and self.collection is None:
             raise ValueError(
-                "The recipe names no collection, which has the texts: add one (a folder or Hub "
-                "name), or data (files or a Hub data set) of another format."
+                "The recipe names no collection: add one, or data that holds the texts themselves."
             )
         if source not in _SOURCES[objective]:
             raise ValueError(
                 f"objective {objective} does not train on {source!r}, but on "
                 f"{', '.join(_SOURCES[objective])}: set data and format to one of these, or "
-                "negatives to a file that `condenser mine` wrote (with a cross-encoder's scores "
-                "for margin_mse and kl)."
+                "negatives to a file that `condenser mine` wrote."
             )
         for field in fields(self):
             users = _USERS.get(field.name, (objective,))

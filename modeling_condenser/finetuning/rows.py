@@ -1,7 +1,8 @@
 """Read rows of labelled data from files or a Hub data set; values stay as they are written."""
 
 import glob
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,15 @@ _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sente
 
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
-    patterns = [recipe.data] if isinstance(recipe.data, str) else recipe.data
+    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data
     found = {
-        str(name): sorted(filter(Path.is_file, map(Path, glob.glob(str(name), recursive=True))))
-        for name in patterns
+        str(name): sorted(filter(os.path.isfile, glob.glob(str(name), recursive=True)))
+        for name in names
     }
     if all(found.values()):
-        files = list(chain.from_iterable(found.values()))
-        return chain.from_iterable(_read_file(file, recipe) for file in files), file_states(files)
+        files = list(map(Path, chain.from_iterable(found.values())))
+        columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
+        return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
     name = next(name for name, files in found.items() if not files)
     split = "train" if recipe.format == "id_triples" else recipe.split or "train"
     try:
@@ -41,17 +43,21 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     return iterate_rows(table), [f"{name}: {table._fingerprint}"]
 
 
-def _read_file(file: Path, recipe: FinetuningRecipe) -> Iterable[Fields]:
-    """The rows of a file, which is neither copied nor read as a whole."""
-    if recipe.format == "stsb":  # lines of seven fields, and in some lines licences
-        lines = (line.split("\t") for _, line in read_lines(file))
-        return (dict(zip(_STSB_COLUMNS, fields, strict=False)) for fields in lines)
-    columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
+def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[Fields]:
+    """The rows of a file, one by one: .jsonl, .json, .tsv, .csv (all also with .gz) or .parquet.
+
+    A .csv file of the STS benchmark (Cer et al. 2017) has tabs, no header, and quotes without a
+    meaning. `columns` names those of another table without a header.
+    """
     match Path(plain_name(file)).suffix.lower():
         case ".tsv":
             return read_table(file, columns)
         case ".csv":
-            return read_table(file, columns, delimiter=",", quoted=True)
+            _, first = next(read_lines(file), (1, ""))
+            if first.count("\t") < len(_STSB_COLUMNS) - 1:
+                return read_table(file, columns, delimiter=",", quoted=True)
+            lines = (line.split("\t") for _, line in read_lines(file))
+            return (dict(zip(_STSB_COLUMNS, fields, strict=False)) for fields in lines)
         case ".json" | ".jsonl":
             return read_json(file)
         case ".parquet":

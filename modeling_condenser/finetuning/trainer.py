@@ -53,17 +53,17 @@ class LengthCollator:
         """
         contract = self.contract
         batch: dict[str, torch.Tensor] = {}
-        lengths = {"query": contract.query_max_length}
         for column in examples[0]:
             values = [example[column] for example in examples]
             if column == LABEL:
                 batch[LABEL] = torch.tensor(values, dtype=torch.float32)
                 continue
+            is_query = column == "query"
             encoded = self.tokenizer(
                 values,
                 padding=True,
                 truncation=True,
-                max_length=lengths.get(column, contract.passage_max_length),
+                max_length=contract.query_max_length if is_query else contract.passage_max_length,
                 return_tensors="pt",
                 return_attention_mask=True,
                 return_token_type_ids=contract.token_type_ids,
@@ -132,12 +132,15 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         write_json(run_folder / LOG_FILE, self.state.log_history)
         record_run(run_folder, {**self.facts, "steps": self.state.global_step})
         stages = [*read_provenance(self.encoder.folder), read_stage(run_folder, FINETUNING)]
-        known = [stage for stage in stages if stage]
         transformer: Any = self.encoder.model[0]
-        # A copy, because write_repository changes the tokenizer, and training may continue.
-        tokenizer, contract = copy.deepcopy(transformer.tokenizer), self.encoder.contract
-        name = self.hub_model_id
-        write_repository(folder, transformer.model, tokenizer, contract, known, name=name)
+        write_repository(
+            folder,
+            transformer.model,
+            copy.deepcopy(transformer.tokenizer),  # which is changed, and training may continue
+            self.encoder.contract,
+            list(filter(None, stages)),
+            name=self.hub_model_id,
+        )
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Add nothing: the library's card would read all of the data, and is not used."""

@@ -1,9 +1,10 @@
 """Load what a recipe trains on, as a data set with the columns that its loss reads."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,6 @@ from .rows import Fields, open_rows
 logger = logging.getLogger(__name__)
 
 LABEL = "label"
-_TRIPLE = ("query", "positive", "negative")
 ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset is taken
 
 
@@ -54,6 +54,7 @@ class TrainingData(NamedTuple):
     facts: dict[str, Any]
 
 
+@dataclass(eq=False)
 class DrawnNegatives(TrainerCallback):
     """Draws the negatives of an epoch; a transform of a `datasets.Dataset`, and a callback.
 
@@ -61,15 +62,15 @@ class DrawnNegatives(TrainerCallback):
     only on the seed, the epoch and the example's number, so that data loader workers, batch sizes
     and restarts do not change it. An example with fewer than `n_negatives` gives some again.
 
-    `read` returns the texts of passages, for examples that name them by row.
+    With `passages`, the examples name them by row, and `contract` says how they are written.
     """
 
-    def __init__(
-        self, *, n_negatives: int, seed: int, read: Callable[[list[int]], list[str]] | None = None
-    ):
-        self.n_negatives = n_negatives
-        self.seed = seed
-        self.read = read
+    n_negatives: int
+    seed: int
+    contract: EncodingContract | None = None
+    passages: Dataset | None = None
+
+    def __post_init__(self) -> None:
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # with worker processes
 
     def on_epoch_begin(
@@ -79,47 +80,41 @@ class DrawnNegatives(TrainerCallback):
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
-        pools = [pool or [] for pool in rows["negatives"]]
-        draws = [self._draw(len(p), n) for p, n in zip(pools, rows[ROW_NUMBER], strict=True)]
-        columns = {"positive": rows["positive"]}
-        for n in range(self.n_negatives):
-            chosen = [pool[places[n]] for pool, places in zip(pools, draws, strict=True)]
-            columns[f"negative_{n + 1}"] = chosen
-        if self.read is not None:
-            texts = iter(self.read(list(chain.from_iterable(columns.values()))))
-            columns = {name: list(islice(texts, len(pools))) for name in columns}
-        drawn = {"query": rows["query"], **columns}
-        if any(scores is not None for scores in rows["teacher_scores"]):
-            drawn[LABEL] = [
-                [scores[0], *(scores[1 + i] for i in places)]
-                for scores, places in zip(rows["teacher_scores"], draws, strict=True)
-            ]
+        pairs = zip(rows["passages"], rows[ROW_NUMBER], strict=True)
+        places = [self._draw(len(passages), number) for passages, number in pairs]
+        chosen = _take(rows["passages"], places)
+        if self.passages is not None and self.contract is not None:
+            found = iter(read_rows(self.passages, list(chain.from_iterable(chosen))))
+            texts = starmap(self.contract.passage, found)
+            chosen = [list(islice(texts, len(own))) for own in chosen]
+        drawn = {"query": rows["query"], "positive": [own[0] for own in chosen]}
+        for n in range(1, self.n_negatives + 1):
+            drawn[f"negative_{n}"] = [own[n] for own in chosen]
+        if any(rows["scores"]):
+            drawn[LABEL] = _take(rows["scores"], places)
         return drawn
 
-    def _draw(self, n: int, number: int) -> list[int]:
-        """Places of the negatives to use of an example's n."""
-        if self.n_negatives == 0:
-            return []
-        draws = uniforms(random_keys(self.seed, int(self._epoch), number), n)[0]
-        return np.sort(np.resize(np.argsort(draws), self.n_negatives)).tolist()
+    def _draw(self, n_passages: int, number: int) -> list[int]:
+        """Places of an example's positive, which is the first, and of the negatives to use."""
+        draws = uniforms(random_keys(self.seed, int(self._epoch), number), n_passages - 1)[0]
+        negatives = np.sort(np.resize(np.argsort(draws), self.n_negatives))
+        return [0, *(1 + negatives).tolist()]
+
+
+def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> list[list[Any]]:
+    return [[own[place] for place in taken] for own, taken in zip(values, places, strict=True)]
 
 
 def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
-    """Load what a recipe trains on; the seed is that of the drawn negatives.
-
-    Raises:
-        FileNotFoundError: a file or collection does not exist.
-        ValueError: the data does not fit.
-    """
-    collection, read = None, None
+    """Load what a recipe trains on; the seed is that of the drawn negatives."""
+    collection = None
     facts: dict[str, Any] = {}
     if recipe.collection is not None:
         collection = load_collection(recipe.collection, split=recipe.split or "train")
         facts["passages_fingerprint"] = fingerprint_passages(collection.passages)
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
-        read = partial(_read_passages, collection.passages, contract)
     what = str(recipe.data or recipe.negatives or recipe.collection)
     table = _store_examples(recipe, contract, collection, [*facts.values()])
     reasons = table.data.column(LEFT_OUT)
@@ -129,20 +124,16 @@ def load_training_data(
         table = table.select(np.flatnonzero(reasons.is_null().to_numpy()))
         logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
         facts["left_out"] = left_out
-    table = table.remove_columns(LEFT_OUT)
     if not len(table):
         raise ValueError(f"{what} contains no training example (left out: {left_out}).")
     n_negatives = _n_negatives(recipe, table, what)
     table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
-        return TrainingData(table.remove_columns(ROW_NUMBER), [], facts)
-    drawn = DrawnNegatives(n_negatives=n_negatives, seed=seed, read=read)
+        return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), [], facts)
+    passages = collection and collection.passages
+    drawn = DrawnNegatives(n_negatives, seed, contract=contract, passages=passages)
     return TrainingData(table.with_transform(drawn), [drawn], facts)
-
-
-def _read_passages(passages: Dataset, contract: EncodingContract, rows: list[int]) -> list[str]:
-    return [contract.passage(title, text) for title, text in read_rows(passages, rows)]
 
 
 def _store_examples(
@@ -151,10 +142,9 @@ def _store_examples(
     collection: Collection | None,
     identity: list[str],
 ) -> Dataset:
-    """Store all examples with their numbers, memory-mapped, or open those stored before.
+    """Store all examples, memory-mapped, or open those stored before.
 
-    A passage is stored as its text or, for a collection, as its row. `identity` is that of the
-    collection.
+    A passage is stored as its text or, for a collection (of this identity), as its row.
     """
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
@@ -173,8 +163,7 @@ def _store_examples(
         with_scores = recipe.is_distilled
         examples = make_collection_examples(collection, contract, examples, with_scores=with_scores)
     text, passage = Value("string"), Value("string" if collection is None else "int64")
-    features = {"query": text, "positive": passage, "negatives": List(passage)}
-    features["teacher_scores"] = List(Value("float32"))
+    features = {"query": text, "passages": List(passage), "scores": List(Value("float32"))}
     if recipe.objective == "mse_cosine":
         features = {"sentence1": text, "sentence2": text, LABEL: Value("float64")}
     features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
@@ -188,30 +177,30 @@ def _store_examples(
 
 def _as_hard_negatives(row: Fields) -> HardNegatives:
     """A triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
-    query, positive, negative = (str(row[f"{part}_id"]) for part in _TRIPLE)
-    return HardNegatives(query, (positive,), (negative,))
+    positive, negative = str(row["positive_id"]), str(row["negative_id"])
+    return HardNegatives(str(row["query_id"]), (positive,), (negative,))
 
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     """How many negatives an example is trained with."""
-    if recipe.n_negatives is not None or "negatives" not in table.column_names:
+    if recipe.n_negatives is not None or "passages" not in table.column_names:
         return recipe.n_negatives or 0
-    lengths = pc.list_value_length(table.data.column("negatives")).unique().drop_null().to_pylist()
-    if lengths and (recipe.format == "dpr" or recipe.objective == "triplet"):
+    lengths = pc.list_value_length(table.data.column("passages")).drop_null()
+    numbers = [length - 1 for length in lengths.unique().to_pylist()]
+    if max(numbers) and (recipe.format == "dpr" or recipe.objective == "triplet"):
         return 1
-    if len(lengths) > 1:
+    if len(numbers) > 1:
         raise ValueError(
-            f"The examples of {what} have from {min(lengths)} to {max(lengths)} negatives: set "
+            f"The examples of {what} have from {min(numbers)} to {max(numbers)} negatives: set "
             "n_negatives, how many of them to train with (they are drawn anew each epoch)."
         )
-    return lengths[0] if lengths else 0
+    return numbers[0]
 
 
 def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: str) -> Dataset:
-    """Choose training examples at random.
+    """Choose training examples at random; the subsets of one seed are nested.
 
-    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5). The
-    subsets of one seed are nested: those of 10K contain those of 1K, which contain those of 500.
+    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5).
     """
     if train_size is None:
         return examples

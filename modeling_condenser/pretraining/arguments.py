@@ -1,5 +1,6 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,7 +24,17 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("condenser", "mlm", "tsdae"): ("tokens_per_batch", "streaming"),
     ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
 }
-_PROBABILITIES = ("deletion_probability", "removal_probability", "short_block_probability")
+# Settings -> the least and the greatest value.
+_RANGES = {
+    "bow_weight": (0, math.inf),
+    "bow_weight_end": (0, math.inf),
+    "contrastive_weight": (0, math.inf),
+    "temperature": (1e-6, math.inf),
+    "removal_probability": (0, 1),
+    "deletion_probability": (0, 1),
+    "short_block_probability": (0, 1),
+    "cache_chunk_size": (1, math.inf),
+}
 
 
 @dataclass(kw_only=True)
@@ -95,9 +106,10 @@ class PretrainingSettings:
                         f"{name} is only for objective {', '.join(objectives)}, but it is "
                         f"{self.objective}: leave {name} out."
                     )
-        for name in _PROBABILITIES:
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise ValueError(f"{name} is {value}, expected 0 to 1.")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value}, expected {least} to {most}.")
         if self.bow_weight_end is not None and not self.bow_weight:
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.streaming and self.tokens_per_batch is not None:

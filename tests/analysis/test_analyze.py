@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import AutoModel
 
 from hub_scripts.main import main
-from modeling_condenser.analysis.analyze import make_report
+from modeling_condenser.analysis.analyze import write_analysis
 from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.analysis.sample import Measuring, Sample
 
@@ -30,7 +30,6 @@ def run(measured, tmp_path):
 def test_a_run_is_measured_as_it_was_during_training_and_its_card_shows_it(
     run, readiness, tmp_path, capsys, figures
 ):
-    """From the start, which is made again, to the end."""
     out = tmp_path / "what-happened"
     sizes = [f"--{name}={value}" for name, value in readiness.items() if name != "every"]
     assert main(["analyze", str(run), str(out), *sizes, "--card", "true"]) == 0
@@ -38,7 +37,7 @@ def test_a_run_is_measured_as_it_was_during_training_and_its_card_shows_it(
     names = ["attention_entropy.png", "readiness.json", "readiness.md", "readiness.png"]
     assert sorted(file.name for file in out.iterdir()) == names
     found = json.loads((out / "readiness.json").read_text())
-    labels = ["start", "step 4", "end, step 5"]
+    labels = ["step 4", "end, step 5"]
     assert [model["label"] for model in found["models"]] == labels
     assert found["measured_on"]["pairs_are"] == "query and judged passage"
     entries = json.loads((run / "log.json").read_text())
@@ -69,7 +68,7 @@ def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder):
     assert subject.condenser is None
 
 
-def test_tables_show_each_model_with_its_difference_from_the_first():
+def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):
     def entry(label, swap, *layers):
         names = {f"readiness/entropy_layer_{k}": value for k, value in enumerate(layers, start=1)}
         return {"label": label, **swap, "readiness/entropy_even": 3.0, **names}
@@ -80,8 +79,8 @@ def test_tables_show_each_model_with_its_difference_from_the_first():
         entry("plain", {}, 0.5),
     ]
     sample = Sample(Measuring(), ["a b", "c d"], Dataset.from_dict({"query": ["a", "c"]}))
-    rows = [line for line in make_report(entries, sample).splitlines() if "|" in line]
-    assert rows == [
+    report = write_analysis(tmp_path / "out", entries, sample)
+    assert [line for line in report.splitlines() if "|" in line] == [
         *("| model | swap cost |", "| --- | ---: |"),
         *("| start | 0.0000 |", "| e\\|d | 0.2500 (+0.2500) |", "| plain |  |"),
         *("| model | 1 | 2 |", "| --- | ---: | ---: |", "| start | 1.000 | 2.000 |"),
@@ -94,7 +93,7 @@ def test_tables_show_each_model_with_its_difference_from_the_first():
     [
         ("no/such/model out --corpus CORPUS", "There is no encoder 'no/such/model'"),
         ("ENCODER out", "There is no text to measure on"),
-        ("ENCODER out --corpus CORPUS --card true", "no model is a pre-training run"),
+        ("ENCODER out --corpus CORPUS --card true", "no model is a finished pre-training run"),
     ],
 )
 def test_bad_input_is_explained_and_nothing_is_written(

@@ -1,4 +1,4 @@
-"""Attention entropy, what the head takes from the vector, and geometry, computed naively."""
+"""Samples; attention entropy, what the head takes from the vector, and geometry, naively."""
 
 import math
 from statistics import fmean
@@ -6,9 +6,11 @@ from statistics import fmean
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining
+from modeling_condenser.analysis.callback import read_readiness
 from modeling_condenser.analysis.readiness import (
     Subject,
     alignment,
@@ -18,6 +20,7 @@ from modeling_condenser.analysis.readiness import (
     measure_condensing,
     uniformity,
 )
+from modeling_condenser.analysis.sample import Measuring, Sample, load_small
 from tests.backbones.encoders import BACKBONES
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]
@@ -75,14 +78,6 @@ def test_entropies_equal_a_naive_loop_for_any_batch_size(name):
     assert even == pytest.approx(sum(map(math.log, lengths)) / len(lengths))
 
 
-def test_an_encoder_that_returns_no_attention_is_refused(monkeypatch):
-    encoder = AutoModel.from_config(BACKBONES["BERT"].config()).eval()
-    batch = {k: v for k, v in BACKBONES["BERT"].batch().items() if k != "labels"}
-    monkeypatch.setattr(type(encoder), "set_attn_implementation", lambda self, name: None)
-    with pytest.raises(ValueError, match="does not return the attention of its layers"):
-        measure_attention_entropy(encoder, [batch])
-
-
 @pytest.fixture(scope="module")
 def subject(bert_run):
     """A model with weights so large that every vector matters."""
@@ -129,24 +124,68 @@ def test_condensing_equals_a_naive_implementation_for_any_batch_size(subject, te
         assert got == pytest.approx(expected, rel=1e-4, abs=1e-4), size
 
 
-def test_masks_depend_on_the_seed_and_the_place_only(subject, texts):
-    [first], [again], [other] = (mask_texts(subject, texts[:8], seed=seed) for seed in (1, 1, 2))
-    [fewer] = mask_texts(subject, texts[:3], seed=1)
-    assert torch.equal(first["input_ids"], again["input_ids"])
-    width = fewer["labels"].shape[1]
-    assert torch.equal(first["labels"][:3, :width], fewer["labels"])
-    assert not torch.equal(first["labels"], other["labels"])
-
-
 def test_alignment_and_uniformity_equal_brute_force():
     x, y = np.random.default_rng(0).normal(size=(2, 20, 6)).astype(np.float32)
-    squares, kernels = [], []
-    for a, b in zip(x.tolist(), y.tolist(), strict=True):
-        a_length, b_length = math.hypot(*a), math.hypot(*b)
-        squares.append(sum((p / a_length - q / b_length) ** 2 for p, q in zip(a, b, strict=True)))
-    for i in range(20):
-        for j in range(i):
-            a, b = x[i] / math.hypot(*x[i]), x[j] / math.hypot(*x[j])
-            kernels.append(math.exp(-2 * sum((p - q) ** 2 for p, q in zip(a, b, strict=True))))
+    units = [[np.array(v) / math.hypot(*v) for v in vectors.tolist()] for vectors in (x, y)]
+    squares = [sum((a - b) ** 2) for a, b in zip(*units, strict=True)]
+    own = units[0]
+    kernels = [math.exp(-2 * sum((own[i] - own[j]) ** 2)) for i in range(20) for j in range(i)]
     assert alignment(x, y) == pytest.approx(sum(squares) / 20, rel=1e-6)
     assert uniformity(x) == pytest.approx(math.log(sum(kernels) / len(kernels)), rel=1e-6)
+
+
+def test_a_sample_depends_on_settings_and_texts_only(texts):
+    documents = Dataset.from_dict({"text": texts})
+    first, again, other = (
+        Sample.choose(Measuring(texts=10, sample_seed=seed), documents) for seed in (4, 4, 5)
+    )
+    assert first.texts == again.texts != other.texts and len(set(first.texts)) == 10
+    assert first.matches.to_list() == again.matches.to_list()
+    for text, match in zip(first.texts, first.matches, strict=True):
+        left, right = match["query"], match["text"]
+        assert f"{left} {right}" == text and abs(left.count(" ") - right.count(" ")) <= 1
+
+
+def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_are_taken():
+    rows = ["a b", "a b", "single", "", "c d", " a  b ", "e f"]
+    documents = Dataset.from_dict({"text": rows})
+    assert set(Sample.choose(Measuring(texts=6), documents).texts) == {"a b", "c d", "e f"}
+    stream = documents.to_iterable_dataset()
+    assert Sample.choose(Measuring(texts=2), stream).texts == ["a b", "c d"]
+    with pytest.raises(ValueError, match="There are 1 different texts of 2 words"):
+        Sample.choose(Measuring(texts=6), documents.select(range(3)))
+
+
+def test_queries_are_matched_with_their_judged_passage(collection, texts):
+    measuring = Measuring(texts=4, queries=7, collection=str(collection))
+    matches = Sample.choose(measuring, Dataset.from_dict({"text": texts})).matches
+    assert len(matches) == 7
+    for match in matches:
+        assert match["query"] == " ".join(match["text"].split()[:8])
+
+
+def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection):
+    def small(queries, passages, seed=1):
+        settings = {"queries": queries, "passages": passages, "sample_seed": seed}
+        return load_small(Measuring(collection=str(collection), **settings))
+
+    found = small(5, 20)
+    assert len(found.queries) == len(found.qrels) == 5 and len(found.passages) == 20
+    assert {p for grades in found.qrels.values() for p in grades} <= set(found.passages["_id"])
+    assert small(5, 20).queries == found.queries != small(5, 20, seed=2).queries
+    everything = small(500, 500)
+    assert len(everything.queries) == 20 and len(everything.passages) == 60
+    assert len(small(5, 2).passages) == 10  # judged passages are never left out
+
+
+@pytest.mark.parametrize(
+    ("readiness", "message"),
+    [
+        ({"every": 0}, "every is 0, expected at least 1"),
+        ({"labels": 5}, "labels is 5, but there is no collection"),
+        (500, "readiness is 500, expected a mapping"),
+    ],
+)
+def test_wrong_settings_are_refused(readiness, message):
+    with pytest.raises(ValueError, match=message):
+        read_readiness(readiness)

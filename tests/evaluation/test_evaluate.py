@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from datasets import Dataset
 from scipy import stats
 
-from hub_scripts.main import main
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation import evaluate as evaluate_module
@@ -58,8 +56,7 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     assert report.comparisons["plain", "MRR@10"].difference == pytest.approx(difference)
     assert re.search(r"theirs:\n  MRR@10  0\.0500   -0\.\d+ from bm25, p ", str(report))
     assert (folder.parent / "embeddings" / "retriever" / "embeddings" / "manifest.json").is_file()
-    for file in ("report.md", "report.json"):
-        assert str(tmp_path) not in (folder / file).read_text()
+    assert str(tmp_path) not in (folder / "report.json").read_text() + report.file.read_text()
     card = (retriever / "README.md").read_text()
     assert "condenser evaluate OWNER/NAME small --baseline bm25 --split test" in card
     assert "### small, test" in card and "| MRR@10 |" in card
@@ -70,7 +67,6 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     passages = plain_vectors(retriever, texts, 24).double().numpy()
     queries = plain_vectors(retriever, list(loaded.queries.values()), 8).double().numpy()
     found = read_run(folder / "retriever" / "run-30.trec")
-    assert list(found) == [f"q{i}" for i in range(40, 60)]
     reciprocals = []
     for query_id, scores in zip(loaded.queries, queries @ passages.T, strict=True):
         best = np.argsort(-scores)
@@ -82,31 +78,6 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
     written = json.loads((folder / "retriever" / "metrics.json").read_text())
     assert written["evaluation"]["means"] == report.means["retriever"]
     assert (written["system"], written["split"], written["depth"]) == ("retriever", "test", 30)
-
-
-@pytest.mark.slow
-def test_the_reports_command_gives_the_report_again(
-    retriever, collection, tmp_path, monkeypatch, capsys
-):
-    settings = {"measures": ["nDCG@10", "R(rel=1)@5"], "depth": 20, "seed": 4}
-    report = evaluate(
-        retriever, collection, baseline="bm25,k1=0.5", output_dir=tmp_path / "out", **settings
-    )
-    # Where the names of the command mean the same things.
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "retriever").symlink_to(retriever)
-    (place / "small").symlink_to(collection)
-    monkeypatch.chdir(place)
-    command = report.content["command"]
-    assert command.startswith("condenser evaluate retriever small --baseline bm25,k1=0.5 ")
-    assert main(shlex.split(command)[1:]) == 0
-    again = place / "runs" / "evaluation" / "small" / "test"
-    for name in ("per_query.tsv", "retriever/run-20.trec", "bm25-0.5/metrics.json"):
-        assert (again / name).read_text() == (report.folder / name).read_text()
-    printed = capsys.readouterr().out
-    assert f"nDCG@10     {report.means['retriever']['nDCG@10']:.4f}" in printed
-    assert "report: runs/evaluation/small/test/report.md" in printed
 
 
 def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
@@ -139,9 +110,19 @@ def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path
     assert f"recall against exact {recall}" in report.file.read_text()
 
 
-def test_two_systems_of_one_name_are_refused(collection, tmp_path):
-    with pytest.raises(ValueError, match="have the same name 'a'"):
-        evaluate(["bm25,k1=1,name=a", "bm25,k1=2,name=a"], collection, output_dir=tmp_path)
+@pytest.mark.parametrize(
+    ("systems", "measure", "message"),
+    [
+        (["bm25,k1=1,name=a", "bm25,k1=2,name=a"], "MRR@10", "have the same name 'a'"),
+        (["bm25"], "NCDG@10", "'NCDG@10' is not a measure"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_runs(
+    collection, tmp_path, systems, measure, message
+):
+    with pytest.raises(ValueError, match=message):
+        evaluate(systems, collection, measures=[measure], output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -154,12 +135,9 @@ def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
     settings: dict[str, Any] = {"output_dir": tmp_path / "out", "progress": False}
     scores = [(i * 7) % 12 / 2 for i in range(12)]
     sides = {"sentence1": texts[:12], "sentence2": texts[20:32]}
-    table = pd.DataFrame({**sides, "score": scores})
-    table.to_json(tmp_path / "pairs.jsonl", orient="records", lines=True)
+    pd.DataFrame({**sides, "score": scores}).to_csv(tmp_path / "pairs.csv", index=False)
     mean, best = (f"{bert_folder},pooling={p},similarity=cosine,name={p}" for p in ("mean", "max"))
-    report = evaluate(
-        mean, tmp_path / "pairs.jsonl", baseline=best, task="graded_pairs", **settings
-    )
+    report = evaluate(mean, tmp_path / "pairs.csv", baseline=best, task="graded_pairs", **settings)
     for system, means in report.means.items():
         vectors = (plain_vectors(bert_folder, s, pooling=system).numpy() for s in sides.values())
         expected = stats.spearmanr(cosine(*vectors), scores).statistic
@@ -173,7 +151,6 @@ def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
     report = evaluate(system, tmp_path / "t.csv", task="triplets", **settings)
     anchor, positive, negative = (plain_vectors(bert_folder, s).numpy() for s in sides.values())
     right = np.linalg.norm(anchor - positive, axis=1) < np.linalg.norm(anchor - negative, axis=1)
-    assert 0 < right.mean() < 1
     assert report.means == {"plain": {"triplet accuracy": pytest.approx(right.mean())}}
     assert "15 items" in report.content["title"]
 

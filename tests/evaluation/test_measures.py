@@ -1,4 +1,4 @@
-"""Measures: exact values by hand, plain definitions, and trec_eval's own code (pytrec_eval)."""
+"""Measures: exact values by hand, and plain definitions."""
 
 import logging
 import math
@@ -7,11 +7,9 @@ from dataclasses import replace
 import ir_measures
 import numpy as np
 import pytest
-import pytrec_eval
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.evaluation import measures
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import measure_run
 
@@ -21,10 +19,6 @@ ALL_MEASURES = [
     *("MRR(rel=2)@10", "MRR(rel=2)", "MAP(rel=2)", "MAP(rel=2)@100", "R(rel=2)@1000"),
     *("R-Prec(rel=2)", "P(rel=2)@10", "Success(rel=3)@5"),
 ]
-TREC_EVAL = {
-    **{"MRR": "recip_rank", "MAP": "map", "R-Prec": "Rprec", "nDCG": "ndcg"},
-    **{"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "P@5": "P_5", "MAP@10": "map_cut_10"},
-}
 
 
 def naive(name: str, grades: dict[str, int], ranking: list[str]) -> float:
@@ -73,11 +67,6 @@ def test_every_measure_is_what_its_definition_says(has_ties):
         assert evaluation.per_query[name] == pytest.approx(expected, abs=1e-12), name
         assert evaluation.means[name] == pytest.approx(np.mean(list(expected.values()))), name
         assert 0 < evaluation.means[name] < 1, name
-    if not has_ties:
-        theirs = pytrec_eval.RelevanceEvaluator(qrels, set(TREC_EVAL.values())).evaluate(run)
-        for name, trec_name in TREC_EVAL.items():
-            values = {query: theirs[query][trec_name] for query in qrels}
-            assert evaluation.per_query[name] == pytest.approx(values, abs=1e-12), name
 
 
 def test_which_queries_count():
@@ -91,12 +80,6 @@ def test_which_queries_count():
     }
     assert evaluation.means["MRR@10"] == 0.5
     assert evaluation.unanswerable == ("none", "empty")
-
-
-def test_ties_are_of_float64_scores():
-    run = {"q": {"c": 1.0, "b": 1.0, "a": 1.0 + 1e-12, "d": 1.0}}  # one value in float32
-    means = evaluate_run({"q": {"c": 1}}, run, measures=["MRR@10", "nDCG@10", "P@1"]).means
-    assert means == {"MRR@10": pytest.approx(1 / 3), "nDCG@10": 0.5, "P@1": 0.0}
 
 
 TEXTS = {
@@ -122,8 +105,7 @@ COLLECTION = Collection(
 )
 
 
-def test_hits_are_counted_where_a_text_holds_an_answer(monkeypatch):
-    monkeypatch.setattr(measures, "_QUERIES_AT_ONCE", 2)
+def test_hits_are_counted_where_a_text_holds_an_answer():
     unjudged = replace(COLLECTION, qrels={})
     assert list(measure_run(unjudged, RUN).means) == ["Hit@20", "Hit@100"]
     found = measure_run(unjudged, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"])
@@ -149,10 +131,10 @@ ONE, GRADED = {"q": {"a": 1.0}}, {"q": {"a": 1}}
 @pytest.mark.parametrize(
     ("qrels", "measure", "message"),
     [
-        (GRADED, "NDCG@20", "'NDCG@20' is not a measure: expected one of MRR, nDCG, R,"),
+        (GRADED, "NCDG@20", "'NCDG@20' is not a measure: expected MRR, nDCG, R,"),
         (GRADED, "R", "'R' is not a measure: .* with a cut-off"),
         (GRADED, "Hit(rel=2)@5", "is not a measure"),  # answers have no grades
-        (GRADED, "P@0", "'P@0' is not a measure"),  # aborts trec_eval's code
+        (GRADED, "P@0", "'P@0' is not a measure"),  # ends the process in trec_eval's code
         (GRADED, "Hit@20", "Hit@20 cannot be measured: the collection has no answers"),
         ({"q": {"a": 0}}, "MRR@10", "none of the 1 judged queries has anything relevant"),
         ({"x": {"a": 1}}, "MRR@10", "none of the 1 queries of the run is judged"),
@@ -163,23 +145,11 @@ def test_what_cannot_be_measured_is_refused(qrels, measure, message):
         evaluate_run(qrels, ONE, measures=["MRR@10", measure])
 
 
-def test_an_added_measure_may_have_digits_in_its_name(monkeypatch):
-    added = ir_measures.define_byquery(lambda qrels, run: 0.25, name="F1")
-    monkeypatch.setitem(measures._FAMILIES, "F1", added)
-    assert evaluate_run(GRADED, ONE, measures=["F1@3"]).means == {"F1@3": 0.25}
-
-
-def test_queries_have_numbers_as_names_where_a_provider_needs_them(monkeypatch):
+def test_queries_have_numbers_as_names_because_a_provider_needs_them(monkeypatch):
     """gdeval, which computes ERR, reads other names as 0 or refuses them."""
-    calculate, seen = ir_measures.iter_calc, []
-
-    def recorded(wanted, qrels, run):
-        seen.extend([*qrels, *run])
-        return calculate(wanted, qrels, run)
-
-    monkeypatch.setattr(ir_measures, "iter_calc", recorded)
+    added = ir_measures.define_byquery(lambda qrels, run: int(run.query_id.iloc[0]) / 4, name="F1")
+    monkeypatch.setitem(ir_measures.measures.registry, "F1", added)
     qrels = {"what is": {"p1": 1}, "q/2": {"p2": 1}, "empty": {"p2": 1}}
     run = {"q/2": {"p1": 2.0, "p2": 1.0}, "what is": {"p1": 1.0}}
-    found = evaluate_run(qrels, run, measures=["MRR@10"]).per_query["MRR@10"]
-    assert found == {"what is": 1.0, "q/2": 0.5, "empty": 0.0}
-    assert seen and all(name.isdecimal() for name in seen)
+    found = evaluate_run(qrels, run, measures=["F1@3"]).per_query
+    assert found == {"F1@3": {"what is": 0.0, "q/2": 0.25, "empty": 0.0}}

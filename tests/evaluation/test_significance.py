@@ -11,7 +11,6 @@ from modeling_condenser.evaluation.significance import (
     compare_in_groups,
     correct,
     holm,
-    mean_interval,
 )
 
 
@@ -27,9 +26,7 @@ def enumerated_p(differences: list[float]) -> float:
     return float(np.mean(extreme))
 
 
-@pytest.mark.parametrize(
-    "differences", [[0.5, 0.25, -0.125, 1.0, 0.75], [1.0, 1.0, 1.0], [0.5, -0.5], [0.25]]
-)
+@pytest.mark.parametrize("differences", [[0.5, 0.25, -0.125, 1.0, 0.75], [1.0] * 3, [0.5, -0.5]])
 @pytest.mark.parametrize("n_equal", [0, 60])  # queries, which do not count for exactness
 def test_few_queries_get_the_exact_p_value(differences, n_equal):
     baseline = np.linspace(0.1, 0.3, len(differences) + n_equal)
@@ -72,7 +69,7 @@ def test_counts_and_edge_cases_of_comparisons():
     assert (mixed.mean_system, mixed.mean_baseline) == (0.7, 0.45)
     single = compare(values([1.0]), values([0.5]))
     assert (single.difference, single.p_value) == (0.5, 1.0)
-    assert single.interval is mean_interval(values([1.0])) is None
+    assert single.interval is None
     equal = compare(values([0.2, 0.4, 0.9]), values([0.2, 0.4, 0.9]))
     assert (equal.p_value, equal.interval, equal.difference) == (1.0, (0.0, 0.0), 0.0)
     with pytest.raises(ValueError, match="different queries .2 and 3"):

@@ -1,38 +1,34 @@
-"""The fine-tuning stage on data small enough to learn by heart."""
+"""Which encoders can be fine-tuned; and the stage on data small enough to learn by heart."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-from transformers import AutoModel, AutoTokenizer
+from sentence_transformers.sentence_transformer import modules
+from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.finetuning.encoder import open_encoder
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.provenance import read_provenance
 from tests.hub.making import plain_vectors
 
+DOT = {"similarity": "dot"}
+
 
 @pytest.fixture(scope="module")
 def settings(encoder, collection, tmp_path_factory):
-    return {
-        "encoder": str(encoder),
-        "collection": str(collection),
-        "output_dir": str(tmp_path_factory.mktemp("finetuned") / "run"),
-        "query_max_length": 16,
-        "similarity": "cosine",
-        "temperature": 0.05,
-        "per_device_train_batch_size": 20,
-        "num_train_epochs": 12,
-        "learning_rate": 3e-3,
-        "logging_steps": 2,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "seed": 3,
-    }
+    folder = tmp_path_factory.mktemp("finetuned") / "run"
+    given = {"encoder": str(encoder), "collection": str(collection), "output_dir": str(folder)}
+    own = {"query_max_length": 16, "similarity": "cosine", "temperature": 0.05}
+    schedule = {"per_device_train_batch_size": 20, "num_train_epochs": 12, "learning_rate": 3e-3}
+    quick = {"logging_steps": 2, "use_cpu": True, "disable_tqdm": True, "seed": 3}
+    return {**given, **own, **schedule, **quick}
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +56,6 @@ def test_training_lowers_the_loss_and_lifts_the_ranking(retriever, encoder, coll
     assert gain > 0.3
 
 
-def test_a_retriever_opens_as_an_export_does(retriever, texts):
-    names = {file.name for file in retriever.iterdir()}
-    assert names >= {"README.md", "evaluate_retrieval.py", "model.safetensors", "modules.json"}
-    model, info = AutoModel.from_pretrained(retriever, output_loading_info=True)
-    assert type(model).__name__ == "BertModel"
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert list(AutoTokenizer.from_pretrained(retriever)("x")) == ["input_ids", "attention_mask"]
-    expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
-    assert EncodingContract.load(retriever) == expected
-    saved = json.loads((retriever / "tokenizer.json").read_text())
-    assert saved["truncation"] is None and saved["padding"] is None  # not those of the last batch
-    check_vectors(retriever, texts[:6], "cls")
-
-
 def check_vectors(retriever: Path, texts: list[str], pooling: str) -> None:
     """sentence-transformers gives the unit vectors that transformers alone gives."""
     model = SentenceTransformer(str(retriever), device="cpu")
@@ -81,6 +63,19 @@ def check_vectors(retriever: Path, texts: list[str], pooling: str) -> None:
     plain = plain_vectors(retriever, texts, 56, pooling)
     expected = torch.nn.functional.normalize(plain, dim=-1)
     assert torch.allclose(torch.tensor(model.encode_document(texts)), expected, atol=1e-5)
+
+
+def test_a_retriever_opens_as_an_export_does(retriever, texts):
+    names = {file.name for file in retriever.iterdir()}
+    assert names >= {"README.md", "evaluate_retrieval.py", "model.safetensors", "modules.json"}
+    model, info = AutoModel.from_pretrained(retriever, output_loading_info=True)
+    assert type(model).__name__ == "BertModel"
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    expected = EncodingContract(16, 56, similarity="cosine", title_separator=" : ")
+    assert EncodingContract.load(retriever) == expected
+    saved = json.loads((retriever / "tokenizer.json").read_text())
+    assert saved["truncation"] is None and saved["padding"] is None  # not those of the last batch
+    check_vectors(retriever, texts[:6], "cls")
 
 
 def test_provenance_names_both_stages(retriever):
@@ -120,3 +115,54 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
     with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
         finetune({**settings, **out, "train_size": 41})
     assert not (tmp_path / "run").exists()
+
+
+def save_st(folder: Path, encoder: Path, *further: torch.nn.Module) -> Path:
+    """A sentence-transformers model of an encoder and further modules."""
+    transformer = modules.Transformer(str(encoder), max_seq_length=40)
+    model = SentenceTransformer(modules=[transformer, *further])
+    model.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def test_an_export_says_all_and_the_recipe_changes_it(encoder):
+    opened = open_encoder(str(encoder), {**DOT, "query_max_length": 12, "pooling": "mean"})
+    assert opened.contract == EncodingContract(12, 56, pooling="mean", title_separator=" : ")
+    assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
+    assert opened.model[1].pooling_mode in ("mean", ["mean"], ("mean",))
+    assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float32}
+
+
+def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
+    further = modules.Pooling(32, pooling_mode="mean"), modules.Normalize()
+    folder = save_st(tmp_path / "st", bert_folder, *further)
+    opened = open_encoder(str(folder), DOT)
+    assert opened.contract == EncodingContract(40, 40, "mean", "dot", token_type_ids=True)
+    assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
+    expected = SentenceTransformer(str(folder), device="cpu").encode(["a river"])
+    own = opened.model.encode(["a river"], normalize_embeddings=True)
+    assert torch.allclose(torch.tensor(own), torch.tensor(expected), atol=1e-6)
+
+
+def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
+    pooling, dense = modules.Pooling(32, "mean"), modules.Dense(32, 8)
+    folder = save_st(tmp_path / "dense", bert_folder, pooling, dense)
+    with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense and"):
+        open_encoder(str(folder), DOT)
+    with pytest.raises(ValueError, match="is a Condenser checkpoint: .*condenser export"):
+        open_encoder(str(bert_run / "model"), DOT)
+
+
+def test_a_pooler_is_not_trained_and_a_new_one_becomes_the_identity(bert_folder, tmp_path):
+    def pooler(folder: Path) -> torch.nn.Module:
+        return open_encoder(str(folder), {**DOT, "pooling": "cls"}).model[0].model.pooler
+
+    added = pooler(bert_folder)  # a masked LM, which has none
+    assert added.dense.weight.equal(torch.eye(32)) and not added.dense.bias.any()
+    assert not any(parameter.requires_grad for parameter in added.parameters())
+    model = AutoModel.from_pretrained(bert_folder)
+    torch.nn.init.normal_(model.pooler.dense.bias)
+    model.save_pretrained(tmp_path / "pooled")
+    for file in bert_folder.glob("tok*"):
+        shutil.copy(file, tmp_path / "pooled")
+    assert pooler(tmp_path / "pooled").dense.weight.equal(model.pooler.dense.weight)

@@ -11,7 +11,6 @@ from modeling_condenser.runs.recipe import fill, read_recipe
 
 PAIRS = {"data": "pairs.jsonl", "format": "pairs"}
 TRIPLES = {"data": "t.tsv", "format": "triples", "objective": "triplet"}
-GRADED = {"data": "s.csv", "format": "graded_pairs", "objective": "mse_cosine"}
 SCORED = {"data": "s.jsonl", "format": "scored", "objective": "kl"}
 
 
@@ -21,7 +20,6 @@ def recipe(**settings: Any) -> FinetuningRecipe:
 
 def test_only_what_is_stated_and_the_similarity_change_the_contract():
     assert recipe(collection="c").contract_changes == {"similarity": "dot"}
-    assert recipe(**GRADED).contract_changes == {"similarity": "cosine"}
     assert recipe(**TRIPLES).contract_changes == {"similarity": "euclidean"}
     stated = {"similarity": "cosine", "pooling": "mean", "title_separator": ""}
     assert recipe(**SCORED, **stated).contract_changes == stated
@@ -31,17 +29,12 @@ def test_only_what_is_stated_and_the_similarity_change_the_contract():
     ("settings", "message"),
     [
         ({**PAIRS, "margin": 2.0}, "margin is for triplet, not for objective contrastive"),
-        ({**PAIRS, "n_negatives": 2}, "n_negatives is for .* negatives, scored, dpr, not for"),
         ({"collection": "c", "format": "pairs"}, "format is for pairs, .* with collection: remove"),
         ({}, "names no collection"),
         ({"collection": "c", "objective": "kl"}, "kl does not .* negatives, scored: .* `condenser"),
         ({"data": "x.tsv"}, "does not train on 'data without a format'"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
         ({**TRIPLES, "format": "negatives", "n_negatives": 2}, "A triplet has one negative"),
-        (
-            {**PAIRS, "order": "sequential"},
-            "order is for mse_cosine, .* not for objective contrastive",
-        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):
@@ -111,14 +104,10 @@ def test_the_papers_figures_are_in_their_recipes():
     marco = ("msmarco-passage", "msmarco-passage-mined", "msmarco-document")
     expected = dict.fromkeys(marco, (8, 5e-6, 3, 7))
     expected |= dict.fromkeys(("nq", "triviaqa"), (128, 1e-5, 40, 1))
-    expected |= dict.fromkeys(("stsb",), (16, 2e-5, 4, None))
-    expected |= dict.fromkeys(("wikipedia-sections",), (16, 2e-5, 1, None))
+    expected |= {"stsb": (16, 2e-5, 4, None), "wikipedia-sections": (16, 2e-5, 1, None)}
     for name, figures in expected.items():
         settings = read_recipe(f"finetune/{name}")
         assert tuple(settings.get(field) for field in schedule) == figures, name
     thesis = read_recipe("finetune/thesis-triplets")
     assert (thesis["learning_rate"], thesis["warmup_steps"], thesis["margin"]) == (2e-5, 0.1, 1.0)
     assert thesis["first_rows"] == thesis["max_steps"] * thesis["per_device_train_batch_size"]
-    # DPR's 1,237 of 18,400 steps, as a share, so that little data reaches the peak rate, too.
-    warmup = [read_recipe(f"finetune/{name}")["warmup_steps"] for name in ("nq", "triviaqa")]
-    assert warmup == pytest.approx([1237 / 18_400] * 2, abs=0.003)
