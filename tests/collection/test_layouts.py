@@ -241,20 +241,20 @@ def test_judgements_may_be_in_a_second_folder(tmp_path):
 
 def test_a_repository_of_files_is_downloaded_without_other_files(loopback_hub, tmp_path):
     folder = write(tmp_path / "set", {**BEIR, "large.bin": ["not downloaded"]})
-    commit = loopback_hub.put(folder, "owner/set", repo_type="dataset")
-    loopback_hub.put(write(tmp_path / "other", {"a.txt": []}), "owner/set", repo_type="dataset")
+    commit = loopback_hub.put(folder, "owner/set", kind="datasets")
+    loopback_hub.put(write(tmp_path / "other", {"a.txt": []}), "owner/set", kind="datasets")
     collection = load_collection(f"owner/set@{commit}")
     assert (collection.name, collection.qrels) == ("set", GRADES)
     assert not list(Path(HF_HUB_CACHE).rglob("large.bin"))
 
 
 def test_a_repository_of_tables_is_downloaded_with_its_second_repository(loopback_hub, tmp_path):
-    loopback_hub.put(write_tables(tmp_path / "1"), "owner/whole", repo_type="dataset")
-    loopback_hub.put(write_tables(tmp_path / "2", default={}), "owner/part", repo_type="dataset")
+    loopback_hub.put(write_tables(tmp_path / "1"), "owner/whole", kind="datasets")
+    loopback_hub.put(write_tables(tmp_path / "2", default={}), "owner/part", kind="datasets")
     with pytest.raises(ValueError, match="no split 'test'"):
         load_collection("owner/part")
     qrels = write_tables(tmp_path / "3", corpus={}, queries={})
-    loopback_hub.put(qrels, "owner/part-qrels", repo_type="dataset")
+    loopback_hub.put(qrels, "owner/part-qrels", kind="datasets")
     for name in ("whole", "part"):
         collection = load_collection(f"owner/{name}")
         assert (collection.name, collection.qrels) == (name, GRADES)

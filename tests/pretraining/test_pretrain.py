@@ -134,6 +134,8 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_without_a_head_needs_new_
         ({"learning_rat": 1}, "'learning_rat'.*'learning_rate'"),
         ({"objective": "clm"}, "objective is 'clm'"),
         ({"packed": True, "attn_implementation": "eager"}, "leave one of the two out"),
+        ({"bow_weight": -1.0}, "bow_weight is -1.0, expected 0 to inf"),
+        ({"temperature": 0.0, "objective": "ict"}, "temperature is 0.0, expected 1e-06 to"),
         ({"bow_weight_end": 0.1}, "bow_weight is 0: set bow_weight, too"),
         ({"objective": "ict", "removal_probability": 1.5}, "removal_probability is 1.5"),
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
