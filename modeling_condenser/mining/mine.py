@@ -103,15 +103,19 @@ def mine(
         "passages": fingerprint_passages(loaded.passages),
         "judgements": fingerprint_judgements(loaded),
     }
+    dev = None
+    if parsed.kind == "hybrid":  # whose fusion is chosen on these
+        dev = load_dev(recipe.collection, judged=recipe.split)
+    if dev is not None:
+        identity["dev"] = fingerprint_judgements(dev)
     claim_run_folder(folder, claimed)
 
-    is_hybrid = parsed.kind == "hybrid"
     searcher = open_searcher(
         parsed,
         loaded.passages,
         Path(recipe.work_folder or folder / "search"),
         settings=search,
-        dev=load_dev(recipe.collection, judged=recipe.split) if is_hybrid else None,
+        dev=dev,
         progress=progress,
     )
     if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
