@@ -155,7 +155,7 @@ def _turn_on(switches: set[str], model: Any) -> None:
     if "packed" in switches:
         packing.use_packing(model, narrow="narrow" in switches)
     if "attention" not in switches:
-        packing.attention_with_dropout = lambda query, key, value, mask, *, rate, scale: (
+        packing.cpu_attention = lambda query, key, value, mask, *, rate, scale: (
             F.scaled_dot_product_attention(query, key, value, mask, dropout_p=rate, scale=scale)
         )
     if "compile" in switches:

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from .cpu_kernels import attention_with_dropout
+from .cpu_kernels import cpu_attention
 from .losses import IGNORE_INDEX, ROW_MULTIPLE
 from .modeling_condenser import CondenserForMaskedLM
 from .positions import position_offset
@@ -169,8 +169,8 @@ def attend(
         parts = keys_and_values(module) or ()
         key, value = (part(kv_states).view(shape).transpose(1, 2) for part in parts)
     blocks = _Blocks(cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, sliding_window)
-    if dropout and query.device.type == "cpu":
-        attention = partial(attention_with_dropout, rate=dropout, scale=scaling)
+    if query.device.type == "cpu" and (dropout or query.dtype == torch.bfloat16):  # faster
+        attention = partial(cpu_attention, rate=dropout, scale=scaling)
     else:
         attention = partial(F.scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     output = _attend_within((query, key, value), blocks, attention)

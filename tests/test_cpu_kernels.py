@@ -1,4 +1,4 @@
-"""Dropout of attention weights: rates, formulas and gradients of torch's, from other draws."""
+"""Attention on a CPU: rates of dropout, formulas and gradients of torch's, from other draws."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from modeling_condenser import packing
-from modeling_condenser.cpu_kernels import attention_with_dropout, draw_kept, rounded_rate
+from modeling_condenser.cpu_kernels import cpu_attention, draw_kept, rounded_rate
 from tests.backbones.encoders import BACKBONES
 from tests.models import assert_same, losses_and_gradients, make_model, pack
 
@@ -45,7 +45,7 @@ MASK[0, 0, 1, 1:] = MASK[1, 0, :, 2] = False
 
 def seeded(*rows: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     torch.manual_seed(1)
-    return attention_with_dropout(*rows, **{"mask": None, "rate": RATE, **kwargs})
+    return cpu_attention(*rows, **{"mask": None, "rate": RATE, **kwargs})
 
 
 def test_attention_is_the_formula_and_its_gradient_is_its_own():
@@ -56,19 +56,24 @@ def test_attention_is_the_formula_and_its_gradient_is_its_own():
     kept = draw_kept(scores.shape, RATE).double() / (1 - rounded_rate(RATE))
     expected = scores.softmax(-1) * kept @ value
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    whole = attention_with_dropout(query, key, value, MASK, rate=1e-9)
+    whole = cpu_attention(query, key, value, MASK, rate=1e-9)
     torch.testing.assert_close(whole, F.scaled_dot_product_attention(query, key, value, MASK))
     assert torch.autograd.gradcheck(lambda *rows: seeded(*rows, mask=MASK), make_rows())
 
 
-def test_attention_in_bfloat16_is_near_float32():
-    short = [row.detach().bfloat16().requires_grad_() for row in make_rows()]
+@pytest.mark.parametrize(("rate", "n_keys"), [(RATE, 4), (0.0, 4), (RATE, 200), (0.0, 200)])
+def test_attention_in_bfloat16_is_near_float32(rate, n_keys):
+    query, key, value = (row.detach().bfloat16() for row in make_rows())
+    key, value = (row.repeat(1, 1, n_keys // 4, 1) for row in (key, value))
+    short = [row.requires_grad_() for row in (query, key, value)]
     wide = [row.detach().float().requires_grad_() for row in short]
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = seeded(*short), seeded(*wide)
+        found, expected = seeded(*short, rate=rate), seeded(*wide, rate=rate)
     found.sum().backward()
     expected.sum().backward()
     assert found.dtype == torch.bfloat16
+    if not rate:
+        torch.testing.assert_close(expected, F.scaled_dot_product_attention(*wide))
     pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(short, wide, strict=True))]
     for one, other in pairs:
         torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2)
@@ -79,9 +84,9 @@ def test_packed_batches_drop_weights_in_training_and_the_same_again_when_recompu
 
     def count(*rows: Any, rate: float, **kwargs: Any) -> torch.Tensor:
         rates.append(rate)
-        return attention_with_dropout(*rows, rate=rate, **kwargs)
+        return cpu_attention(*rows, rate=rate, **kwargs)
 
-    monkeypatch.setattr(packing, "attention_with_dropout", count)
+    monkeypatch.setattr(packing, "cpu_attention", count)
     model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
     for module in model.modules():
         if isinstance(module, nn.Dropout):
