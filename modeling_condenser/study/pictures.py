@@ -53,11 +53,12 @@ def draw_labels(
     return _as_png(figure)
 
 
-def draw_finetuning(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> bytes:
+def draw_finetuning(logs: Mapping[str, Sequence[Mapping[str, float]]], *, title: str) -> bytes:
     """Draw the loss of fine-tuning over its steps, as in Figure 5 of the readiness paper.
 
     Args:
         logs: arm -> entries of its log.
+        title: how many labels the runs have.
     """
     figure, [panel] = _figure(1)
     for number, (arm, log) in enumerate(logs.items()):
@@ -65,7 +66,7 @@ def draw_finetuning(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> bytes:
         style = "-" if number < 10 else "--"
         panel.plot(steps, losses, marker=".", color=f"C{number % 10}", linestyle=style, label=arm)
     panel.set_xlabel("step of fine-tuning", fontsize=_FONT_SIZE)
-    panel.set_title("loss (nats a query)", fontsize=_FONT_SIZE)
+    panel.set_title(f"loss (nats a query), {title}", fontsize=_FONT_SIZE)
     panel.legend(fontsize=_FONT_SIZE - 1)
     return _as_png(figure)
 

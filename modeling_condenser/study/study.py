@@ -156,11 +156,13 @@ class _Study:
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
-        logs_of_finetuning = {arm: read_log(self.first(arm)) for arm in arms}
+        fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
         pictures = {
             LABELS_FILE: draw_labels(results.by_labels(), results.bm25),
             CURVES_FILE: draw_curves(logs),
-            FINETUNING_FILE: draw_finetuning(logs_of_finetuning),
+            FINETUNING_FILE: draw_finetuning(
+                {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}, title=fewest
+            ),
             **self.draw_map(results.best_arm),
         }
         for name, content in pictures.items():
