@@ -153,9 +153,11 @@ def _encode(
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device
+    from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.retrieval.systems import parse_system
 
-    system = parse_system(f"{model},pooling={pooling}" if pooling else model).in_dtype(dtype)
+    system = parse_system(f"{model},pooling={pooling}" if pooling else model)
+    system = system.completed(SearchSettings(dtype=dtype))
     workers = devices.split(",") if devices else None
     encoder, passages = system.open(device=local_device(workers)), load_passages(collection)
     made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)

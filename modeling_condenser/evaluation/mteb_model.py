@@ -43,7 +43,7 @@ def mteb_model(
     """
     import_mteb()
     search = search or SearchSettings()
-    system = (system if isinstance(system, System) else parse_system(system)).in_dtype(search.dtype)
+    system = (system if isinstance(system, System) else parse_system(system)).completed(search)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer MTEB's queries.")
     kind = MtebEncoder if system.kind == "encoder" else MtebSearcher
@@ -99,7 +99,7 @@ class MtebSearcher:
             raise ValueError(f"{task_metadata.name} is a reranking task: name an encoder.")
         how: Any = {"task_metadata": task_metadata, "prompt_type": PromptType.query}
         texts = [text for batch in create_dataloader(queries, **how) for text in batch["text"]]
-        place = "-".join([self.system.name, task_metadata.name, hf_subset, hf_split])
+        place = "-".join([self.system.encoder.stored.name, task_metadata.name, hf_subset, hf_split])
         folder, columns = self._folder / re.sub(r"[^\w.=-]+", "_", place), self._corpus.column_names
         passages = self._corpus.map(_read_passage, features=_PASSAGES, remove_columns=columns)
         show: Any = {"settings": self.settings, "progress": self.progress}
@@ -117,7 +117,8 @@ class MtebEncoder(MtebSearcher):
 
         from modeling_condenser.encoding.encode import local_device
 
-        self.retriever = self.system.open(device=local_device(self.settings.device_list))
+        encoder, device = self.system.without("precision"), local_device(self.settings.device_list)
+        self.retriever = encoder.open(device=device)
         model, contract = self.retriever.model, self.retriever.contract
         model.similarity_fn_name = contract.similarity
         self.similarity, self.similarity_pairwise = model.similarity, model.similarity_pairwise
@@ -127,6 +128,8 @@ class MtebEncoder(MtebSearcher):
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
         """Encode N texts, in batches of mteb: (N, D) float32; texts of other tasks as passages."""
+        if self.system.is_quantised:
+            raise ValueError("precision is for tasks of the type Retrieval only: leave it out.")
         batches = list(inputs)
         texts = [text for batch in batches for text in batch["text"]]
         if prompt_type == "query":

@@ -72,14 +72,15 @@ def evaluate_mteb(
     }
     recipe, search = fill(stated, MtebRecipe, SearchSettings)
     found = [task for name in recipe.mteb for task in _find_tasks(name)]
-    parsed = [parse_system(word).in_dtype(search.dtype) for word in recipe.systems]
+    parsed = [parse_system(word).completed(search) for word in recipe.systems]
     for task in (task.metadata for task in found):
-        searchers = [s.name for s in parsed if s.kind != "encoder" and task.type != "Retrieval"]
-        if searchers or task.modalities != ["text"]:
+        searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
+        wrong = searchers if task.type != "Retrieval" else []
+        if wrong or task.modalities != ["text"]:
             raise ValueError(
-                f"{(searchers or recipe.systems)[0]} cannot do the task {task.name} ({task.type} of"
-                f" {', '.join(task.modalities)}): encoders do tasks of text, other systems only the"
-                " type Retrieval."
+                f"{(wrong or recipe.systems)[0]} cannot do the task {task.name} ({task.type} of"
+                f" {', '.join(task.modalities)}): encoders do tasks of text; bm25, hybrid systems"
+                " and quantised vectors only those of the type Retrieval."
             )
     cache = mteb.ResultCache(Path(recipe.output_dir) / "mteb")
     results = {}
