@@ -31,7 +31,7 @@ _BYTES_A_CALL = 2**28  # of the candidates' bits, which the library restores as 
 class BinaryIndex:
     """Vectors as bits, in the order of the passages."""
 
-    bits: faiss.IndexBinaryFlat
+    bits: Any  # faiss.IndexBinaryFlat, which the library's annotations leave out
 
     @property
     def code_size(self) -> int:
@@ -46,13 +46,13 @@ class BinaryIndex:
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         size = max(1, _BYTES_A_CALL // (8 * self.bits.d * k * CANDIDATES))
         for first in range(0, len(queries), size):
-            found, _ = semantic_search_faiss(
+            found = semantic_search_faiss(
                 queries[first : first + size],
                 corpus_index=self.bits,
                 corpus_precision="ubinary",
                 top_k=k,
                 rescore_multiplier=CANDIDATES,
-            )
+            )[0]
             for query, best in enumerate(found, start=first):
                 scores[query, : len(best)] = [each["score"] for each in best]
                 rows[query, : len(best)] = [each["corpus_id"] for each in best]
@@ -76,18 +76,19 @@ def build_quantised(
         "retriever": embeddings.retriever,
         "passages": embeddings.passages,
     }
-    bar = "quantise" if progress else ""
-    build, write, read = {
-        "int8": (_build_bytes, faiss.write_index, faiss.read_index),
-        "binary": (_build_bits, faiss.write_index_binary, faiss.read_index_binary),
-    }[precision]
-    build_once(
-        folder / IDENTITY_FILE,
-        identity,
-        lambda partial: write(build(embeddings, bar), str(partial / INDEX_FILE)),
-    )
-    index = read(str(path), faiss.IO_FLAG_MMAP_IFC)
-    return BinaryIndex(index) if precision == "binary" else index
+    bar, is_binary = "quantise" if progress else "", precision == "binary"
+
+    def build(partial: Path) -> None:
+        file = str(partial / INDEX_FILE)
+        if is_binary:
+            faiss.write_index_binary(_build_bits(embeddings, bar), file)
+        else:
+            faiss.write_index(_build_bytes(embeddings, bar), file)
+
+    build_once(folder / IDENTITY_FILE, identity, build)
+    if is_binary:
+        return BinaryIndex(faiss.read_index_binary(str(path), faiss.IO_FLAG_MMAP_IFC))
+    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
 
 
 def _build_bytes(embeddings: Embeddings, bar: str) -> faiss.Index:
@@ -104,14 +105,16 @@ def _build_bytes(embeddings: Embeddings, bar: str) -> faiss.Index:
     faiss.copy_array_to_vector(trained, index.sq.trained)
     index.is_trained = True
     for _, block in embeddings.blocks(progress=bar):
-        index.add_sa_codes(quantize_embeddings(block, "uint8", ranges=ranges))
+        codes: Any = quantize_embeddings(block, "uint8", ranges=ranges)
+        index.add_sa_codes(codes)
     return index
 
 
-def _build_bits(embeddings: Embeddings, bar: str) -> Any:
+def _build_bits(embeddings: Embeddings, bar: str) -> faiss.IndexBinary:
     from sentence_transformers.util.quantization import quantize_embeddings
 
     index = faiss.IndexBinaryFlat(8 * -(-embeddings.dimension // 8))
     for _, block in embeddings.blocks(progress=bar):
-        index.add(quantize_embeddings(block, "ubinary"))
+        codes: Any = quantize_embeddings(block, "ubinary")
+        index.add(codes)
     return index

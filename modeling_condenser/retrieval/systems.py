@@ -100,7 +100,7 @@ class System:
     def without(self, *names: str) -> "System":
         """The same without some settings."""
         settings = {name: value for name, value in self.settings.items() if name not in names}
-        return self if settings == self.settings else System(self.model, settings)
+        return self if settings == self.settings else replace(self, settings=settings)
 
     @property
     def word(self) -> str:
@@ -268,7 +268,7 @@ def open_searcher(
     if system.is_quantised:
         index_folder = folder / f"index-{system.precision}{ending}"
         index = build_quantised(vectors, system.precision, index_folder, progress=progress)
-        index_bytes = index.code_size
+        index_bytes = index.code_size  # type: ignore[union-attr] # which the annotations leave out
     elif not settings.is_exact:
         index_folder = folder / f"index-{settings.index.replace(',', '_')}{ending}"
         index = build_approximate(
