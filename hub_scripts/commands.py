@@ -248,7 +248,7 @@ def _evaluate_on_mteb(line: "CommandLine") -> None:
     register_model(*settings["systems"])
     results = stage.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
     folder = settings.get("output_dir", stage.MtebRecipe.output_dir)
-    print(f"{stage.print_results(results)}\n\nresults: {folder}/mteb/results")
+    print(f"{stage.format_results(results)}\n\nresults: {folder}/mteb/results")
 
 
 def search(line: "CommandLine") -> None:

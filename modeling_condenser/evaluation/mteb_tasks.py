@@ -94,7 +94,7 @@ def evaluate_mteb(
     return results
 
 
-def print_results(results: Mapping[str, Any]) -> str:
+def format_results(results: Mapping[str, Any]) -> str:
     """The main score of each system on each task, as text."""
     lines: dict[str, list[str]] = {}
     width = max(map(len, results))

@@ -42,6 +42,8 @@ class BinaryIndex:
         """Find k rows for each of (Q, D) float32: scores and rows (Q, k), with row -1 for none."""
         from sentence_transformers.util.quantization import semantic_search_faiss
 
+        # Whole bytes: sentence-transformers 6.0 does not cut the bits that fill the last one.
+        queries = np.pad(queries, ((0, 0), (0, self.bits.d - queries.shape[1])))
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         size = max(1, _BYTES_A_CALL // (8 * self.bits.d * k * CANDIDATES))
