@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from modeling_condenser.hub.markdown import as_list
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
@@ -47,7 +48,8 @@ class CommandLine:
             _print_help(usage, classes, self.about, further)
             sys.exit(0)
         flags = {name for name, field in fields.items() if field.type in _FLAGS}
-        others, settings = _separate(self.words, flags)
+        lists = {name for name, field in fields.items() if field.metadata.get("words") == "many"}
+        others, settings = _separate(self.words, flags, lists)
         if others and (not plain or _is_recipe(others[0])):
             settings["recipe"] = others.pop(0)
         names = [name for name in plain if name not in settings]
@@ -92,8 +94,10 @@ def register_model(*systems: str | None) -> None:
         register_auto_classes()
 
 
-def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[str, Any]]:
-    """Separate plain words from fields and their values."""
+def _separate(
+    words: Sequence[str], flags: set[str], lists: set[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Separate plain words from fields and their values; lists take all words up to a field."""
     plain: list[str] = []
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -111,6 +115,8 @@ def _separate(words: Sequence[str], flags: set[str]) -> tuple[list[str], dict[st
         elif not equals:
             raise ValueError(f"{word} needs a value.")
         settings[name] = parse_value(value)
+        while name in lists and rest and not rest[0].startswith("--"):
+            settings[name] = [*as_list(settings[name]), rest.pop(0)]
     return plain, settings
 
 

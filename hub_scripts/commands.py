@@ -153,9 +153,11 @@ def _encode(
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
     from modeling_condenser.encoding.encode import encode_collection, local_device
+    from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.retrieval.systems import parse_system
 
-    system = parse_system(f"{model},pooling={pooling}" if pooling else model).in_dtype(dtype)
+    system = parse_system(f"{model},pooling={pooling}" if pooling else model)
+    system = system.completed(SearchSettings(dtype=dtype))
     workers = devices.split(",") if devices else None
     encoder, passages = system.open(device=local_device(workers)), load_passages(collection)
     made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)
@@ -216,19 +218,37 @@ def evaluate(line: "CommandLine") -> None:
 
     condenser evaluate my-retriever my-collection --baseline bm25
     condenser evaluate evaluate/thesis.yaml a b my-collection --depth 1000
+    condenser evaluate my-retriever bm25 --mteb SciFact NFCorpus
 
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
     """
+    if any(word.partition("=")[0] == "--mteb" for word in line.words):
+        return _evaluate_on_mteb(line)
     from modeling_condenser.evaluation import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
     from .command_line import register_model
 
-    settings = line.read(stage.EvaluationRecipe, SearchSettings, plain=("systems", "collection"))
+    both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
+    further = "--mteb TASK ... in place of COLLECTION: tasks or benchmarks of MTEB"
+    settings = line.read(*both, plain=plain, further=further)
     register_model(*settings.get("systems", ()), settings.get("baseline"))
     report = stage.evaluate(**settings)
     print(f"{report}\n\nreport: {report.file}")
+
+
+def _evaluate_on_mteb(line: "CommandLine") -> None:
+    from modeling_condenser.evaluation import mteb_tasks as stage
+    from modeling_condenser.retrieval.dense import SearchSettings
+
+    from .command_line import register_model
+
+    settings = line.read(stage.MtebRecipe, SearchSettings, plain=("systems",))
+    register_model(*settings["systems"])
+    results = stage.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
+    folder = settings.get("output_dir", stage.MtebRecipe.output_dir)
+    print(f"{stage.format_results(results)}\n\nresults: {folder}/mteb/results")
 
 
 def search(line: "CommandLine") -> None:

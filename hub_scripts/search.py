@@ -53,14 +53,18 @@ def run(line: CommandLine) -> None:
             ' collection too, as in condenser search MODEL COLLECTION "query".'
         )
     register_model(fields.model)
-    system = parse_system(fields.model).in_dtype(how.dtype)
+    system = parse_system(fields.model).completed(how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    if system.kind == "bm25" and (fields.embeddings or not how.is_exact):
-        raise ValueError("bm25 has no vectors: leave out --index and --embeddings.")
+    of_vectors = (fields.embeddings, not how.is_exact, how.is_compressed)
+    if system.kind == "bm25" and any(of_vectors):
+        raise ValueError(
+            "bm25 has no vectors: leave out --index, --embeddings, --truncate_dim and --precision."
+        )
     # Embeddings or index are stored beside the model.
     model = Path(system.encoder.model).resolve()
-    name = [model.name, *system.settings.values(), "search", Path(fields.collection).resolve().name]
+    settings = system.stored.settings.values()
+    name = [model.name, *settings, "search", Path(fields.collection).resolve().name]
     folder = model.parent if model.is_dir() else Path("runs")
     passages = load_passages(fields.collection)
     searcher = open_searcher(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
+    from .evaluation.mteb_model import mteb_model
     from .hub.export import export_encoder
     from .hub.push import push
     from .mining.mine import mine
@@ -47,6 +48,7 @@ _MODULES = {
     "export_encoder": ".hub.export",
     "masked_lm_from_encoder": ".pretraining.warm_start",
     "mine": ".mining.mine",
+    "mteb_model": ".evaluation.mteb_model",
     "push": ".hub.push",
 }
 

@@ -10,7 +10,7 @@ renamed, so a shard that exists is complete.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -104,6 +104,10 @@ class Embeddings:
     def _file(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05d}.npy"
 
+    def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
+        """Rows of a shard, (rows, D) float32; all are mapped into memory."""
+        return np.load(self._file(shard), mmap_mode="r")[rows]
+
     @property
     def record(self) -> dict[str, Any]:
         """The time, memory and hardware of encoding; empty if it did not finish here."""
@@ -125,7 +129,7 @@ class Embeddings:
         `progress` is the name of a bar; without one no bar is shown.
         """
         for shard, rows in enumerate(tqdm(self.shards, progress, disable=not progress)):
-            yield rows.start, np.load(self._file(shard), mmap_mode="r")
+            yield rows.start, self._read(shard)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """Copy the vectors of (k,) rows, in their order: (k, D) float32."""
@@ -133,7 +137,24 @@ class Embeddings:
         shards, places = np.divmod(rows, self.shard_size)
         for shard in np.unique(shards):
             here = shards == shard
-            vectors[here] = np.load(self._file(shard), mmap_mode="r")[places[here]]
+            vectors[here] = self._read(shard, places[here])
+        return vectors
+
+    def truncated(self, dimension: int, *, retriever: str) -> "TruncatedEmbeddings":
+        """The first numbers of the same vectors; `retriever` is the truncated one's fingerprint."""
+        manifest = {each.name: getattr(self, each.name) for each in fields(self)}
+        manifest |= {"dimension": dimension, "retriever": retriever}
+        return TruncatedEmbeddings(**manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedEmbeddings(Embeddings):
+    """The first D numbers of longer vectors; of length 1 again where the similarity is cosine."""
+
+    def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
+        vectors = np.array(super()._read(shard, rows)[:, : self.dimension])
+        if self.contract.get("similarity") == "cosine":
+            faiss.normalize_L2(vectors)
         return vectors
 
 

@@ -137,7 +137,7 @@ def _encode(
 ) -> None:
     """Encode shards, with a further process for each device but the first."""
     n, settings = len(devices), {**retriever.settings, "dtype": retriever.dtype}
-    settings["token_budget"] = retriever.token_budget
+    settings |= {"token_budget": retriever.token_budget, "truncate_dim": retriever.truncate_dim}
     with ProcessPoolExecutor(n, mp_context=get_context("spawn")) as pool:
         workers = []
         for place in range(1, n):

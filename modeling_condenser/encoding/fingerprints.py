@@ -28,12 +28,18 @@ _VERSION_FIELDS = {"__version__", "transformers_version", "_name_or_path", "name
 
 
 def fingerprint_retriever(
-    folder: Path, contract: EncodingContract, *, dtype: Dtype = "float32"
+    folder: Path,
+    contract: EncodingContract,
+    *,
+    dtype: Dtype = "float32",
+    truncate_dim: int | None = None,
 ) -> str:
     """SHA-256 over everything that a retriever's vectors depend on."""
     digest = hashlib.sha256(json.dumps(asdict(contract), sort_keys=True).encode())
     if dtype != "float32":  # float32 fingerprints are older than this argument
         digest.update(dtype.encode())
+    if truncate_dim is not None:
+        digest.update(f"truncate_dim={truncate_dim}".encode())
     for file in encoding_files(folder):
         digest.update(file.relative_to(folder).as_posix().encode())
         digest.update(bytes.fromhex(_checksum(file)))

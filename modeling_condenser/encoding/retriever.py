@@ -4,6 +4,7 @@ A window of texts at a time is tokenized, sorted by length, and run in batches o
 tokens: padded, or without padding in bfloat16. The next window is tokenized meanwhile.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -44,6 +45,8 @@ class Retriever:
         token_budget: tokens in a batch, with padding; the default depends on the device.
         dtype: of the weights. Vectors of "bfloat16" agree with those of "float32" to about three
             digits, and are returned as float32.
+        truncate_dim: keep this many numbers of each vector, the first ones (Matryoshka
+            representations, Kusupati et al. 2022); all by default.
         **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
             the model's files; None for not stated.
 
@@ -66,6 +69,7 @@ class Retriever:
         device: str | torch.device | None = None,
         token_budget: int | None = None,
         dtype: Dtype = "float32",
+        truncate_dim: int | None = None,
         **stated: Any,
     ) -> None:
         self.settings = {name: value for name, value in stated.items() if value is not None}
@@ -73,6 +77,9 @@ class Retriever:
         self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
         self.dtype = dtype
         self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
+        self.truncate_dim: int | None = None
+        if truncate_dim is not None:
+            self._truncate(truncate_dim)
         self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
@@ -83,7 +90,23 @@ class Retriever:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies weights, tokenizer, modules, contract and dtype; independent of the folder."""
-        return fingerprint_retriever(self.folder, self.contract, dtype=self.dtype)
+        how: Any = {"dtype": self.dtype, "truncate_dim": self.truncate_dim}
+        return fingerprint_retriever(self.folder, self.contract, **how)
+
+    def truncated(self, dimension: int) -> "Retriever":
+        """The same encoder, which keeps the first numbers of each vector."""
+        other = copy.copy(self)
+        other.__dict__.pop("fingerprint", None)
+        other._truncate(dimension)
+        return other
+
+    def _truncate(self, dimension: int) -> None:
+        if not 0 < dimension < self.dimension:
+            raise ValueError(
+                f"truncate_dim is {dimension}, but the vectors of {self.folder} have"
+                f" {self.dimension} numbers: state 1 to {self.dimension - 1}, or leave it out."
+            )
+        self.dimension = self.truncate_dim = dimension
 
     def encode_queries(self, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
         """Encode N queries with the query prompt: (N, D) float32."""

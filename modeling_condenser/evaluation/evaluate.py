@@ -122,7 +122,7 @@ def evaluate(
                 depth=recipe.depth,
                 measures=recipe.measures,
                 search=search,
-                work_folder=root / "embeddings" / _as_path(system.encoder.name),
+                work_folder=root / "embeddings" / _as_path(system.encoder.stored.name),
                 dev=dev,
                 progress=progress,
             )
@@ -141,7 +141,7 @@ def evaluate(
         folder,
         results,
         collection=loaded,
-        costs={s.name: measure_cost(s.model, settings=s.settings) for s in measured},
+        costs={s.name: measure_cost(s.model, settings=s.stored.settings) for s in measured},
         command=_command(recipe, search, parsed),
         seed=recipe.seed,
     )
@@ -154,12 +154,15 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
     """The systems in the order of the tables, the baseline first."""
     words = [*([recipe.baseline] if recipe.baseline else []), *recipe.systems]
     systems: dict[str, System] = {}
-    for system in (parse_system(word).in_dtype(search.dtype) for word in words):
+    for system in (parse_system(word).completed(search) for word in words):
         if systems.setdefault(system.name, system) != system:
             raise ValueError(
                 f"{systems[system.name].model} and {system.model} have the same name"
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
+    kinds = {system.kind for system in systems.values()}
+    if search.is_compressed and kinds.isdisjoint(("encoder", "hybrid")):
+        raise ValueError("No system has vectors: leave out --truncate_dim and --precision.")
     return list(systems.values())
 
 

@@ -60,8 +60,10 @@ class Report:
 
     def __str__(self) -> str:
         lines = [self.content["title"]]
+        sizes = self.content["bytes_per_vector"]
         for system, means in self.means.items():
-            lines.append(f"{system}:")
+            size = f" ({sizes[system]:,.0f} bytes per vector)" if sizes.get(system) else ""
+            lines.append(f"{system}{size}:")
             for measure, mean in means.items():
                 lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
                 if c := self.comparisons.get((system, measure)):
@@ -111,6 +113,7 @@ def write_report(
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
         "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
+        "bytes_per_vector": _compare_sizes(results),
         "results": figures,
         "pairs": _compare_pairs(systems, main, seed=seed),
         "breakdowns": _break_down(systems, main, queries, seed=seed),
@@ -145,6 +148,13 @@ def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str,
         "run_sha256": checksum_file(run) if run else None,
         "cost": cost,
     }
+
+
+def _compare_sizes(results: Sequence[SystemResult]) -> dict[str, float]:
+    """System -> bytes for each vector; empty if all that have vectors need the same."""
+    sizes = {result.system: result.record.get("bytes_per_vector") for result in results}
+    known = {system: size for system, size in sizes.items() if size is not None}
+    return known if len(set(known.values())) > 1 else {}
 
 
 def _compare(

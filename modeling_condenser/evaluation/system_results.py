@@ -92,7 +92,7 @@ def evaluate_system(
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
     out, search = Path(out), search or SearchSettings()
-    system = (system if isinstance(system, System) else parse_system(system)).in_dtype(search.dtype)
+    system = (system if isinstance(system, System) else parse_system(system)).completed(search)
     system = replace(system, stated_name=name or system.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
@@ -125,9 +125,11 @@ def evaluate_system(
         }
         if isinstance(searcher, HybridSearcher):
             record["fusion"] = str(searcher.fusion)
+            record["bytes_per_vector"] = searcher.dense.bytes_per_vector
         if isinstance(searcher, DenseSearcher):
             record |= searcher.measure_recall(collection.queries, run, depth=depth)
             record["encoding"] = searcher.embeddings.record
+            record["bytes_per_vector"] = searcher.bytes_per_vector
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
         write_json(record_file, record)  # last, so that there is a run beside every record

@@ -15,6 +15,7 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, whole_folder
 
 from .encoder import open_encoder
+from .objectives import matryoshka_dims
 from .recipe import FinetuningRecipe
 from .trainer import RetrieverTrainer
 from .training_data import load_training_data
@@ -50,6 +51,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         return model_folder
     set_seed(arguments.seed)
     encoder = open_encoder(recipe.encoder, recipe.contract_changes)
+    matryoshka_dims(recipe, encoder.model)  # checks them
     data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
     with arguments.main_process_first():
         claim_run_folder(output_folder, settings)

@@ -10,7 +10,7 @@ triplet       max( dist(q,p) - dist(q,n) + margin, 0 ), dist Euclidean (the same
 margin_mse    ( (s(q,p) - s(q,n)) - (teacher(q,p) - teacher(q,n)) )^2 (Hofstätter et al. 2020)
 kl            t^2 KL( softmax(teacher/t) || softmax(s/t) ) over a query's passages
 
-Each is the mean over the batch.
+Each is the mean over the batch. With `matryoshka_dims`, the loss is the sum over truncated vectors.
 """
 
 from typing import Any
@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.losses import (
     CosineSimilarityLoss,
     DistillKLDivLoss,
     MarginMSELoss,
+    MatryoshkaLoss,
     MultipleNegativesRankingLoss,
     TripletDistanceMetric,
     TripletLoss,
@@ -37,6 +38,25 @@ _PAIRWISE = {"dot": pairwise_dot_score, "cosine": pairwise_cos_sim}  # row by ro
 
 def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
     """Make the loss of a recipe's objective; `model` must give unnormalised vectors."""
+    loss, dims = _make_loss(recipe, model), matryoshka_dims(recipe, model)
+    return MatryoshkaLoss(model, loss, dims) if dims else loss
+
+
+def matryoshka_dims(recipe: FinetuningRecipe, model: SentenceTransformer) -> list[int]:
+    """The dimensions to train at, the whole vector's too; none if the recipe states none."""
+    stated = recipe.matryoshka_dims
+    if stated is None:
+        return []
+    whole: Any = model.get_embedding_dimension()
+    if not stated or not all(0 < dim < whole for dim in stated):
+        raise ValueError(
+            f"matryoshka_dims is {stated}, but vectors have {whole} numbers: list dimensions from 1"
+            f" to {whole - 1}; the whole vector is always trained."
+        )
+    return sorted({whole, *stated}, reverse=True)
+
+
+def _make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
     similarity = recipe.trained_similarity
     match recipe.objective:
         case "contrastive":

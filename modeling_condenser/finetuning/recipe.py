@@ -93,6 +93,9 @@ class FinetuningRecipe:
         mini_batch_size: number of texts to encode at once: gradient cache (Gao et al. 2021), with
             the same gradient as the whole batch at once. Off by default.
         gather_across_devices: use the passages of all devices as negatives.
+        matryoshka_dims: dimensions, such as [64, 128], at which the first numbers of a vector are
+            trained too (Kusupati et al. 2022), so that `truncate_dim` loses less. The loss is the
+            sum over these and the whole vector. For the similarity cosine only.
     """
 
     encoder: str
@@ -122,6 +125,7 @@ class FinetuningRecipe:
     score_range: list | None = None
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
+    matryoshka_dims: list[int] | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
@@ -148,6 +152,11 @@ class FinetuningRecipe:
             raise ValueError(
                 f"similarity {self.similarity!r} is not supported for objective {objective}; "
                 f"supported: {', '.join(_SIMILARITIES[objective])}."
+            )
+        if self.matryoshka_dims is not None and self.trained_similarity != "cosine":
+            raise ValueError(
+                "matryoshka_dims is for similarity: cosine, because sentence-transformers compares"
+                f" truncated vectors at length 1; got {self.trained_similarity}."
             )
         if objective == "triplet" and self.n_negatives not in (None, 1):
             raise ValueError("A triplet has one negative: remove n_negatives.")

@@ -50,6 +50,7 @@ _PAPERS = {
     "margin_mse": "hofstatter-etal-2020-improving",
     "cache_chunk_size": "gao-etal-2021-scaling",
     "mini_batch_size": "gao-etal-2021-scaling",
+    "matryoshka_dims": "kusupati-etal-2022-matryoshka",
     FINETUNING: "reimers-gurevych-2019-sentence-bert",
 }
 

@@ -50,6 +50,7 @@ class EvaluationResult:
         intervals: measure -> 95 % confidence interval of the mean.
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
         qrels_sha256: of the judgements as sorted lines in TREC format.
+        benchmark: that defines the task, such as "MTEB"; None for a collection.
         command: that reproduces the result; it calls the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
     """
@@ -67,6 +68,7 @@ class EvaluationResult:
     run: Mapping[str, str] | None = None
     qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
+    benchmark: str | None = None
     command: str | None = None
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +77,9 @@ class EvaluationResult:
     def key(self) -> str:
         """A later result with the same key replaces this one."""
         search = [f"{name}={value}" for name, value in sorted(self.search.items())]
-        words = map(str, [self.source or self.collection, self.split, self.depth, *search])
+        named = [self.benchmark, self.collection] if self.benchmark else []
+        source = self.source or self.collection
+        words = map(str, [*named, source, self.split, self.depth, *search])
         return re.sub(r"[^\w.=-]+", "_", "-".join(words)).lstrip(".")
 
 

@@ -89,7 +89,7 @@ def mine(
     started = time.perf_counter()
     loaded = load_collection(recipe.collection, split=recipe.split)
     labelled = _find_labelled(recipe, loaded)
-    parsed = parse_system(recipe.system).in_dtype(search.dtype)
+    parsed = parse_system(recipe.system).completed(search)
     scorer = None
     if recipe.cross_encoder is not None:
         scorer = RelevanceScorer(

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, find_best
 from modeling_condenser.encoding.fingerprints import Dtype
 
+from .quantised import BinaryIndex, Precision
 from .runs import Run, cut_run, make_run
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class SearchSettings:
             CPU.
         dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
             "bfloat16".
+        truncate_dim: numbers of each vector to search by, the first ones, for encoders that state
+            none (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
+        precision: of the searched vectors of encoders that state none (`MODEL,precision=int8`):
+            "float32", "int8" (one byte for a number) or "binary" (one bit).
         shard_size: passages in a shard of embeddings.
         index_seed: selects the vectors that an index is trained on.
         rescore: score this many candidates of an index with the exact vectors; 0 for the index's
@@ -50,6 +55,8 @@ class SearchSettings:
     search_parameters: str | None = None
     devices: str | None = None
     dtype: Dtype = "float32"
+    truncate_dim: int | None = None
+    precision: Precision = "float32"
     shard_size: int | None = None
     index_seed: int = 0
     rescore: int = 0
@@ -58,6 +65,10 @@ class SearchSettings:
     @property
     def is_exact(self) -> bool:
         return self.index == EXACT
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.precision != "float32" or self.truncate_dim is not None
 
     @property
     def device_list(self) -> list[str] | None:
@@ -70,9 +81,15 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: faiss.Index | None = None
+    index: faiss.Index | BinaryIndex | None = None
     settings: SearchSettings = SearchSettings()
     progress: bool = False
+    index_bytes: float | None = None  # of the index for each vector
+
+    @property
+    def bytes_per_vector(self) -> float:
+        """Bytes for each vector of what is searched."""
+        return 4 * self.embeddings.dimension if self.index_bytes is None else self.index_bytes
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages for each query."""
@@ -97,7 +114,7 @@ def search_embeddings(
     query_ids: Sequence[str],
     *,
     depth: int = 100,
-    index: faiss.Index | None = None,
+    index: faiss.Index | BinaryIndex | None = None,
     rescore: int = 0,
     progress: bool = False,
 ) -> Run:

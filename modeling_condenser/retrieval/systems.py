@@ -3,6 +3,7 @@
     my-encoder                                   an export or a sentence-transformers model
     google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
     starter,pooling=cls                          the encoder that comes with this package
+    my-encoder,truncate_dim=64,precision=int8    by the first 64 numbers, with a byte for each
     bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
     hybrid:my-encoder                            BM25 and an encoder, fused as dev queries tell
     hybrid:my-encoder,fusion=rrf                 by reciprocal ranks; 0.3: with the encoder's weight
@@ -20,16 +21,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.encoding.embeddings import MANIFEST_FILE
 from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.hub.contract import Pooling, Similarity
+from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .approximate import build_approximate
+from .approximate import INDEX_FILE, build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
 from .fusion import FUSIONS
 from .hybrid import HybridSearcher
+from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
@@ -43,9 +47,12 @@ _ENCODER_SETTINGS = {
     "pooling": get_args(Pooling),
     "similarity": get_args(Similarity),
     **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
+    "truncate_dim": int,
+    "precision": get_args(Precision),
     **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt", "name"), str),
     "dtype": get_args(Dtype),
 }
+_COMPRESSION = ("truncate_dim", "precision")
 
 # A setting's type, or the values that it may have.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
@@ -82,9 +89,18 @@ class System:
     @property
     def encoder(self) -> "System":
         """The encoder of a hybrid system; other systems as they are."""
-        settings = {name: value for name, value in self.settings.items() if name != "fusion"}
-        is_hybrid = self.kind == "hybrid"
-        return System(self.model.removeprefix(HYBRID), settings) if is_hybrid else self
+        encoder = System(self.model.removeprefix(HYBRID), self.settings).without("fusion")
+        return encoder if self.kind == "hybrid" else self
+
+    @property
+    def stored(self) -> "System":
+        """The system whose embeddings it searches: those of the whole vectors."""
+        return self.without(*_COMPRESSION)
+
+    def without(self, *names: str) -> "System":
+        """The same without some settings."""
+        settings = {name: value for name, value in self.settings.items() if name not in names}
+        return self if settings == self.settings else replace(self, settings=settings)
 
     @property
     def word(self) -> str:
@@ -99,7 +115,8 @@ class System:
     def fingerprint(self) -> str:
         """Identifies what its answers depend on."""
         if self.kind == "encoder":
-            return self.open(device="cpu").fingerprint
+            words = [self.without("precision").open(device="cpu").fingerprint]
+            return " ".join([*words, *([self.precision] * self.is_quantised)])
         if self.kind == "run":
             return checksum_file(Path(self.model))
         if self.kind == "hybrid":
@@ -108,12 +125,35 @@ class System:
         k1, b = read_settings(**self.settings)
         return f"{BM25} k1={k1} b={b}"
 
-    def in_dtype(self, dtype: Dtype) -> "System":
-        """The same system with this dtype, if it is an encoder without a stated dtype."""
-        is_encoder = self.kind in ("encoder", "hybrid")
-        if not is_encoder or dtype == "float32" or "dtype" in self.settings:
+    @property
+    def precision(self) -> Precision:
+        """Of the vectors that it searches."""
+        return self.settings.get("precision", "float32")
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.precision != "float32"
+
+    def completed(self, search: SearchSettings) -> "System":
+        """The same with what a search says about encoders that do not state it themselves.
+
+        Raises:
+            ValueError: its vectors are quantised, but an index is to search them.
+        """
+        if self.kind not in ("encoder", "hybrid"):
             return self
-        return replace(self, settings={**self.settings, "dtype": dtype})
+        default = SearchSettings()
+        stated = {name: getattr(search, name) for name in ("dtype", *_COMPRESSION)}
+        said = {name: value for name, value in stated.items() if value != getattr(default, name)}
+        missing = {name: value for name, value in said.items() if name not in self.settings}
+        system = replace(self, settings={**self.settings, **missing}) if missing else self
+        if system.is_quantised and not search.is_exact:
+            raise ValueError(
+                f"{self.model} is searched with precision={system.precision}, so the index"
+                f" {search.index} would have no effect: leave out one of the two. An index has its"
+                " own compression, such as IVF256,SQ8."
+            )
+        return system
 
     def open(self, *, device: str | None = None) -> "Retriever":
         """Load the encoder."""
@@ -121,7 +161,10 @@ class System:
 
         if self.kind != "encoder":
             raise ValueError(f"{self.model} has no vectors: name an encoder.")
-        return Retriever(self.model, device=device, **self.settings)
+        if self.is_quantised:
+            raise ValueError("precision is a setting of search only: leave it out.")
+        settings = self.without("precision").settings
+        return Retriever(self.model, device=device, **settings)
 
 
 def parse_system(text: str | Path) -> System:
@@ -203,24 +246,38 @@ def open_searcher(
         return HybridSearcher(lexical, dense).tuned(dev)
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    settings, index = settings or SearchSettings(), None
-    retriever = system.in_dtype(settings.dtype).open(device=local_device(settings.device_list))
+    settings, index, index_bytes = settings or SearchSettings(), None, None
+    system, place = system.completed(settings), embeddings or folder / EMBEDDINGS_FOLDER
+    retriever = system.stored.open(device=local_device(settings.device_list))
     retriever.check_inner_product()
+    whole, ending = retriever, ""
+    if dimension := system.settings.get("truncate_dim"):
+        retriever, ending = whole.truncated(dimension), f"-{dimension}"
+        if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
+            whole = retriever  # they were stored like this
     vectors = encode_collection(
-        retriever,
+        whole,
         passages,
-        embeddings or folder / EMBEDDINGS_FOLDER,
+        place,
         devices=settings.device_list,
         shard_size=settings.shard_size,
         progress=progress,
     )
-    if not settings.is_exact:
+    if retriever is not whole:
+        vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
+    if system.is_quantised:
+        index_folder = folder / f"index-{system.precision}{ending}"
+        index = build_quantised(vectors, system.precision, index_folder, progress=progress)
+        index_bytes = index.code_size  # type: ignore[union-attr] # which the annotations leave out
+    elif not settings.is_exact:
+        index_folder = folder / f"index-{settings.index.replace(',', '_')}{ending}"
         index = build_approximate(
             vectors,
             settings.index,
-            folder / f"index-{settings.index.replace(',', '_')}",
+            index_folder,
             parameters=settings.search_parameters,
             seed=settings.index_seed,
             progress=progress,
         )
-    return DenseSearcher(retriever, vectors, index, settings, progress)
+        index_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
+    return DenseSearcher(retriever, vectors, index, settings, progress, index_bytes)

@@ -96,7 +96,7 @@ class HashRetriever:
 
     dimension, token_budget, dtype, fingerprint = 16, 2048, "float32", "stub"
     contract = EncodingContract(query_max_length=8, passage_max_length=8)
-    folder, settings = Path("stub"), {}
+    folder, settings, truncate_dim = Path("stub"), {}, None
     model = SimpleNamespace(device=torch.device("cpu"))
 
     def __init__(self, *, fails_on: str | None = None) -> None:

@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.finetuning.encoder import open_encoder
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.contract import EncodingContract
@@ -112,9 +113,27 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
     out = {"output_dir": str(tmp_path / "run")}
     with pytest.raises(ValueError, match="state pooling"):
         finetune({**settings, **out, "encoder": str(bert_folder)})
+    with pytest.raises(ValueError, match=r"matryoshka_dims is \[32\], but vectors have 32 numbers"):
+        finetune({**settings, **out, "matryoshka_dims": [32]})
+    with pytest.raises(ValueError, match="matryoshka_dims is for similarity: cosine, .*got dot"):
+        finetune({**settings, **out, "matryoshka_dims": [4], "similarity": "dot"})
     with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
         finetune({**settings, **out, "train_size": 41})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_vectors_trained_at_matryoshka_dims_lose_less_when_truncated(
+    settings, retriever, collection, tmp_path
+):
+    own = {"output_dir": str(tmp_path / "run"), "matryoshka_dims": [3]}
+    trained = finetune({**settings, **own})
+    assert read_provenance(trained)[-1].recipe["matryoshka_dims"] == [3]
+    assert "Matryoshka Representation Learning" in (trained / "README.md").read_text()
+    systems = [f"{trained},truncate_dim=3,name=with", f"{retriever},truncate_dim=3,name=without"]
+    options = {"split": "train", "measures": ["P@1"], "output_dir": tmp_path, "progress": False}
+    means = evaluate(systems, collection, **options).means
+    assert means["with"]["P@1"] > means["without"]["P@1"] + 0.1
 
 
 def save_st(folder: Path, encoder: Path, *further: torch.nn.Module) -> Path:

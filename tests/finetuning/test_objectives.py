@@ -37,7 +37,7 @@ def similarity(a: Tensor, b: Tensor, kind: str) -> Tensor:
 
 
 def contrastive(v: Tensor, labels: Any, kind: str, temperature: float) -> Tensor:
-    passages = v[1:].reshape(-1, H)  # all positives, then all negatives
+    passages = v[1:].reshape(-1, v.shape[-1])  # all positives, then all negatives
     scores = (similarity(v[0][:, None], passages[None], kind) / temperature).exp()
     return -(scores.diagonal() / scores.sum(1)).log().mean()
 
@@ -66,6 +66,20 @@ def kl(v: Tensor, labels: Tensor, kind: str, temperature: float) -> Tensor:
     return temperature**2 * (teacher * (teacher / student).log()).sum(-1).mean()
 
 
+def make_batch(objective: str, columns: int) -> tuple[Any, ...]:
+    """Vectors and labels; a table of the vectors, a model that reads it, and its batch."""
+    generator = torch.Generator().manual_seed(columns)
+    vectors = torch.randn(columns, B, H, generator=generator, dtype=torch.float64)
+    shape = (B,) if objective == "mse_cosine" else (B, columns - 1)
+    labels = torch.rand(shape, generator=generator, dtype=torch.float64)
+    lookup = Lookup(vectors.reshape(-1, H).clone())
+    model: Any = nn.Sequential(lookup)  # as a SentenceTransformer is
+    model.get_embedding_dimension = lambda: H
+    ids = torch.arange(columns * B).reshape(columns, B, 1)
+    batch = [{"input_ids": ids[c], "attention_mask": torch.ones(B, 1)} for c in range(columns)]
+    return vectors, labels, lookup, model, batch
+
+
 COSINE = {"similarity": "cosine"}
 CASES: list[tuple[str, dict[str, Any], int, Callable[..., Tensor], tuple[Any, ...]]] = [
     ("contrastive", {}, 4, contrastive, ("dot", 1.0)),
@@ -83,14 +97,7 @@ CASES: list[tuple[str, dict[str, Any], int, Callable[..., Tensor], tuple[Any, ..
 def test_a_loss_and_its_gradient_are_the_equations(
     objective, settings, columns, equation, arguments
 ):
-    generator = torch.Generator().manual_seed(columns)
-    vectors = torch.randn(columns, B, H, generator=generator, dtype=torch.float64)
-    shape = (B,) if objective == "mse_cosine" else (B, columns - 1)
-    labels = torch.rand(shape, generator=generator, dtype=torch.float64)
-    lookup = Lookup(vectors.reshape(-1, H).clone())
-    model = nn.Sequential(lookup)  # as a SentenceTransformer is
-    ids = torch.arange(columns * B).reshape(columns, B, 1)
-    batch = [{"input_ids": ids[c], "attention_mask": torch.ones(B, 1)} for c in range(columns)]
+    vectors, labels, lookup, model, batch = make_batch(objective, columns)
     recipe = FinetuningRecipe(
         "e", objective, data="d", format=DATA.get(objective, "scored"), **settings
     )
@@ -102,6 +109,42 @@ def test_a_loss_and_its_gradient_are_the_equations(
     precision = 1e-6 if objective == "mse_cosine" else 1e-10
     assert loss.item() == pytest.approx(expected.item(), abs=precision)
     assert torch.allclose(lookup.table.grad, vectors.grad.reshape(-1, H), rtol=0, atol=precision)
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "columns", "equation", "arguments"),
+    [
+        *[case for case in CASES if "cosine" in case[4] or case[0] == "mse_cosine"],
+        (
+            *("contrastive", {**COSINE, "mini_batch_size": 2, "temperature": 0.1}),
+            *(3, contrastive, ("cosine", 0.1)),
+        ),
+    ],
+)
+def test_matryoshka_dims_add_the_losses_of_the_first_numbers(
+    objective, settings, columns, equation, arguments
+):
+    vectors, labels, lookup, model, batch = make_batch(objective, columns)
+    form = DATA.get(objective, "scored")
+    settings = {**settings, "matryoshka_dims": [2, 4]}
+    recipe = FinetuningRecipe("e", objective, data="d", format=form, **settings)
+    loss = make_loss(recipe, model)(batch, labels)
+    loss.backward()
+    vectors.requires_grad_()
+    expected = sum(equation(vectors[..., :dim], labels, *arguments) for dim in (2, 4, H))
+    expected.backward()
+    precision = 1e-6 if objective == "mse_cosine" else 1e-9
+    assert loss.item() == pytest.approx(expected.item(), abs=precision)
+    assert torch.allclose(lookup.table.grad, vectors.grad.reshape(-1, H), rtol=0, atol=precision)
+
+
+@pytest.mark.parametrize("dims", [[], [0], [2, H], [H + 1]])
+def test_matryoshka_dims_that_truncate_nothing_are_refused(dims):
+    model = nn.Sequential()
+    model.get_embedding_dimension = lambda: H
+    recipe = FinetuningRecipe("e", collection="c", matryoshka_dims=dims, **COSINE)
+    with pytest.raises(ValueError, match="but vectors have 6 numbers: list dimensions from 1 to 5"):
+        make_loss(recipe, model)
 
 
 def test_equal_vectors_have_a_gradient_of_zero_and_not_nan():

@@ -13,6 +13,7 @@ from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS, evaluated_on
 from hub_scripts.demo import scale_study
 from hub_scripts.main import _Lines, main
+from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
 from modeling_condenser.runs.recipe import fill, read_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -181,3 +182,19 @@ def test_a_log_file_has_a_line_for_each_state_of_a_bar():
     stream = io.StringIO()
     print("\r10%\r20%", file=_Lines(stream))
     assert stream.getvalue() == "\n10%\n20%\n"
+
+
+def test_mteb_is_asked_for_with_an_install_hint(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    assert main(["evaluate", "bm25", "other", "--mteb", "SciFact", "NFCorpus"]) == 2
+    assert 'mteb is not installed: pip install -c constraints.txt -e ".[mteb]"' in (
+        capsys.readouterr().err
+    )
+    assert not [*tmp_path.iterdir()]
+
+
+def test_some_lists_take_all_words_up_to_the_next_field():
+    line = CommandLine("evaluate", ["a", "b", "--mteb", "X", "MTEB(eng, v2)", "--output_dir", "o"])
+    read = {"systems": ["a", "b"], "mteb": ["X", "MTEB(eng, v2)"], "output_dir": "o"}
+    assert line.read(MtebRecipe, plain=("systems",)) == read

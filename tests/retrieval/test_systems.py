@@ -3,6 +3,7 @@
 import pytest
 from datasets import Dataset
 
+from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.runs import write_run
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 
@@ -29,13 +30,14 @@ def test_a_system_is_named_after_its_model_and_settings(text, kind, name, settin
 
 
 def test_a_system_takes_a_dtype_only_if_it_states_none():
-    half = parse_system("owner/bert,pooling=cls").in_dtype("bfloat16")
+    search = SearchSettings(dtype="bfloat16")
+    half = parse_system("owner/bert,pooling=cls").completed(search)
     assert half.name == "bert-cls-bfloat16"
     assert half == parse_system("owner/bert,pooling=cls,dtype=bfloat16")
-    hybrid = parse_system("hybrid:owner/bert,pooling=cls,fusion=rrf").in_dtype("bfloat16")
+    hybrid = parse_system("hybrid:owner/bert,pooling=cls,fusion=rrf").completed(search)
     assert hybrid.encoder == half
     for word in ("owner/bert,dtype=float32,name=mine", "bm25"):
-        assert parse_system(word).in_dtype("bfloat16") == parse_system(word)
+        assert parse_system(word).completed(search) == parse_system(word)
 
 
 def test_a_run_file_answers_the_queries_that_it_has(tmp_path):

@@ -1,0 +1,154 @@
+"""Evaluate systems on tasks of MTEB.
+
+<output_dir>/mteb/results/       the results in MTEB's format
+<output_dir>/mteb/embeddings/    vectors and indices, for each task and system
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from modeling_condenser.hub.contract import CONTRACT_FILE
+from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.hub.results import EvaluationResult, add_result
+from modeling_condenser.retrieval.dense import SearchSettings
+from modeling_condenser.retrieval.systems import parse_system
+from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.run_folder import describe_machine
+
+from .mteb_model import import_mteb, mteb_model
+
+_MEASURES = {"nDCG@10": "ndcg_at_10", "MRR@10": "mrr_at_10", "R@100": "recall_at_100"}
+
+
+@dataclass(frozen=True)
+class MtebRecipe:
+    """The fields of an evaluation on MTEB.
+
+    Attributes:
+        systems: encoders, bm25, or hybrid:ENCODER, with settings as for collections.
+        mteb: tasks such as SciFact, or benchmarks such as "MTEB(eng, v2)".
+        output_dir: folder for results and embeddings.
+    """
+
+    systems: list[str]
+    mteb: list[Any] = field(metadata={"words": "many"})
+    output_dir: str = "runs/evaluation"
+
+
+def evaluate_mteb(
+    systems: str | Path | Sequence[str | Path],
+    tasks: Any,
+    *,
+    output_dir: str | Path = "runs/evaluation",
+    progress: bool = True,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Evaluate systems on tasks of MTEB; a task that a system has finished is not repeated.
+
+    Retrieval results also go on the model cards of local exports.
+
+    Args:
+        systems, output_dir: see `MtebRecipe`.
+        tasks: names of tasks or benchmarks, or tasks (`mteb.AbsTask`) of your own.
+        **settings: further fields of `SearchSettings`.
+
+    Returns:
+        Name of a system -> its `mteb.results.ModelResult`.
+
+    Raises:
+        ValueError: mteb is not installed, a task is unknown, or a system cannot do it; raised
+            before anything is encoded.
+    """
+    mteb = import_mteb()
+    listed = [systems] if isinstance(systems, str | Path) else systems
+    stated = {
+        "systems": [str(system) for system in listed],
+        "mteb": [tasks] if isinstance(tasks, str) else list(tasks),
+        "output_dir": str(output_dir),
+        **settings,
+    }
+    recipe, search = fill(stated, MtebRecipe, SearchSettings)
+    found = [task for name in recipe.mteb for task in _find_tasks(name)]
+    parsed = [parse_system(word).completed(search) for word in recipe.systems]
+    for task in (task.metadata for task in found):
+        searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
+        wrong = searchers if task.type != "Retrieval" else []
+        if wrong or task.modalities != ["text"]:
+            raise ValueError(
+                f"{(wrong or recipe.systems)[0]} cannot do the task {task.name} ({task.type} of"
+                f" {', '.join(task.modalities)}): encoders do tasks of text; bm25, hybrid systems"
+                " and quantised vectors only those of the type Retrieval."
+            )
+    cache = mteb.ResultCache(Path(recipe.output_dir) / "mteb")
+    results = {}
+    for system in parsed:
+        model = mteb_model(system, output_dir=recipe.output_dir, progress=progress, search=search)
+        how: Any = {"cache": cache, "co2_tracker": False, "show_progress_bar": progress}
+        results[system.name] = mteb.evaluate(model, found, **how)
+        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
+        if is_export and not system.settings and search.is_exact:
+            _report_on_card(Path(system.model), results[system.name], found, model.n_queries)
+    return results
+
+
+def format_results(results: Mapping[str, Any]) -> str:
+    """The main score of each system on each task, as text."""
+    lines: dict[str, list[str]] = {}
+    width = max(map(len, results))
+    for system, result in results.items():
+        for task in result.task_results:
+            title = f"{task.task_name} (main score):"
+            lines.setdefault(title, []).append(f"  {system:<{width}}  {task.get_score():.4f}")
+    return "\n".join(line for title, rows in lines.items() for line in (title, *rows))
+
+
+def _find_tasks(name: Any) -> list[Any]:
+    """The task, or the tasks of the benchmark, of a name; a task as it is."""
+    mteb = import_mteb()
+    if not isinstance(name, str):
+        return [name]
+    try:
+        return [mteb.get_task(name)]
+    except KeyError as error:
+        if name in {benchmark.name for benchmark in mteb.get_benchmarks()}:
+            return list(mteb.get_benchmark(name).tasks)
+        raise ValueError(
+            f"MTEB has no task or benchmark {name!r} ({error.args[0].removeprefix('KeyError: ')})."
+        ) from None
+
+
+def _report_on_card(
+    folder: Path,
+    result: Any,
+    tasks: Sequence[Any],
+    n_queries: Mapping[tuple[str, str, str], int],
+) -> None:
+    """Put the retrieval results that were just computed on the model card of an export."""
+    from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
+
+    named = {task.metadata.name: task for task in tasks}
+    for task in result.task_results:
+        data = named[task.task_name].metadata.dataset
+        for split, subsets in task.scores.items():
+            for scores in subsets:
+                subset = scores["hf_subset"]
+                if (task.task_name, subset, split) not in n_queries:
+                    continue
+                own = EvaluationResult(
+                    collection=" ".join([task.task_name, *([subset] * (subset != "default"))]),
+                    split=split,
+                    depth=max(named[task.task_name].k_values),
+                    n_queries=n_queries[task.task_name, subset, split],
+                    values={name: scores[theirs] for name, theirs in _MEASURES.items()},
+                    source=hub_name(data["path"]),
+                    revision=data["revision"],
+                    benchmark="MTEB",
+                    command=f"condenser evaluate OWNER/NAME --mteb {task.task_name}",
+                    date=datetime.now(UTC).date().isoformat(),
+                    versions={**describe_machine()["versions"], "mteb": str(task.mteb_version)},
+                )
+                add_result(folder, own)
+    write_card(folder)
