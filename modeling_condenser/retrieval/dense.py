@@ -22,7 +22,9 @@ from .runs import Run, cut_run, make_run
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
-EXACT = "Flat"
+    from .milvus import MilvusIndex
+
+EXACT, MILVUS = "Flat", "milvus:"
 EMBEDDINGS_FOLDER = "embeddings"
 _SPARE = 32  # candidates beyond the depth, among which ties are broken
 
@@ -32,8 +34,9 @@ class SearchSettings:
     """How a dense system encodes and searches a collection.
 
     Attributes:
-        index: a faiss factory string; "Flat" searches the embeddings exactly, without an index.
-        search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
+        index: a faiss factory string, or milvus:URI; "Flat" searches the embeddings exactly,
+            without an index.
+        search_parameters: of the index, such as "nprobe=16" or "efSearch=128"; "ef=128" in Milvus.
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
         dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
@@ -60,6 +63,11 @@ class SearchSettings:
         return self.index == EXACT
 
     @property
+    def published_index(self) -> str:
+        """The index without the address of a server, for records and cards."""
+        return f"{MILVUS}URI" if self.index.startswith(MILVUS) else self.index
+
+    @property
     def device_list(self) -> list[str] | None:
         return self.devices.split(",") if self.devices else None
 
@@ -70,7 +78,7 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: faiss.Index | None = None
+    index: "faiss.Index | MilvusIndex | None" = None
     settings: SearchSettings = SearchSettings()
     progress: bool = False
 
@@ -97,7 +105,7 @@ def search_embeddings(
     query_ids: Sequence[str],
     *,
     depth: int = 100,
-    index: faiss.Index | None = None,
+    index: "faiss.Index | MilvusIndex | None" = None,
     rescore: int = 0,
     progress: bool = False,
 ) -> Run:

@@ -27,9 +27,10 @@ from modeling_condenser.runs.whole_files import checksum_file
 
 from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
-from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
+from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS
 from .hybrid import HybridSearcher
+from .milvus import connect, store_in_milvus
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
@@ -206,6 +207,7 @@ def open_searcher(
     settings, index = settings or SearchSettings(), None
     retriever = system.in_dtype(settings.dtype).open(device=local_device(settings.device_list))
     retriever.check_inner_product()
+    server = connect(settings.index) if settings.index.startswith(MILVUS) else None
     vectors = encode_collection(
         retriever,
         passages,
@@ -214,7 +216,10 @@ def open_searcher(
         shard_size=settings.shard_size,
         progress=progress,
     )
-    if not settings.is_exact:
+    if server is not None:
+        how = {"parameters": settings.search_parameters, "progress": progress}
+        index = store_in_milvus(vectors, passages, server, **how)
+    elif not settings.is_exact:
         index = build_approximate(
             vectors,
             settings.index,
