@@ -7,6 +7,7 @@ needs one.
 
 import hashlib
 import importlib
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -85,10 +86,12 @@ class MilvusIndex:
         from pymilvus import AnnSearchRequest, RRFRanker
 
         def ask(part: slice) -> Any:
-            dense = list(queries[part]), "embedding", {"params": self.parameters}
-            lexical = list(texts[part]), "words", {}
+            how: dict[str, Any] = {"limit": k, "expr": filter or None}
             requests = [
-                AnnSearchRequest(*one, limit=k, expr=filter or None) for one in (dense, lexical)
+                AnnSearchRequest(
+                    list(queries[part]), "embedding", {"params": self.parameters}, **how
+                ),
+                AnnSearchRequest(list(texts[part]), "words", {}, **how),
             ]
             return self.server.client.hybrid_search(self.name, requests, RRFRanker(RRF_K), limit=k)
 
@@ -157,8 +160,7 @@ def store_in_milvus(
     """
     identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    words = [word.partition("=") for word in (parameters or "").split(",") if word]
-    index = MilvusIndex(server, name, {name: float(value) for name, _, value in words})
+    index = MilvusIndex(server, name, _read_parameters(parameters))
     client = server.client
     with _clear_errors(server.uri):
         if not client.has_collection(name):
@@ -174,6 +176,14 @@ def store_in_milvus(
             client.flush(name)
             logger.info("Stored %d passages in %s", embeddings.n_passages, name)
     return index
+
+
+def _read_parameters(text: str | None) -> dict[str, Any]:
+    try:
+        words = dict(word.split("=") for word in text.split(",")) if text else {}
+        return {name: json.loads(value) for name, value in words.items()}
+    except ValueError:
+        raise ValueError(f"The search parameters are {text!r}, expected such as ef=128.") from None
 
 
 def _create(client: Any, name: str, dimension: int) -> None:

@@ -204,7 +204,8 @@ def open_searcher(
         return HybridSearcher(lexical, dense).tuned(dev)
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    settings, index = settings or SearchSettings(), None
+    settings = settings or SearchSettings()
+    index: Any = None
     retriever = system.in_dtype(settings.dtype).open(device=local_device(settings.device_list))
     retriever.check_inner_product()
     server = connect(settings.index) if settings.index.startswith(MILVUS) else None

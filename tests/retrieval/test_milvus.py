@@ -51,6 +51,12 @@ def test_search_equals_exact_search(index, embeddings):
         assert found[query] == pytest.approx(exact[query], abs=1e-4)
 
 
+def test_parameters_of_the_search_are_read_or_refused(index, embeddings, passages):
+    assert index.parameters == {"ef": 128} and isinstance(index.parameters["ef"], int)
+    with pytest.raises(ValueError, match="are 'ef', expected such as ef=128"):
+        store_in_milvus(embeddings, passages, index.server, parameters="ef")
+
+
 def test_a_filter_and_few_passages(index, embeddings, passages):
     vectors = embeddings.vectors(np.arange(60))
     allowed = [row for row in range(60) if passages["title"][row].startswith("Title 1")]
