@@ -53,8 +53,10 @@ class ReadinessCallback(TrainerCallback):
         if state.global_step % self.every == 0 or state.global_step >= state.max_steps:
             self._measure(state, control)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._measure(state, control)  # training may end before max_steps
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        # Training may end before max_steps. At on_train_end trackers have closed their run.
+        if "train_loss" in (logs or {}):  # the Trainer's last entry
+            self._measure(state, control)
 
     def _measure(self, state: Any, control: Any) -> None:
         """Measure, unless this step was measured before."""

@@ -59,11 +59,41 @@ def encode_collection(
     """
     rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
+    size = shard_size or min(8192, max(256, sixteenth))
+    embeddings = claim_folder(retriever, passages, folder, shard_size=size, creates=rank == 0)
+    missing = embeddings.missing_shards()
+    if embeddings.record and not missing:
+        return embeddings
+    logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
+    used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
+    started = time.perf_counter()
+    own = [shard for shard in missing if shard % n_ranks == rank]
+    encode_shards(retriever, passages, embeddings, own, used, progress=progress and rank == 0)
+    _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
+    if rank == 0:
+        n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
+        record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
+        write_json(embeddings.folder / RECORD_FILE, record)
+    return embeddings
+
+
+def claim_folder(
+    retriever: Retriever,
+    passages: Dataset,
+    folder: str | Path,
+    *,
+    shard_size: int,
+    creates: bool = True,
+) -> Embeddings:
+    """Write manifest and ids, or check those of an earlier call; for errors see above.
+
+    A process that does not create the folder waits until another one has.
+    """
     wanted = Embeddings(
         folder=Path(folder),
         n_passages=len(passages),
         dimension=retriever.dimension,
-        shard_size=shard_size or min(8192, max(256, sixteenth)),
+        shard_size=shard_size,
         retriever=retriever.fingerprint,
         contract=asdict(retriever.contract),
         passages=fingerprint_passages(passages),
@@ -74,7 +104,7 @@ def encode_collection(
         },
     )
     manifest = wanted.folder / MANIFEST_FILE
-    if rank == 0 and not manifest.is_file():
+    if creates and not manifest.is_file():
         wanted.create(id_column(passages))
     _wait_until(manifest.is_file)
     embeddings = Embeddings.open(folder, complete=False)
@@ -84,19 +114,6 @@ def encode_collection(
             f"{folder} holds other embeddings, with a different {', '.join(changed)}: choose "
             "another folder, or remove this one to encode again."
         )
-    missing = embeddings.missing_shards()
-    if embeddings.record and not missing:
-        return embeddings
-    logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
-    used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
-    started = time.perf_counter()
-    own = [shard for shard in missing if shard % n_ranks == rank]
-    _encode(retriever, passages, embeddings, own, used, progress=progress and rank == 0)
-    _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
-    if rank == 0:
-        n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
-        record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
-        write_json(embeddings.folder / RECORD_FILE, record)
     return embeddings
 
 
@@ -126,7 +143,7 @@ def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list
     return [str(own), *others]
 
 
-def _encode(
+def encode_shards(
     retriever: Retriever,
     passages: Dataset,
     embeddings: Embeddings,
@@ -154,7 +171,7 @@ def _encode(
 def _work(
     model: Path, settings: dict[str, Any], passages: Dataset, embeddings: Embeddings, shards: list
 ) -> None:
-    _encode(Retriever(model, **settings), passages, embeddings, shards, [settings["device"]])
+    encode_shards(Retriever(model, **settings), passages, embeddings, shards, [settings["device"]])
 
 
 def _record(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
     defaults = {**vars(EvaluationRecipe([], "")), **vars(SearchSettings()), "split": ""}
-    stated = {**vars(recipe), **vars(search)}
+    stated = {**vars(recipe), **vars(search), "index": search.published_index}
     for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
         if (value := stated[name]) != defaults[name]:
             words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]

@@ -108,8 +108,9 @@ def evaluate_system(
     words = ["run", str(depth)]
     if system.kind in ("encoder", "hybrid"):
         identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
+        identity["index"] = search.published_index
         if not search.is_exact:
-            words += filter(None, (search.index, search.search_parameters))
+            words += filter(None, (search.published_index, search.search_parameters))
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     if not record_file.is_file():

@@ -13,6 +13,7 @@ from transformers import set_seed
 from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, whole_folder
+from modeling_condenser.runs.trackers import check_trackers
 
 from .encoder import open_encoder
 from .objectives import matryoshka_dims
@@ -43,6 +44,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     recipe, arguments = fill(
         {**defaults, **settings}, FinetuningRecipe, SentenceTransformerTrainingArguments
     )
+    check_trackers(arguments)
     output_folder = Path(str(arguments.output_dir))
     model_folder = output_folder / MODEL_FOLDER
     if model_folder.is_dir():

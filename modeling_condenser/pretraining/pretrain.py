@@ -29,6 +29,7 @@ from modeling_condenser.runs.run_folder import (
     record_run,
     whole_folder,
 )
+from modeling_condenser.runs.trackers import check_trackers
 from modeling_condenser.runs.whole_files import write_json
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
@@ -75,6 +76,7 @@ def pretrain(
         )
     own = {name: value for name, value in settings.items() if name != READINESS}
     recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
+    check_trackers(arguments)
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER
     set_seed(arguments.seed)

@@ -23,7 +23,9 @@ from .runs import Run, cut_run, make_run
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
 
-EXACT = "Flat"
+    from .milvus import MilvusIndex
+
+EXACT, MILVUS = "Flat", "milvus:"
 EMBEDDINGS_FOLDER = "embeddings"
 _SPARE = 32  # candidates beyond the depth, among which ties are broken
 
@@ -33,8 +35,9 @@ class SearchSettings:
     """How a dense system encodes and searches a collection.
 
     Attributes:
-        index: a faiss factory string; "Flat" searches the embeddings exactly, without an index.
-        search_parameters: of the index, such as "nprobe=16" or "efSearch=128".
+        index: a faiss factory string, or milvus:URI; "Flat" searches the embeddings exactly,
+            without an index.
+        search_parameters: of the index, such as "nprobe=16" or "efSearch=128"; "ef=128" in Milvus.
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
         dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
@@ -71,6 +74,11 @@ class SearchSettings:
         return self.precision != "float32" or self.truncate_dim is not None
 
     @property
+    def published_index(self) -> str:
+        """The index without the address of a server, for records and cards."""
+        return f"{MILVUS}URI" if self.index.startswith(MILVUS) else self.index
+
+    @property
     def device_list(self) -> list[str] | None:
         return self.devices.split(",") if self.devices else None
 
@@ -81,7 +89,7 @@ class DenseSearcher:
 
     retriever: "Retriever"
     embeddings: Embeddings
-    index: faiss.Index | BinaryIndex | None = None
+    index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None
     settings: SearchSettings = SearchSettings()
     progress: bool = False
     index_bytes: float | None = None  # of the index for each vector
@@ -114,7 +122,7 @@ def search_embeddings(
     query_ids: Sequence[str],
     *,
     depth: int = 100,
-    index: faiss.Index | BinaryIndex | None = None,
+    index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None,
     rescore: int = 0,
     progress: bool = False,
 ) -> Run:

@@ -30,9 +30,10 @@ from modeling_condenser.runs.whole_files import checksum_file
 
 from .approximate import INDEX_FILE, build_approximate
 from .bm25 import Bm25, read_settings
-from .dense import EMBEDDINGS_FOLDER, DenseSearcher, SearchSettings
+from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS
 from .hybrid import HybridSearcher
+from .milvus import connect, store_in_milvus
 from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
 
@@ -246,7 +247,8 @@ def open_searcher(
         return HybridSearcher(lexical, dense).tuned(dev)
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    settings, index, index_bytes = settings or SearchSettings(), None, None
+    settings, index_bytes = settings or SearchSettings(), None
+    index: Any = None
     system, place = system.completed(settings), embeddings or folder / EMBEDDINGS_FOLDER
     retriever = system.stored.open(device=local_device(settings.device_list))
     retriever.check_inner_product()
@@ -255,6 +257,7 @@ def open_searcher(
         retriever, ending = whole.truncated(dimension), f"-{dimension}"
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # they were stored like this
+    server = connect(settings.index) if settings.index.startswith(MILVUS) else None
     vectors = encode_collection(
         whole,
         passages,
@@ -268,7 +271,10 @@ def open_searcher(
     if system.is_quantised:
         index_folder = folder / f"index-{system.precision}{ending}"
         index = build_quantised(vectors, system.precision, index_folder, progress=progress)
-        index_bytes = index.code_size  # type: ignore[union-attr] # which the annotations leave out
+        index_bytes = index.code_size
+    elif server is not None:
+        how = {"parameters": settings.search_parameters, "progress": progress}
+        index = store_in_milvus(vectors, passages, server, **how)
     elif not settings.is_exact:
         index_folder = folder / f"index-{settings.index.replace(',', '_')}{ending}"
         index = build_approximate(

@@ -1,0 +1,108 @@
+"""A DataTrove pipeline step that encodes a collection, for more machines than torchrun suits.
+
+DataTrove's executors (local, Slurm, Ray) call a step once for each of their tasks, on any machine
+that shares the file system, start failed tasks again and skip completed ones.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset
+
+from modeling_condenser.collection.load import load_passages
+
+from .embeddings import Embeddings
+from .encode import claim_folder, encode_shards
+from .retriever import Retriever
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeShards:
+    """Encodes in task t of T the shards i with i % T == t, as `encode_collection` does.
+
+    It is the only step of its pipeline. A shard that exists is never encoded again, so tasks can be
+    killed at any time, and T can change from run to run (with a new `logging_dir` of the executor).
+
+    Example:
+        >>> step = EncodeShards(model="my-encoder", collection="my-collection", folder="vectors")
+        >>> _ = step.prepare(shard_size=20)
+        >>> for task in range(2):  # what an executor does
+        ...     step(rank=task, world_size=2)
+        >>> Embeddings.open("vectors").n_passages
+        60
+
+    Attributes:
+        model: folder or Hub name.
+        collection: folder or Hub name.
+        folder: of the embeddings, on a file system that all machines share.
+        settings: further arguments of `Retriever`, such as `dtype`, `device` and `pooling`.
+    """
+
+    model: str
+    collection: str
+    folder: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def prepare(self, *, shard_size: int = 8192) -> Embeddings:
+        """Write manifest and ids; once, before the tasks, which only read them.
+
+        It also stores the passages in the cache of `datasets`, which the machines should share.
+
+        Raises:
+            ValueError: the folder holds other embeddings.
+            FileExistsError: the folder holds something else.
+        """
+        passages = load_passages(self.collection)
+        return claim_folder(self._open(), passages, self.folder, shard_size=shard_size)
+
+    def __call__(
+        self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1
+    ) -> None:
+        """Encode the missing shards of a task.
+
+        Args:
+            data: of earlier steps; not used.
+            rank: of the task.
+            world_size: number of tasks.
+
+        Raises:
+            FileNotFoundError: `prepare` was not called.
+            ValueError: model or passages are not those that the folder was prepared for.
+        """
+        embeddings = Embeddings.open(self.folder, complete=False)
+        missing = [shard for shard in embeddings.missing_shards() if shard % world_size == rank]
+        if not missing:
+            return
+        logger.info("Task %d of %d: %d shards", rank, world_size, len(missing))
+        retriever, passages = self._open(), load_passages(self.collection)
+        _check(embeddings, retriever, passages, missing)
+        encode_shards(retriever, passages, embeddings, missing, [str(retriever.model.device)])
+
+    def _open(self) -> Retriever:
+        return Retriever(self.model, **self.settings)
+
+
+def _check(
+    embeddings: Embeddings, retriever: Retriever, passages: Dataset, shards: list[int]
+) -> None:
+    """Compare with the manifest; of the passages only the ids, because a task encodes few."""
+    if retriever.fingerprint != embeddings.retriever:
+        raise ValueError(
+            f"{embeddings.folder} was prepared for another model than {retriever.folder}: pass the "
+            "same model and settings, or prepare another folder."
+        )
+    ids = passages.select_columns(["_id"])
+    same = len(passages) == embeddings.n_passages and all(
+        ids[rows.start : rows.stop]["_id"]
+        == embeddings.passage_ids[rows.start : rows.stop].to_pylist()
+        for rows in map(embeddings.shards.__getitem__, shards)
+    )
+    if not same:
+        raise ValueError(
+            f"{embeddings.folder} was prepared for other passages: pass the same collection, or "
+            "prepare another folder."
+        )

@@ -1,0 +1,233 @@
+"""Search in Milvus: vectors, ids and texts of a collection, in a file or on a cluster.
+
+`--index milvus:URI` names it: a file (`milvus:vectors.db`, Milvus Lite) or the address of a server
+(`milvus:http://localhost:19530`). The environment variable MILVUS_TOKEN holds its token, if it
+needs one.
+"""
+
+import hashlib
+import importlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from modeling_condenser.encoding.embeddings import Embeddings
+
+from .dense import MILVUS
+from .fusion import RRF_K
+
+logger = logging.getLogger(__name__)
+
+_LONGEST = 65_535  # bytes of a Milvus string
+_ROWS_A_REQUEST, _QUERIES_A_REQUEST = 500, 100
+_SECONDS_TO_CONNECT = 10
+
+
+@dataclass(frozen=True)
+class MilvusServer:
+    """A connection to Milvus."""
+
+    client: Any  # pymilvus.MilvusClient
+    uri: str
+
+
+@dataclass(frozen=True)
+class MilvusIndex:
+    """The passages of one collection with the vectors of one retriever, in Milvus.
+
+    Its fields there are `row` (the primary key), `id`, `title`, `text` and `embedding`; `words`
+    holds what Milvus's BM25 reads of `text`. Scores are inner products.
+
+    Attributes:
+        server: where they are.
+        name: of the Milvus collection.
+        parameters: of the search, such as {"ef": 128}.
+    """
+
+    server: MilvusServer
+    name: str
+    parameters: dict[str, Any]
+
+    def search(
+        self, queries: np.ndarray, k: int, *, filter: str = ""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Find the k best passages for Q queries, (Q, D) float32.
+
+        Args:
+            queries: their vectors.
+            k: passages for each.
+            filter: an expression of Milvus over the fields, such as `title like "Oslo%"`.
+
+        Returns:
+            Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
+        """
+        how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
+        return self._batches(
+            len(queries),
+            k,
+            lambda part: self.server.client.search(
+                self.name, data=list(queries[part]), limit=k, filter=filter, **how
+            ),
+        )
+
+    def search_hybrid(
+        self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same by vectors and by Milvus's BM25 over `text`, fused by reciprocal ranks."""
+        from pymilvus import AnnSearchRequest, RRFRanker
+
+        def ask(part: slice) -> Any:
+            how: dict[str, Any] = {"limit": k, "expr": filter or None}
+            requests = [
+                AnnSearchRequest(
+                    list(queries[part]), "embedding", {"params": self.parameters}, **how
+                ),
+                AnnSearchRequest(list(texts[part]), "words", {}, **how),
+            ]
+            return self.server.client.hybrid_search(self.name, requests, RRFRanker(RRF_K), limit=k)
+
+        return self._batches(len(queries), k, ask)
+
+    def _batches(self, n_queries: int, k: int, ask: Any) -> tuple[np.ndarray, np.ndarray]:
+        scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
+        rows = np.full((n_queries, k), -1)
+        for first in range(0, n_queries, _QUERIES_A_REQUEST):
+            with _clear_errors(self.server.uri):
+                found = ask(slice(first, first + _QUERIES_A_REQUEST))
+            for query, hits in enumerate(found, start=first):
+                scores[query, : len(hits)] = [hit["distance"] for hit in hits]
+                rows[query, : len(hits)] = [hit["row"] for hit in hits]
+        return scores, rows
+
+
+def connect(index: str) -> MilvusServer:
+    """Connect to `milvus:URI`.
+
+    Raises:
+        ValueError: pymilvus is not installed, or this is no URI.
+        OSError: the server cannot be reached, or refuses.
+    """
+    uri = index.removeprefix(MILVUS)
+    if "://" not in uri and (not uri.endswith(".db") or not Path(uri).absolute().parent.is_dir()):
+        raise ValueError(
+            f"{index!r} names no Milvus: expected {MILVUS}FILE.db in a folder that exists, or "
+            f"{MILVUS}http://HOST:19530."
+        )
+    for package in ["pymilvus", *(["milvus_lite"] if uri.endswith(".db") else [])]:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ValueError(
+                f"--index {index} needs {package}: pip install 'condenser[milvus]'."
+            ) from error
+    from pymilvus import MilvusClient
+
+    with _clear_errors(uri):
+        token = os.environ.get("MILVUS_TOKEN", "")
+        client = MilvusClient(uri, token=token, timeout=_SECONDS_TO_CONNECT)
+        client.list_collections(timeout=_SECONDS_TO_CONNECT)
+    return MilvusServer(client, uri)
+
+
+def store_in_milvus(
+    embeddings: Embeddings,
+    passages: Dataset,
+    server: MilvusServer,
+    *,
+    parameters: str | None = None,
+    progress: bool = False,
+) -> MilvusIndex:
+    """Store vectors, ids and texts, continue an interrupted call, or open what is stored.
+
+    The name of the Milvus collection is made from the fingerprints of passages and retriever, so
+    other vectors never mix with these.
+
+    Args:
+        embeddings: of the passages.
+        passages: columns `_id`, `title`, `text`.
+        server: from `connect`.
+        parameters: of the search, `name=value[,name=value]...`, such as "ef=128".
+        progress: show a bar.
+    """
+    identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
+    name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    index = MilvusIndex(server, name, _read_parameters(parameters))
+    client = server.client
+    with _clear_errors(server.uri):
+        if not client.has_collection(name):
+            _create(client, name, embeddings.dimension)
+        client.load_collection(name)
+        count = client.query(name, output_fields=["count(*)"], consistency_level="Strong")
+        done = count[0]["count(*)"]  # batches are stored whole, in order
+        batches = range(done, embeddings.n_passages, _ROWS_A_REQUEST)
+        for first in tqdm(batches, "milvus", disable=not progress or not batches):
+            rows = np.arange(first, min(first + _ROWS_A_REQUEST, embeddings.n_passages))
+            client.upsert(name, _records(embeddings, passages, rows))
+        if batches:
+            client.flush(name)
+            logger.info("Stored %d passages in %s", embeddings.n_passages, name)
+    return index
+
+
+def _read_parameters(text: str | None) -> dict[str, Any]:
+    try:
+        words = dict(word.split("=") for word in text.split(",")) if text else {}
+        return {name: json.loads(value) for name, value in words.items()}
+    except ValueError:
+        raise ValueError(f"The search parameters are {text!r}, expected such as ef=128.") from None
+
+
+def _create(client: Any, name: str, dimension: int) -> None:
+    from pymilvus import DataType, Function, FunctionType
+
+    schema = client.create_schema(auto_id=False)
+    schema.add_field("row", DataType.INT64, is_primary=True)
+    for field in ("id", "title", "text"):
+        schema.add_field(
+            field, DataType.VARCHAR, max_length=_LONGEST, enable_analyzer=field == "text"
+        )
+    schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=dimension)
+    schema.add_field("words", DataType.SPARSE_FLOAT_VECTOR)
+    columns = {"input_field_names": ["text"], "output_field_names": ["words"]}
+    schema.add_function(Function(name="bm25", function_type=FunctionType.BM25, **columns))
+    indices = client.prepare_index_params()
+    indices.add_index("embedding", index_type="AUTOINDEX", metric_type="IP")
+    indices.add_index("words", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
+    client.create_collection(name, schema=schema, index_params=indices)
+
+
+def _records(embeddings: Embeddings, passages: Dataset, rows: np.ndarray) -> list[dict[str, Any]]:
+    part, vectors = passages[rows[0] : rows[-1] + 1], embeddings.vectors(rows)
+    return [
+        {"row": int(row), "id": own, "title": _cut(title), "text": _cut(text), "embedding": vector}
+        for row, own, title, text, vector in zip(
+            rows, part["_id"], part["title"], part["text"], vectors, strict=True
+        )
+    ]
+
+
+def _cut(text: str) -> str:
+    """The beginning of a text that fits into a Milvus string."""
+    return text.encode()[:_LONGEST].decode(errors="ignore")
+
+
+@contextmanager
+def _clear_errors(uri: str) -> Iterator[None]:
+    from pymilvus.exceptions import MilvusException
+
+    try:
+        yield
+    except MilvusException as error:
+        raise OSError(
+            f"Milvus at {uri} failed: {error.message} Check the address, that the server runs, and "
+            "that no other process has the file open."
+        ) from error
