@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ def run(line: CommandLine) -> None:
     changes = line.read(DemoFields, StudyRecipe)
     recipe = {} if "arms" in changes else read_recipe("study/demo")
     settings = scale_study({"output_dir": "runs/demo", **recipe, **changes})
-    results, out = run_study(settings), Path(settings["output_dir"])
+    command = shlex.join(["condenser", line.verb, *line.words])
+    results, out = run_study(settings, command=command), Path(settings["output_dir"])
     print(f"\n{results.tables()}\n")
     print(*gains(results), sep="\n")
     name = settings.get("collection", StudyRecipe.collection)
