@@ -52,6 +52,9 @@ class SearchSettings:
             own scores.
         recall_queries: on how many queries the recall of an index is measured against exact
             search; 0 for none.
+
+    Raises:
+        ValueError: `search_parameters` without an index.
     """
 
     index: str = EXACT
@@ -64,6 +67,13 @@ class SearchSettings:
     index_seed: int = 0
     rescore: int = 0
     recall_queries: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.is_exact and self.search_parameters is not None:
+            raise ValueError(
+                f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
+                " an index, such as IVF256,Flat, or leave it out."
+            )
 
     @property
     def is_exact(self) -> bool:

@@ -8,7 +8,11 @@ import pytest
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
 from modeling_condenser.retrieval.approximate import build_approximate
-from modeling_condenser.retrieval.dense import recall_against_exact, search_embeddings
+from modeling_condenser.retrieval.dense import (
+    SearchSettings,
+    recall_against_exact,
+    search_embeddings,
+)
 from modeling_condenser.retrieval.runs import Run
 
 N, WIDTH, N_QUERIES = 1500, 16, 40
@@ -102,6 +106,11 @@ def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="'Flat' .*with the parameters 'nprobs=3'"):
         search("Flat", "nprobs=3")
+
+
+def test_parameters_of_an_index_without_one_are_refused():
+    with pytest.raises(ValueError, match="search_parameters is 'nprobe=4', but exact search"):
+        SearchSettings(search_parameters="nprobe=4")
 
 
 def test_recall_is_the_mean_share_of_the_exact_answer():
