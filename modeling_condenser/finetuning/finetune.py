@@ -28,10 +28,17 @@ def finetune(settings: Mapping[str, Any]) -> Path:
     """Run a fine-tuning recipe, or resume it from its last complete checkpoint.
 
     Encoder and data are opened and checked before the output folder is created. A finished folder
-    is left unchanged. Returned is the folder of the retriever, within the output folder.
+    is left unchanged.
 
     Args:
         settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
+
+    Returns:
+        The folder of the retriever, within the output folder.
+
+    Raises:
+        ValueError: a setting or the data does not fit.
+        FileNotFoundError: the encoder, the collection or a file does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")

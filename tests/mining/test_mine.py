@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -311,3 +312,31 @@ def test_after_an_interruption_only_missing_windows_of_the_same_run_are_mined(
     assert len(windows) == n_windows
     with pytest.raises(ValueError, match="another recipe .*seed"):
         mine_into(**settings, seed=1)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_other_dev_queries_choose_the_fusion_of_a_hybrid_system_again(
+    collection, bert_folder, tmp_path, monkeypatch, is_changed
+):
+    folder = Path(shutil.copytree(collection, tmp_path / "small"))
+    judged = (folder / "qrels/train.tsv").read_text().splitlines(keepends=True)
+    dev = folder / "qrels/dev.tsv"
+    dev.write_text("".join(judged[:9]))
+    settings = {"n_negatives": 2, "queries_per_window": 5, "progress": False}
+    started = []
+    original = Miner.mine
+
+    def stop_in_second_window(self, labelled):
+        started.append(next(iter(labelled)))
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return original(self, labelled)
+
+    monkeypatch.setattr(Miner, "mine", stop_in_second_window)
+    words = (f"hybrid:{bert_folder},pooling=mean", folder, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        mine(*words, **settings)
+    if is_changed:
+        dev.write_text("".join(judged[:1] + judged[9:]))
+    mine(*words, **settings)
+    assert (started[2] == started[0]) == is_changed  # whether the first window is mined again
