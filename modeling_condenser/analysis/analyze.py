@@ -71,11 +71,14 @@ def analyze(settings: Mapping[str, Any]) -> str:
     """Measure models and write figures, report and pictures.
 
     Args:
-        settings: fields of `AnalysisRecipe` and `Measuring`. If one does not fit, or a model cannot
-            be measured, nothing is written.
+        settings: fields of `AnalysisRecipe` and `Measuring`.
 
     Returns:
         The report, as Markdown.
+
+    Raises:
+        FileNotFoundError: a model, the corpus or the collection does not exist.
+        ValueError: a setting does not fit, or a model cannot be measured. Nothing was written.
     """
     recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
