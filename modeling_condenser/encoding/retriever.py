@@ -144,14 +144,15 @@ class Retriever:
         self.check_inner_product()
         vectors = self.encode_queries(queries)
         if isinstance(passages, Embeddings):
-            k = min(depth, passages.n_passages)
-            scores, rows = find_best(vectors, passages.blocks(), depth=k)
-            found = [passages.ids(own) for own in rows]
+            n, blocks, names = passages.n_passages, passages.blocks(), passages.ids
         else:
-            k = min(depth, len(passages))
-            scores, rows = find_best(vectors, [(0, self.encode_passages(passages))], depth=k)
-            found = [[passages[row] for row in own] for own in rows.tolist()]
-        return [list(zip(*pair, strict=True)) for pair in zip(found, scores.tolist(), strict=True)]
+            n, blocks = len(passages), iter([(0, self.encode_passages(passages))])
+            names = np.array(passages, dtype=object).__getitem__
+        scores, rows = find_best(vectors, blocks, depth=min(depth, n))
+        return [
+            list(zip(names(own), found, strict=True))
+            for own, found in zip(rows, scores.tolist(), strict=True)
+        ]
 
     def check_inner_product(self) -> None:
         """Raise a ValueError if inner products do not rank passages."""

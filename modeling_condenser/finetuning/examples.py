@@ -11,9 +11,9 @@ from itertools import compress, count, repeat, takewhile
 from typing import Any
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, judged_positives
-from modeling_condenser.mining.passage_index import PassageIndex
 
 from .recipe import FinetuningRecipe
 from .rows import Fields

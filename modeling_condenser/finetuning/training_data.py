@@ -20,10 +20,9 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import file_states, store_rows
+from modeling_condenser.collection.passages import file_states, read_rows, store_rows
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, read_hard_negatives
-from modeling_condenser.mining.passage_index import read_rows
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 
 from .examples import (

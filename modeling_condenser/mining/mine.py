@@ -27,6 +27,7 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
 from modeling_condenser.runs.recipe import fill
@@ -36,7 +37,6 @@ from modeling_condenser.runs.whole_files import whole_file, write_json
 from .cross_encoder import RelevanceScorer
 from .hard_negatives import judged_positives, read_hard_negatives
 from .miner import Miner
-from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)

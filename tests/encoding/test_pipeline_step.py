@@ -54,10 +54,10 @@ def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monk
     step.prepare(shard_size=7)
     other = make_collection(tmp_path / "other", texts[:50])
     changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
-    with pytest.raises(ValueError, match="prepared for other passages"):
+    with pytest.raises(ValueError, match="prepared for another model or other passages"):
         changed(rank=1, world_size=2)
     retriever.fingerprint = "other"
-    with pytest.raises(ValueError, match="prepared for another model"):
+    with pytest.raises(ValueError, match="prepared for another model or other passages"):
         step(rank=1, world_size=2)
     assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
 

@@ -10,8 +10,8 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.mining.miner import Candidate, draw_order, find_candidates
-from modeling_condenser.mining.passage_index import PassageIndex
 from modeling_condenser.mining.recipe import MiningRecipe
 
 

@@ -7,7 +7,6 @@ import pytest
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.retrieval import quantised
 from modeling_condenser.retrieval.dense import search_embeddings
 from modeling_condenser.retrieval.quantised import CANDIDATES, build_quantised
 
@@ -51,11 +50,7 @@ def test_int8_scores_every_passage_by_its_restored_vector(embeddings, tmp_path):
         assert all(abs(own[IDS.index(p)] - score) <= bound for p, score in found.items())
 
 
-@pytest.mark.parametrize("bytes_a_call", [2**28, 1])
-def test_binary_scores_the_nearest_by_hamming_distance(
-    embeddings, bytes_a_call, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(quantised, "_BYTES_A_CALL", bytes_a_call)
+def test_binary_scores_the_nearest_by_hamming_distance(embeddings, tmp_path):
     index = build_quantised(embeddings, "binary", tmp_path / "index")
     assert index.code_size == 3
     run = search(index, embeddings)
