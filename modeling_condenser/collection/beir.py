@@ -58,9 +58,8 @@ def read_split(
     judged = {_read_id(row, query) for rows in splits.values() for row in rows}
     answered = [question for question in questions if question[2] and question[0] not in judged]
     if not answered:
-        raise ValueError(
-            f"{folder} has no split {split!r}: it has judgements for {', '.join(splits) or 'none'}."
-        )
+        known = ", ".join(splits) or "none"
+        raise ValueError(f"{folder} has no split {split!r}: it has judgements for {known}.")
     return answered, None
 
 
@@ -110,6 +109,4 @@ def _open(
         if name in loaded:
             files = [Path(file["filename"]) for file in loaded[name].cache_files]
             return iterate_rows(loaded[name]), files
-    raise ValueError(
-        f"{folder} ({declared[0]}) has no split {split!r}; its splits are {', '.join(loaded)}."
-    )
+    raise ValueError(f"{folder} ({declared[0]}) has no split {split!r}, only {', '.join(loaded)}.")

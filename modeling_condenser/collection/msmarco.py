@@ -58,8 +58,7 @@ def _read_passages(file: Path, titles_file: Path | None = None) -> Iterator[Row]
         yield row["id"], "" if title == _NO_TITLE else title, row["text"]
     if pending is not None:
         raise ValueError(
-            f"{titles_file}: the title of passage {pending['id']!r} is not in the order of {file}."
-            " Sort both files by id."
+            f"{titles_file}: passage {pending['id']!r} is not in the order of {file}: sort both."
         )
 
 
@@ -92,6 +91,5 @@ def _read_judgements(path: Path) -> Iterator[Judgement]:
                 yield query_id, passage_id, grade
             case _:
                 raise ValueError(
-                    f"{path}:{number}: {line!r:.80}, expected 4 fields (query, 0, passage, grade)"
-                    " or 2 (query, passage)."
+                    f"{path}:{number}: {line!r:.80}, expected 4 fields (query, 0, passage, grade)."
                 )

@@ -149,8 +149,7 @@ class PassageIndex:
         rows = self._ids.get_indexer(np.fromiter(map(hash, ids), np.int64, len(ids)))
         if -1 in rows:
             raise ValueError(
-                f"The collection has no passage {ids[rows.argmin()]!r}: use ids and passages of "
-                "the same release."
+                f"The collection has no passage {ids[rows.argmin()]!r}: use ids of its release."
             )
         return rows
 

@@ -63,8 +63,7 @@ class Embeddings:
         manifest = read_json(Path(folder) / MANIFEST_FILE, None)
         if manifest is None:
             raise FileNotFoundError(
-                f"{folder} holds no embeddings ({MANIFEST_FILE} is missing): write them with "
-                "`condenser encode`, or correct the path."
+                f"{folder} holds no embeddings (no {MANIFEST_FILE}): use `condenser encode` first."
             )
         embeddings = cls(folder=Path(folder), **manifest)
         if complete and (missing := embeddings.missing_shards()):

@@ -81,8 +81,7 @@ def _open_plain(folder: Path, pooling: str | None, device: str | None) -> Senten
     """Open an encoder whose pooling is stated, by its contract or by the caller."""
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
-            f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
-            "in it."
+            f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE}."
         )
     if pooling is None:
         raise ValueError(
@@ -126,8 +125,7 @@ def _open_modules(
     }
     if found["similarity"] not in get_args(Similarity):
         raise ValueError(
-            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}, "
-            "e.g. similarity=dot. Its model card says which one it was trained for."
+            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}."
         )
     return model, found
 
@@ -156,8 +154,7 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
         length = fields[name]
         if longest is not None and length > longest:
             raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
-                f"{name}={longest} or less."
+                f"{name} is {length}, but {folder} has positions for {longest} tokens: state less."
             )
     return EncodingContract(**fields)
 
@@ -167,8 +164,7 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
     if not isinstance(transformer, Transformer) or set(transformer.modality_config) != {"text"}:
         raise ValueError(
             f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
-            "for text only. Encode with sentence-transformers itself, and search the arrays with "
-            "`search_exact_arrays`."
+            "for text only. Use sentence-transformers itself, and `search_exact_arrays`."
         )
     tokenizer = transformer.tokenizer
     # Without files, transformers opens a tokenizer that has only special tokens.

@@ -90,7 +90,7 @@ class EncodeShards:
                 f"{self.folder} was prepared for another model or other passages: pass the same"
                 " model, settings and collection, or prepare another folder."
             )
-        encode_shards(retriever, passages, embeddings, missing, [str(retriever.model.device)])
+        encode_shards(retriever, passages, embeddings, world_size, rank)
 
     def _open(self) -> Retriever:
         return Retriever(self.model, **self.settings)

@@ -158,8 +158,7 @@ class Retriever:
         """Raise a ValueError if inner products do not rank passages."""
         if self.contract.similarity == "euclidean":
             raise ValueError(
-                f"{self.folder} compares by Euclidean distance, but search uses the inner product: "
-                "state similarity=dot or similarity=cosine."
+                f"{self.folder} compares by Euclidean distance: state similarity=dot or cosine."
             )
 
     @torch.inference_mode()

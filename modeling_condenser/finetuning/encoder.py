@@ -24,8 +24,7 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> OpenedEncoder:
     folder = find_model_folder(name)
     if is_checkpoint(folder):
         raise ValueError(
-            f"{folder} is a Condenser checkpoint: export its encoder first (condenser export "
-            f"{folder} OUT), and fine-tune OUT."
+            f"{folder} is a Condenser checkpoint: use `condenser export` first, and fine-tune that."
         )
     opened = opening.open_encoder(folder, **changes)
     modules: list[Any] = list(opened.model)

@@ -154,11 +154,10 @@ def make_collection_examples(
         positives = line.positive_ids or judged
         own, others = line.positive_teacher_scores, line.negative_teacher_scores
         if not positives or (with_scores and (own is None or others is None)):
+            lacks = "cross-encoder scores" if positives else "positives"
             raise ValueError(
-                f"The line of query {line.query_id!r} has no "
-                f"{'cross-encoder scores' if positives else 'positives'}: mine with a "
-                "cross-encoder, or use objective contrastive; without judgements, mine with "
-                "--positives answers."
+                f"The line of query {line.query_id!r} has no {lacks}: mine with a cross-encoder, or"
+                " use objective contrastive; without judgements, mine with --positives answers."
             )
         query = contract.query(collection.queries[line.query_id])
         n_known = len(positives) + len(judged)

@@ -205,8 +205,7 @@ def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: s
         return examples
     if train_size > len(examples):
         raise ValueError(
-            f"train_size is {train_size}, but {what} has {len(examples)} training examples: "
-            f"choose a number from 1 to {len(examples)}."
+            f"train_size is {train_size}, but {what} has {len(examples)} training examples."
         )
     chosen = np.random.default_rng(seed).permutation(len(examples))[:train_size]
     return examples.select(np.sort(chosen))

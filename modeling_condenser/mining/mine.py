@@ -154,8 +154,7 @@ def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tu
     """The queries to search -> their judged positives; none where an answer decides."""
     if recipe.needs_answers and not collection.answers:
         raise ValueError(
-            f"{collection.name} has no answers, which answer_filter and positives: answers need: "
-            "remove both, or add answers to its queries."
+            f"{collection.name} has no answers, which answer_filter and positives: answers need."
         )
     if recipe.positives == "answers":
         return dict.fromkeys(filter(collection.answers.get, collection.queries), ())

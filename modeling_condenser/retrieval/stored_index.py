@@ -30,8 +30,7 @@ def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path
     stored = json.loads(file.read_text()) if file.is_file() else {}
     if changed := [name for name, value in identity.items() if stored.get(name) != value]:
         raise ValueError(
-            f"{folder} holds no such index but one with another {', '.join(changed)}: name another"
-            " folder, or remove this one to build the index again."
+            f"{folder} holds an index with another {', '.join(changed)}: name another folder."
         )
 
 

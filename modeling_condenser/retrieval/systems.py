@@ -31,8 +31,7 @@ from modeling_condenser.runs.whole_files import checksum_file
 from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
-from .fusion import FUSIONS
-from .hybrid import HybridSearcher
+from .fusion import FUSIONS, HybridSearcher
 from .milvus import connect, store_in_milvus
 from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
@@ -152,8 +151,7 @@ class System:
         if system.is_quantised and not search.is_exact:
             raise ValueError(
                 f"{self.model} is searched with precision={system.precision}, so the index"
-                f" {search.index} would have no effect: leave out one of the two. An index has its"
-                " own compression, such as IVF256,SQ8."
+                f" {search.index} would have no effect: leave out one of the two."
             )
         return system
 
