@@ -1,9 +1,7 @@
 """Tasks of a DataTrove executor encode a collection together, also after they were killed."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +11,8 @@ from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
-from tests.encoding.making import HashRetriever, hash_vectors
-
-
-def all_bytes(embeddings: Embeddings) -> bytes:
-    return b"".join(block.tobytes() for _, block in embeddings.blocks())
+from tests.encoding.making import ENVIRONMENT, HashRetriever, all_bytes, hash_vectors
+from tests.hub.making import make_collection
 
 
 @pytest.fixture
@@ -47,8 +42,6 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
 
 
 def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
-    from tests.hub.making import make_collection
-
     retriever = HashRetriever()
     monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
     step.prepare(shard_size=7)
@@ -62,7 +55,8 @@ def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monk
     assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
 
 
-_RUN = """
+SETTINGS = {"pooling": "mean", "device": "cpu"}
+_RUN = f"""
 import os, signal, sys
 from datatrove.executor import LocalPipelineExecutor
 from modeling_condenser.encoding.pipeline_step import EncodeShards
@@ -74,10 +68,8 @@ class KilledAtTask3:
 
 if __name__ == "__main__":
     model, collection, out, *killed = sys.argv[1:]
-    settings = {"pooling": "mean", "device": "cpu"}
-    step = EncodeShards(
-        model=model, collection=collection, folder=out + "/vectors", settings=settings
-    )
+    where = {{"model": model, "collection": collection, "folder": out + "/vectors"}}
+    step = EncodeShards(**where, settings={SETTINGS})
     step.prepare(shard_size=7)
     pipeline = [*(KilledAtTask3() for _ in killed), step]
     LocalPipelineExecutor(pipeline, tasks=5, workers=2, logging_dir=out + "/logs").run()
@@ -94,10 +86,9 @@ def test_a_killed_local_executor_continues_without_its_completed_tasks(
         script = tmp_path / "run.py"
         script.write_text(_RUN)
         command = [sys.executable, str(script), str(bert_folder), str(collection), str(tmp_path)]
-        root = str(Path(__file__).parents[2])
         return subprocess.run(
             [*command, *words],
-            env={**os.environ, "PYTHONPATH": root},
+            env=ENVIRONMENT,
             start_new_session=True,
             capture_output=True,
             text=True,
@@ -112,11 +103,6 @@ def test_a_killed_local_executor_continues_without_its_completed_tasks(
     assert again.returncode == 0, again.stderr[-3000:]
     assert f"Skipping {len(done)} already completed tasks" in again.stderr
     assert {file: file.stat().st_mtime_ns for file in shards} == shards
-    expected = encode_collection(
-        Retriever(bert_folder, pooling="mean", device="cpu"),
-        load_passages(collection),
-        tmp_path / "expected",
-        shard_size=7,
-        progress=False,
-    )
+    passages, retriever = load_passages(collection), Retriever(bert_folder, **SETTINGS)
+    expected = encode_collection(retriever, passages, tmp_path / "expected", shard_size=7)
     assert all_bytes(Embeddings.open(tmp_path / "vectors")) == all_bytes(expected)
