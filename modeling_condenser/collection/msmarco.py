@@ -36,13 +36,12 @@ def is_layout(folder: Path) -> bool:
 
 
 def read_passages(folder: Path, split: str) -> PassageRows:
-    file, titles = need_file(folder, *_PASSAGE_FILES), find_file(folder, "para.title.txt")
-    if plain_name(file) != "para.txt" or titles is None:
-        return _read_passages(file), [file]
-    return _read_passages(file, titles), [file, titles]
+    file = need_file(folder, *_PASSAGE_FILES)
+    titles = find_file(folder, "para.title.txt") if plain_name(file) == "para.txt" else None
+    return _read_passages(file, titles), [file, *([titles] if titles else [])]
 
 
-def _read_passages(file: Path, titles_file: Path | None = None) -> Iterator[Row]:
+def _read_passages(file: Path, titles_file: Path | None) -> Iterator[Row]:
     """Read passages with the titles of a second file of the same order, where some may be absent.
 
     The number of columns tells the format of the first file.

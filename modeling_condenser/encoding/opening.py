@@ -7,7 +7,6 @@ config.json alone        a plain encoder: the caller must state the pooling, bec
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,27 +38,19 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers
 _LOAD_FLOAT32 = {"dtype": torch.float32}
 
 
-@dataclass(frozen=True)
-class OpenedEncoder:
-    """An encoder in evaluation mode, its folder, and how it encodes.
-
-    The contract of a sentence-transformers model can have a pooling that is not in `Pooling`, such
-    as "weightedmean" or "cls+mean"; it cannot be saved.
-    """
-
-    folder: Path
-    model: SentenceTransformer
-    contract: EncodingContract
-
-
 def open_encoder(
     name: str | Path,
     *,
     device: str | torch.device | None = None,
     dtype: Dtype = "float32",
     **stated: Any,
-) -> OpenedEncoder:
-    """Load an encoder and find out how it encodes; see `Retriever` for arguments and errors."""
+) -> tuple[Path, SentenceTransformer, EncodingContract]:
+    """Load an encoder and find out how it encodes; see `Retriever` for arguments and errors.
+
+    Returns:
+        Its folder, its modules in evaluation mode, and its contract, whose pooling can be one that
+        is not in `Pooling`, such as "weightedmean" or "cls+mean". Such a contract cannot be saved.
+    """
     fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
     folder, place = find_model_folder(name), None if device is None else str(device)
     has_contract = (folder / CONTRACT_FILE).is_file()
@@ -74,7 +65,7 @@ def open_encoder(
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
-    return OpenedEncoder(folder, model.eval(), contract)
+    return folder, model.eval(), contract
 
 
 def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:

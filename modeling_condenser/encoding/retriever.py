@@ -74,7 +74,7 @@ class Retriever:
     ) -> None:
         self.settings = {name: value for name, value in stated.items() if value is not None}
         opened = open_encoder(model, device=device, dtype=dtype, **self.settings)
-        self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
+        self.folder, self.model, self.contract = opened
         self.dtype = dtype
         self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
         self.truncate_dim: int | None = None

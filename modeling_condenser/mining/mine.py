@@ -103,11 +103,9 @@ def mine(
         "passages": fingerprint_passages(loaded.passages),
         "judgements": fingerprint_judgements(loaded),
     }
-    dev = None
-    if parsed.kind == "hybrid":  # whose fusion is chosen on these
-        dev = load_dev(recipe.collection, judged=recipe.split)
-    if dev is not None:
-        identity["dev"] = fingerprint_judgements(dev)
+    # The fusion of a hybrid system is chosen on these.
+    dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
+    identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
     claim_run_folder(folder, claimed)
 
     searcher = open_searcher(

@@ -13,8 +13,7 @@ from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.finetuning.encoder import open_encoder
-from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.finetuning.finetune import finetune, open_encoder
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.provenance import read_provenance
 from tests.encoding.making import save_modules
