@@ -67,7 +67,7 @@ def encode_collection(
     logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
     started, n_workers = time.perf_counter(), n_ranks * len(used)
-    how = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
+    how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
     how |= {"truncate_dim": retriever.truncate_dim, **retriever.settings}
     job = (passages, embeddings, n_workers)
     with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:

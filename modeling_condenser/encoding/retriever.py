@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
@@ -143,14 +144,14 @@ class Retriever:
         """
         self.check_inner_product()
         vectors = self.encode_queries(queries)
+        names: Any
         if isinstance(passages, Embeddings):
-            n, blocks, names = passages.n_passages, passages.blocks(), passages.ids
+            blocks, names = passages.blocks(), passages.passage_ids
         else:
-            n, blocks = len(passages), iter([(0, self.encode_passages(passages))])
-            names = np.array(passages, dtype=object).__getitem__
-        scores, rows = find_best(vectors, blocks, depth=min(depth, n))
+            blocks, names = iter([(0, self.encode_passages(passages))]), pa.array(list(passages))
+        scores, rows = find_best(vectors, blocks, depth=min(depth, len(names)))
         return [
-            list(zip(names(own), found, strict=True))
+            list(zip(names.take(pa.array(own)).to_pylist(), found, strict=True))
             for own, found in zip(rows, scores.tolist(), strict=True)
         ]
 

@@ -46,9 +46,8 @@ def open_index(
 
     Its rows are those of the embeddings, and it depends on `settings` too.
     """
-    write, read = faiss.write_index, faiss.read_index
-    if is_binary:
-        write, read = faiss.write_index_binary, faiss.read_index_binary
+    write: Any = faiss.write_index_binary if is_binary else faiss.write_index
+    read: Any = faiss.read_index_binary if is_binary else faiss.read_index
     identity = {**settings, "retriever": embeddings.retriever, "passages": embeddings.passages}
 
     def build(partial: Path) -> None:
