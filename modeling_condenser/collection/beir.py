@@ -17,7 +17,7 @@ from huggingface_hub import metadata_load
 
 from .collection import Judgement, Question
 from .passages import PassageRows, iterate_rows
-from .text_files import find_file, need_file, plain_name, read_json, read_table
+from .text_files import find_file, need_file, plain_name, read_json, read_rows
 
 DESCRIPTION = "corpus.jsonl or a README.md with the tables corpus and queries (BEIR, MTEB)"
 CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -69,7 +69,7 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Ite
     for path in sorted((folder / files).glob("*")):
         split, _, ending = plain_name(path).rpartition(".")
         if split and ending in ("tsv", "jsonl"):
-            splits[split] = read_json(path) if ending == "jsonl" else read_table(path)
+            splits[split] = read_rows(path)
     tables = _declared(folder, _QRELS_TABLES)
     if splits or not tables:
         return splits

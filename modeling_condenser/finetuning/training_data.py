@@ -28,12 +28,13 @@ from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from .examples import (
     LEFT_OUT,
     Example,
+    Fields,
     convert_rows,
     make_collection_examples,
     make_text_example,
+    open_rows,
 )
 from .recipe import FinetuningRecipe
-from .rows import Fields, open_rows
 
 logger = logging.getLogger(__name__)
 

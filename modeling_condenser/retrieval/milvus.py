@@ -6,7 +6,7 @@ needs one.
 """
 
 import hashlib
-import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -113,13 +113,9 @@ def connect(index: str) -> Any:
             f"{index!r} names no Milvus: expected {MILVUS}FILE.db in a folder that exists, or "
             f"{MILVUS}http://HOST:19530."
         )
-    for package in ["pymilvus", *(["milvus_lite"] if uri.endswith(".db") else [])]:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise ValueError(
-                f"--index {index} needs {package}: pip install 'condenser[milvus]'."
-            ) from error
+    needed = ["pymilvus", "milvus_lite"] if uri.endswith(".db") else ["pymilvus"]
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise ValueError(f"--index {index} needs {missing[0]}: pip install 'condenser[milvus]'.")
     from pymilvus import MilvusClient
 
     with _clear_errors(f" at {uri}"):
