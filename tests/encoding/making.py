@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from transformers import PreTrainedTokenizerFast
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.hub.contract import EncodingContract
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # of a subprocess
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
 # Of very mixed length, out of order, with copies.
 MIXED = [LONG * 9, "", "Why?", "東京大学 café naïveté \N{SNOWMAN}", LONG]

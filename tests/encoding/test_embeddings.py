@@ -1,5 +1,6 @@
 """A folder of embeddings: written, read, encoded in shards by many processes, and as parquet."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,6 @@ from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings,
 from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import (
-    ENVIRONMENT,
     HashRetriever,
     all_bytes,
     hash_vectors,
@@ -145,7 +145,7 @@ def test_ranks_of_torchrun_share_the_shards(tmp_path):
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     subprocess.run(
         [sys.executable, *command, str(script), str(tmp_path / "e"), str(tmp_path / "log")],
-        env=ENVIRONMENT,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         timeout=200,
         check=True,
     )

@@ -53,14 +53,6 @@ def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tie
         check(run, passages, ids, queries, depth=depth)
 
 
-def test_more_ties_than_places_still_fill_the_depth():
-    passages, ids = np.ones((300, 8), dtype=np.float32), [f"p{i:04d}" for i in range(300)]
-    query = {"query_embeddings": passages[:1], "query_ids": ["q"]}
-    run = search_exact_arrays(passages, ids, depth=3, **query)
-    assert list(run["q"].values()) == [8.0] * 3
-    assert list(run["q"]) == sorted(run["q"])
-
-
 @pytest.mark.parametrize(
     ("passages", "queries", "ids", "message"),
     [
