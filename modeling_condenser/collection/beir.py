@@ -17,7 +17,7 @@ from huggingface_hub import metadata_load
 
 from .collection import Judgement, Question
 from .passages import PassageRows, iterate_rows
-from .text_files import find_file, need_file, plain_name, read_json, read_table
+from .text_files import find_file, need_file, plain_name, read_json, read_rows
 
 DESCRIPTION = "corpus.jsonl or a README.md with the tables corpus and queries (BEIR, MTEB)"
 CORPUS_FILE, QUERIES_FILE, QRELS_FOLDER = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -58,9 +58,8 @@ def read_split(
     judged = {_read_id(row, query) for rows in splits.values() for row in rows}
     answered = [question for question in questions if question[2] and question[0] not in judged]
     if not answered:
-        raise ValueError(
-            f"{folder} has no split {split!r}: it has judgements for {', '.join(splits) or 'none'}."
-        )
+        known = ", ".join(splits) or "none"
+        raise ValueError(f"{folder} has no split {split!r}: it has judgements for {known}.")
     return answered, None
 
 
@@ -70,7 +69,7 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Ite
     for path in sorted((folder / files).glob("*")):
         split, _, ending = plain_name(path).rpartition(".")
         if split and ending in ("tsv", "jsonl"):
-            splits[split] = read_json(path) if ending == "jsonl" else read_table(path)
+            splits[split] = read_rows(path)
     tables = _declared(folder, _QRELS_TABLES)
     if splits or not tables:
         return splits
@@ -110,6 +109,4 @@ def _open(
         if name in loaded:
             files = [Path(file["filename"]) for file in loaded[name].cache_files]
             return iterate_rows(loaded[name]), files
-    raise ValueError(
-        f"{folder} ({declared[0]}) has no split {split!r}; its splits are {', '.join(loaded)}."
-    )
+    raise ValueError(f"{folder} ({declared[0]}) has no split {split!r}, only {', '.join(loaded)}.")

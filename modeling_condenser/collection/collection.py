@@ -84,8 +84,7 @@ def build_collection(
     judged = answers if judgements is None else qrels
     if missing := judged.keys() - queries.keys():
         raise ValueError(
-            f"{len(missing)} judged queries are not in the collection, such as {min(missing)!r}. "
-            "Take all files from the same release."
+            f"{len(missing)} judged queries are not in the collection, such as {min(missing)!r}."
         )
     if not judged:
         raise ValueError("no query is judged or answered.")

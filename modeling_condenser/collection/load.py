@@ -96,8 +96,8 @@ def _find(source: str | Path) -> tuple[ModuleType, Path]:
     for layout in _LAYOUTS:
         if layout.is_layout(folder):
             return layout, folder
+    known = "; or ".join(layout.DESCRIPTION for layout in _LAYOUTS)
     raise FileNotFoundError(
         f"no collection at {folder}, which holds {list_names(folder)}: expected a data set on the"
-        " Hub as owner/name, or a folder with"
-        f" {'; or '.join(layout.DESCRIPTION for layout in _LAYOUTS)}."
+        f" Hub as owner/name, or a folder with {known}."
     )

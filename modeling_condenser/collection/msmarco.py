@@ -36,13 +36,12 @@ def is_layout(folder: Path) -> bool:
 
 
 def read_passages(folder: Path, split: str) -> PassageRows:
-    file, titles = need_file(folder, *_PASSAGE_FILES), find_file(folder, "para.title.txt")
-    if plain_name(file) != "para.txt" or titles is None:
-        return _read_passages(file), [file]
-    return _read_passages(file, titles), [file, titles]
+    file = need_file(folder, *_PASSAGE_FILES)
+    titles = find_file(folder, "para.title.txt") if plain_name(file) == "para.txt" else None
+    return _read_passages(file, titles), [file, *([titles] if titles else [])]
 
 
-def _read_passages(file: Path, titles_file: Path | None = None) -> Iterator[Row]:
+def _read_passages(file: Path, titles_file: Path | None) -> Iterator[Row]:
     """Read passages with the titles of a second file of the same order, where some may be absent.
 
     The number of columns tells the format of the first file.
@@ -58,8 +57,7 @@ def _read_passages(file: Path, titles_file: Path | None = None) -> Iterator[Row]
         yield row["id"], "" if title == _NO_TITLE else title, row["text"]
     if pending is not None:
         raise ValueError(
-            f"{titles_file}: the title of passage {pending['id']!r} is not in the order of {file}."
-            " Sort both files by id."
+            f"{titles_file}: passage {pending['id']!r} is not in the order of {file}: sort both."
         )
 
 
@@ -92,6 +90,5 @@ def _read_judgements(path: Path) -> Iterator[Judgement]:
                 yield query_id, passage_id, grade
             case _:
                 raise ValueError(
-                    f"{path}:{number}: {line!r:.80}, expected 4 fields (query, 0, passage, grade)"
-                    " or 2 (query, passage)."
+                    f"{path}:{number}: {line!r:.80}, expected 4 fields (query, 0, passage, grade)."
                 )

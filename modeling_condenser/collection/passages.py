@@ -1,4 +1,4 @@
-"""Stores passages as a memory-mapped data set, and finds them by id.
+"""Stores passages as a memory-mapped data set, and finds them by id or text.
 
 Rows are read and checked once and stored in the cache of `datasets`, so that memory does not grow
 with their number and later runs open them at once.
@@ -110,5 +110,50 @@ def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
 def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
     """Return the text of each id; see `find_rows`."""
     rows = find_rows(passages, ids)
-    texts = passages[list(rows.values())]["text"] if rows else []
-    return dict(zip(rows, texts, strict=True))
+    found = read_rows(passages, list(rows.values()))
+    return {passage_id: text for passage_id, (_, text) in zip(rows, found, strict=True)}
+
+
+def read_rows(passages: Dataset, rows: Sequence[int] | np.ndarray) -> list[tuple[str, str]]:
+    """Titles and texts of passages, in the order of the rows."""
+    # Reading in the order of the file is several times as fast as in any other.
+    unique, inverse = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+    found = passages[unique]
+    pairs = list(zip(found["title"], found["text"], strict=True))
+    return [pairs[i] for i in inverse]
+
+
+class PassageIndex:
+    """Finds passages by id many times over, and tells which of them have the same text.
+
+    Only 64-bit hashes of ids and texts are in memory.
+
+    Args:
+        passages: columns `_id` (unique), `title`, `text`; N rows.
+
+    Attributes:
+        content: hashes of the texts (of the titles, where the text is empty), (N,) int64.
+    """
+
+    def __init__(self, passages: Dataset):
+        self._passages = passages
+        ids, content = array("q"), array("q")
+        for row in iterate_rows(passages.select_columns(list(COLUMNS))):
+            ids.append(hash(row["_id"]))
+            content.append(hash(row["text"] or f"\0{row['title']}"))
+        self.content = np.asarray(content)
+        self._ids = pd.Index(np.asarray(ids))
+
+    def rows(self, ids: Sequence[str]) -> np.ndarray:
+        """The rows of ids, (n,) int64; an id that no passage has is a ValueError."""
+        rows = self._ids.get_indexer(np.fromiter(map(hash, ids), np.int64, len(ids)))
+        if -1 in rows:
+            raise ValueError(
+                f"The collection has no passage {ids[rows.argmin()]!r}: use ids of its release."
+            )
+        return rows
+
+    def read(self, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Passage id -> title and text."""
+        unique = list(dict.fromkeys(ids))
+        return dict(zip(unique, read_rows(self._passages, self.rows(unique)), strict=True))

@@ -1,4 +1,4 @@
-"""Reads text files: lines, tables and JSON, plain or compressed as `.gz`.
+"""Reads files of text: lines, tables and JSON, plain or compressed as `.gz`, and parquet.
 
 Values stay as they are written: libraries that guess types would turn the text "None" or the id
 "2020-01-01" into something else. Lines end at a line feed only, since a passage may hold other
@@ -10,12 +10,16 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow.parquet as pq
+
 _JSON_CHUNK = 1 << 22  # characters
+_STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
@@ -122,3 +126,26 @@ def _read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
             raise ValueError(
                 f"{path}:{number}: {line!r:.80} is not a JSON object ({error})."
             ) from None
+
+
+def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict[str, Any]]:
+    """The rows of a file, one by one: .jsonl, .json, .tsv, .csv (all also with .gz) or .parquet.
+
+    A .csv file of the STS benchmark (Cer et al. 2017) has tabs, no header, and quotes without a
+    meaning. `columns` names those of another table without a header.
+    """
+    match Path(plain_name(file)).suffix.lower():
+        case ".tsv":
+            return read_table(file, columns)
+        case ".csv":
+            _, first = next(read_lines(file), (1, ""))
+            if first.count("\t") < len(_STSB_COLUMNS) - 1:
+                return read_table(file, columns, delimiter=",", quoted=True)
+            lines = (line.split("\t") for _, line in read_lines(file))
+            return (dict(zip(_STSB_COLUMNS, fields, strict=False)) for fields in lines)
+        case ".json" | ".jsonl":
+            return read_json(file)
+        case ".parquet":
+            batches = pq.ParquetFile(file).iter_batches()
+            return chain.from_iterable(batch.to_pylist() for batch in batches)
+    raise ValueError(f"{file}: expected a file of type .jsonl, .json, .tsv, .csv or .parquet.")

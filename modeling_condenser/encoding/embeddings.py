@@ -10,7 +10,7 @@ renamed, so a shard that exists is complete.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -63,8 +63,7 @@ class Embeddings:
         manifest = read_json(Path(folder) / MANIFEST_FILE, None)
         if manifest is None:
             raise FileNotFoundError(
-                f"{folder} holds no embeddings ({MANIFEST_FILE} is missing): write them with "
-                "`condenser encode`, or correct the path."
+                f"{folder} holds no embeddings (no {MANIFEST_FILE}): use `condenser encode` first."
             )
         embeddings = cls(folder=Path(folder), **manifest)
         if complete and (missing := embeddings.missing_shards()):
@@ -105,8 +104,14 @@ class Embeddings:
         return self.folder / f"shard-{shard:05d}.npy"
 
     def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
-        """Rows of a shard, (rows, D) float32; all are mapped into memory."""
-        return np.load(self._file(shard), mmap_mode="r")[rows]
+        """Rows of a shard, (rows, D) float32; if not truncated, mapped into memory."""
+        vectors = np.load(self._file(shard), mmap_mode="r")[rows]
+        if vectors.shape[1] == self.dimension:
+            return vectors
+        vectors = np.array(vectors[:, : self.dimension])
+        if self.contract.get("similarity") == "cosine":
+            faiss.normalize_L2(vectors)
+        return vectors
 
     @property
     def record(self) -> dict[str, Any]:
@@ -140,22 +145,12 @@ class Embeddings:
             vectors[here] = self._read(shard, places[here])
         return vectors
 
-    def truncated(self, dimension: int, *, retriever: str) -> "TruncatedEmbeddings":
-        """The first numbers of the same vectors; `retriever` is the truncated one's fingerprint."""
-        manifest = {each.name: getattr(self, each.name) for each in fields(self)}
-        manifest |= {"dimension": dimension, "retriever": retriever}
-        return TruncatedEmbeddings(**manifest)
+    def truncated(self, dimension: int, *, retriever: str) -> Self:
+        """The first numbers of the same vectors; `retriever` is the truncated one's fingerprint.
 
-
-@dataclass(frozen=True, kw_only=True)
-class TruncatedEmbeddings(Embeddings):
-    """The first D numbers of longer vectors; of length 1 again where the similarity is cosine."""
-
-    def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
-        vectors = np.array(super()._read(shard, rows)[:, : self.dimension])
-        if self.contract.get("similarity") == "cosine":
-            faiss.normalize_L2(vectors)
-        return vectors
+        Their length is 1 again where the similarity is cosine.
+        """
+        return replace(self, dimension=dimension, retriever=retriever)
 
 
 def find_best(

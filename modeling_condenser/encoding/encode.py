@@ -66,15 +66,45 @@ def encode_collection(
         return embeddings
     logger.info("Encoding %d of %d shards", len(missing), len(embeddings.shards))
     used = _worker_devices(retriever, devices) if n_ranks == 1 else [str(retriever.model.device)]
-    started = time.perf_counter()
-    own = [shard for shard in missing if shard % n_ranks == rank]
-    encode_shards(retriever, passages, embeddings, own, used, progress=progress and rank == 0)
+    started, n_workers = time.perf_counter(), n_ranks * len(used)
+    how: dict[str, Any] = {"dtype": retriever.dtype, "token_budget": retriever.token_budget}
+    how |= {"truncate_dim": retriever.truncate_dim, **retriever.settings}
+    job = (passages, embeddings, n_workers)
+    with ProcessPoolExecutor(len(used), mp_context=get_context("spawn")) as pool:
+        workers = [
+            pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i)
+            for i in range(1, len(used))
+        ]
+        encode_shards(retriever, *job, rank, progress=progress and rank == 0)
+        for worker in workers:
+            worker.result()
     _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
     if rank == 0:
         n_encoded = sum(len(embeddings.shards[shard]) for shard in missing)
         record = _record(n_encoded, time.perf_counter() - started, used * n_ranks)
         write_json(embeddings.folder / RECORD_FILE, record)
     return embeddings
+
+
+def encode_shards(
+    retriever: Retriever,
+    passages: Dataset,
+    embeddings: Embeddings,
+    n_workers: int,
+    rank: int,
+    *,
+    progress: bool = False,
+) -> None:
+    """Encode the missing shards i with i % n_workers == rank."""
+    own = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
+    for shard in tqdm(own, desc="encode", unit="shard", disable=not progress):
+        some = passages.select(embeddings.shards[shard])
+        embeddings.write_shard(shard, retriever.encode_passages(some))
+
+
+def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:
+    """Encode in a process of its own, such as on another device."""
+    encode_shards(Retriever(model, **settings), *job)
 
 
 def claim_folder(
@@ -108,11 +138,11 @@ def claim_folder(
         wanted.create(id_column(passages))
     _wait_until(manifest.is_file)
     embeddings = Embeddings.open(folder, complete=False)
-    names = ("retriever", "contract", "passages")
+    names = ("retriever", "passages")
     if changed := [n for n in names if getattr(embeddings, n) != getattr(wanted, n)]:
         raise ValueError(
-            f"{folder} holds other embeddings, with a different {', '.join(changed)}: choose "
-            "another folder, or remove this one to encode again."
+            f"{folder} holds other embeddings, with a different {', '.join(changed)}: remove it, or"
+            " choose another folder."
         )
     return embeddings
 
@@ -141,37 +171,6 @@ def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list
         gpus = range(torch.cuda.device_count())
         others = [f"cuda:{gpu}" for gpu in gpus if gpu != (own.index or 0)]
     return [str(own), *others]
-
-
-def encode_shards(
-    retriever: Retriever,
-    passages: Dataset,
-    embeddings: Embeddings,
-    shards: list[int],
-    devices: list[str],
-    *,
-    progress: bool = False,
-) -> None:
-    """Encode shards, with a further process for each device but the first."""
-    n, settings = len(devices), {**retriever.settings, "dtype": retriever.dtype}
-    settings |= {"token_budget": retriever.token_budget, "truncate_dim": retriever.truncate_dim}
-    with ProcessPoolExecutor(n, mp_context=get_context("spawn")) as pool:
-        workers = []
-        for place in range(1, n):
-            own = {**settings, "device": devices[place]}
-            job = (passages, embeddings, shards[place::n])
-            workers.append(pool.submit(_work, retriever.folder, own, *job))
-        for shard in tqdm(shards[::n], desc="encode", unit="shard", disable=not progress):
-            some = passages.select(embeddings.shards[shard])
-            embeddings.write_shard(shard, retriever.encode_passages(some))
-        for worker in workers:
-            worker.result()
-
-
-def _work(
-    model: Path, settings: dict[str, Any], passages: Dataset, embeddings: Embeddings, shards: list
-) -> None:
-    encode_shards(Retriever(model, **settings), passages, embeddings, shards, [settings["device"]])
 
 
 def _record(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:

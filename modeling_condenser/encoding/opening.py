@@ -7,7 +7,6 @@ config.json alone        a plain encoder: the caller must state the pooling, bec
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,27 +38,19 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers
 _LOAD_FLOAT32 = {"dtype": torch.float32}
 
 
-@dataclass(frozen=True)
-class OpenedEncoder:
-    """An encoder in evaluation mode, its folder, and how it encodes.
-
-    The contract of a sentence-transformers model can have a pooling that is not in `Pooling`, such
-    as "weightedmean" or "cls+mean"; it cannot be saved.
-    """
-
-    folder: Path
-    model: SentenceTransformer
-    contract: EncodingContract
-
-
 def open_encoder(
     name: str | Path,
     *,
     device: str | torch.device | None = None,
     dtype: Dtype = "float32",
     **stated: Any,
-) -> OpenedEncoder:
-    """Load an encoder and find out how it encodes; see `Retriever` for arguments and errors."""
+) -> tuple[Path, SentenceTransformer, EncodingContract]:
+    """Load an encoder and find out how it encodes; see `Retriever` for arguments and errors.
+
+    Returns:
+        Its folder, its modules in evaluation mode, and its contract, whose pooling can be one that
+        is not in `Pooling`, such as "weightedmean" or "cls+mean". Such a contract cannot be saved.
+    """
     fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
     folder, place = find_model_folder(name), None if device is None else str(device)
     has_contract = (folder / CONTRACT_FILE).is_file()
@@ -74,15 +65,14 @@ def open_encoder(
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
         if weight.is_floating_point():
             weight.data = weight.data.to(getattr(torch, dtype))
-    return OpenedEncoder(folder, model.eval(), contract)
+    return folder, model.eval(), contract
 
 
 def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:
     """Open an encoder whose pooling is stated, by its contract or by the caller."""
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
-            f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE} "
-            "in it."
+            f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE}."
         )
     if pooling is None:
         raise ValueError(
@@ -126,8 +116,7 @@ def _open_modules(
     }
     if found["similarity"] not in get_args(Similarity):
         raise ValueError(
-            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}, "
-            "e.g. similarity=dot. Its model card says which one it was trained for."
+            f"{folder} has the similarity {similarity!r}: state one of {_SIMILARITIES}."
         )
     return model, found
 
@@ -156,8 +145,7 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
         length = fields[name]
         if longest is not None and length > longest:
             raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens only: state "
-                f"{name}={longest} or less."
+                f"{name} is {length}, but {folder} has positions for {longest} tokens: state less."
             )
     return EncodingContract(**fields)
 
@@ -167,8 +155,7 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
     if not isinstance(transformer, Transformer) or set(transformer.modality_config) != {"text"}:
         raise ValueError(
             f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
-            "for text only. Encode with sentence-transformers itself, and search the arrays with "
-            "`search_exact_arrays`."
+            "for text only. Use sentence-transformers itself, and `search_exact_arrays`."
         )
     tokenizer = transformer.tokenizer
     # Without files, transformers opens a tokenizer that has only special tokens.

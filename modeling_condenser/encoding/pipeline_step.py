@@ -4,20 +4,17 @@ DataTrove's executors (local, Slurm, Ray) call a step once for each of their tas
 that shares the file system, start failed tasks again and skip completed ones.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from datasets import Dataset
+import numpy as np
 
 from modeling_condenser.collection.load import load_passages
 
 from .embeddings import Embeddings
 from .encode import claim_folder, encode_shards
 from .retriever import Retriever
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,32 +74,23 @@ class EncodeShards:
         missing = [shard for shard in embeddings.missing_shards() if shard % world_size == rank]
         if not missing:
             return
-        logger.info("Task %d of %d: %d shards", rank, world_size, len(missing))
         retriever, passages = self._open(), load_passages(self.collection)
-        _check(embeddings, retriever, passages, missing)
-        encode_shards(retriever, passages, embeddings, missing, [str(retriever.model.device)])
+        # Of the passages only the ids, because a task encodes few of them.
+        ids = passages.select_columns(["_id"])
+        is_same = (
+            retriever.fingerprint == embeddings.retriever
+            and len(passages) == embeddings.n_passages
+            and all(
+                ids[rows.start : rows.stop]["_id"] == embeddings.ids(np.array(rows))
+                for rows in map(embeddings.shards.__getitem__, missing)
+            )
+        )
+        if not is_same:
+            raise ValueError(
+                f"{self.folder} was prepared for another model or other passages: pass the same"
+                " model, settings and collection, or prepare another folder."
+            )
+        encode_shards(retriever, passages, embeddings, world_size, rank)
 
     def _open(self) -> Retriever:
         return Retriever(self.model, **self.settings)
-
-
-def _check(
-    embeddings: Embeddings, retriever: Retriever, passages: Dataset, shards: list[int]
-) -> None:
-    """Compare with the manifest; of the passages only the ids, because a task encodes few."""
-    if retriever.fingerprint != embeddings.retriever:
-        raise ValueError(
-            f"{embeddings.folder} was prepared for another model than {retriever.folder}: pass the "
-            "same model and settings, or prepare another folder."
-        )
-    ids = passages.select_columns(["_id"])
-    same = len(passages) == embeddings.n_passages and all(
-        ids[rows.start : rows.stop]["_id"]
-        == embeddings.passage_ids[rows.start : rows.stop].to_pylist()
-        for rows in map(embeddings.shards.__getitem__, shards)
-    )
-    if not same:
-        raise ValueError(
-            f"{embeddings.folder} was prepared for other passages: pass the same collection, or "
-            "prepare another folder."
-        )

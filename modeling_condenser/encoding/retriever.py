@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
@@ -74,7 +75,7 @@ class Retriever:
     ) -> None:
         self.settings = {name: value for name, value in stated.items() if value is not None}
         opened = open_encoder(model, device=device, dtype=dtype, **self.settings)
-        self.folder, self.model, self.contract = opened.folder, opened.model, opened.contract
+        self.folder, self.model, self.contract = opened
         self.dtype = dtype
         self.dimension: int = self.model.get_embedding_dimension()  # type: ignore[assignment]
         self.truncate_dim: int | None = None
@@ -143,22 +144,22 @@ class Retriever:
         """
         self.check_inner_product()
         vectors = self.encode_queries(queries)
+        names: Any
         if isinstance(passages, Embeddings):
-            k = min(depth, passages.n_passages)
-            scores, rows = find_best(vectors, passages.blocks(), depth=k)
-            found = [passages.ids(own) for own in rows]
+            blocks, names = passages.blocks(), passages.passage_ids
         else:
-            k = min(depth, len(passages))
-            scores, rows = find_best(vectors, [(0, self.encode_passages(passages))], depth=k)
-            found = [[passages[row] for row in own] for own in rows.tolist()]
-        return [list(zip(*pair, strict=True)) for pair in zip(found, scores.tolist(), strict=True)]
+            blocks, names = iter([(0, self.encode_passages(passages))]), pa.array(list(passages))
+        scores, rows = find_best(vectors, blocks, depth=min(depth, len(names)))
+        return [
+            list(zip(names.take(pa.array(own)).to_pylist(), found, strict=True))
+            for own, found in zip(rows, scores.tolist(), strict=True)
+        ]
 
     def check_inner_product(self) -> None:
         """Raise a ValueError if inner products do not rank passages."""
         if self.contract.similarity == "euclidean":
             raise ValueError(
-                f"{self.folder} compares by Euclidean distance, but search uses the inner product: "
-                "state similarity=dot or similarity=cosine."
+                f"{self.folder} compares by Euclidean distance: state similarity=dot or cosine."
             )
 
     @torch.inference_mode()

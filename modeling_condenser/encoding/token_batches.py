@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.pretraining.collator import PACK_MULTIPLE, lay_end_to_end
@@ -59,23 +60,18 @@ def make_batches(
         `lay_end_to_end`, where a filler up to `PACK_MULTIPLE` tokens counts as one more text.
     """
     lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
-    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    how: Any = {"batch_first": True, "padding_side": tokenizer.padding_side}
     for rows in plan_batches(lengths, token_budget=token_budget, packed=packed):
-        columns = {
-            name: (np.concatenate([ids[row] for row in rows]), padding[name])
-            for name, ids in texts.items()
-        }
+        columns = {name: [torch.from_numpy(ids[i]) for i in rows] for name, ids in texts.items()}
         if packed:
-            yield rows, lay_end_to_end(lengths[rows], columns)
+            joined = {name: (torch.cat(column), fill[name]) for name, column in columns.items()}
+            yield rows, lay_end_to_end(lengths[rows], joined)
             continue
-        mask = np.arange(lengths[rows].max()) < lengths[rows][:, None]  # (B, T)
-        if tokenizer.padding_side == "left":
-            mask = mask[:, ::-1]
-        batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
-        for name, (column, value) in columns.items():
-            filled = np.full(mask.shape, value, dtype=np.int64)  # (B, T)
-            filled[mask] = column
-            batch[name] = torch.from_numpy(filled)
+        mask = [torch.ones_like(ids) for ids in columns["input_ids"]]
+        batch = {"attention_mask": pad_sequence(mask, **how).long()}  # (B, T), as all columns
+        for name, column in columns.items():
+            batch[name] = pad_sequence(column, padding_value=fill[name], **how).long()
         yield rows, batch
 
 

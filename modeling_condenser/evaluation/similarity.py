@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from modeling_condenser.finetuning.rows import read_rows
+from modeling_condenser.collection.text_files import read_rows
 from modeling_condenser.hub.contract import Similarity
 from modeling_condenser.retrieval.systems import System
 

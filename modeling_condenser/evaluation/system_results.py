@@ -31,7 +31,7 @@ from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
-from modeling_condenser.retrieval.hybrid import HybridSearcher
+from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
 from modeling_condenser.runs.run_folder import describe_machine

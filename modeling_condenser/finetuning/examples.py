@@ -5,22 +5,51 @@ of them; or two sentences with a score. Its texts include the prompts. What cann
 and counted (`LEFT_OUT`).
 """
 
+import glob
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import compress, count, repeat, takewhile
+from itertools import chain, compress, count, repeat, takewhile
+from pathlib import Path
 from typing import Any
 
+from datasets import load_dataset
+
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.passages import PassageIndex, file_states, iterate_rows
+from modeling_condenser.collection.text_files import read_rows
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, judged_positives
-from modeling_condenser.mining.passage_index import PassageIndex
 
 from .recipe import FinetuningRecipe
-from .rows import Fields
 
+Fields = Mapping[str, Any]
 Example = dict[str, Any]
 
 LEFT_OUT = "left_out"  # why a row is not an example
+
+
+def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
+    """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
+    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data
+    found = {
+        str(name): sorted(filter(os.path.isfile, glob.glob(str(name), recursive=True)))
+        for name in names
+    }
+    if all(found.values()):
+        files = list(map(Path, chain.from_iterable(found.values())))
+        columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
+        return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
+    name = next(name for name, files in found.items() if not files)
+    split = "train" if recipe.format == "id_triples" else recipe.split or "train"
+    try:
+        table = load_dataset(name, recipe.data_name, split=split, revision=recipe.data_revision)
+    except (OSError, ValueError) as error:  # OSError by the Hub; ValueError for a wrong split
+        raise FileNotFoundError(
+            f"There is no local file {name!r}, and the Hub data set of that name could not be "
+            f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
+        ) from error
+    return iterate_rows(table), [f"{name}: {table._fingerprint}"]
 
 
 def convert_rows(
@@ -154,11 +183,10 @@ def make_collection_examples(
         positives = line.positive_ids or judged
         own, others = line.positive_teacher_scores, line.negative_teacher_scores
         if not positives or (with_scores and (own is None or others is None)):
+            lacks = "cross-encoder scores" if positives else "positives"
             raise ValueError(
-                f"The line of query {line.query_id!r} has no "
-                f"{'cross-encoder scores' if positives else 'positives'}: mine with a "
-                "cross-encoder, or use objective contrastive; without judgements, mine with "
-                "--positives answers."
+                f"The line of query {line.query_id!r} has no {lacks}: mine with a cross-encoder, or"
+                " use objective contrastive; without judgements, mine with --positives answers."
             )
         query = contract.query(collection.queries[line.query_id])
         n_known = len(positives) + len(judged)

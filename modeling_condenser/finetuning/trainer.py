@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
-from modeling_condenser.encoding.opening import OpenedEncoder
+from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
@@ -96,7 +96,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     def __init__(
         self,
         recipe: FinetuningRecipe,
-        encoder: OpenedEncoder,
+        encoder: Retriever,
         data: TrainingData,
         arguments: SentenceTransformerTrainingArguments,
     ):

@@ -20,21 +20,21 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import file_states, store_rows
+from modeling_condenser.collection.passages import file_states, read_rows, store_rows
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, read_hard_negatives
-from modeling_condenser.mining.passage_index import read_rows
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 
 from .examples import (
     LEFT_OUT,
     Example,
+    Fields,
     convert_rows,
     make_collection_examples,
     make_text_example,
+    open_rows,
 )
 from .recipe import FinetuningRecipe
-from .rows import Fields, open_rows
 
 logger = logging.getLogger(__name__)
 
@@ -117,11 +117,10 @@ def load_training_data(
         facts["judgements_fingerprint"] = fingerprint_judgements(collection)
     what = str(recipe.data or recipe.negatives or recipe.collection)
     table = _store_examples(recipe, contract, collection, [*facts.values()])
-    reasons = table.data.column(LEFT_OUT)
-    counts = reasons.drop_null().value_counts().to_pylist()
-    left_out = {count["values"]: count["counts"] for count in counts}
+    reasons = table.data.column(LEFT_OUT).to_pandas()
+    left_out = reasons.value_counts().to_dict()
     if left_out:
-        table = table.select(np.flatnonzero(reasons.is_null().to_numpy()))
+        table = table.select(np.flatnonzero(reasons.isna()))
         logger.warning("%s: left out %s; %d examples remain.", what, left_out, len(table))
         facts["left_out"] = left_out
     if not len(table):
@@ -202,12 +201,10 @@ def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: s
 
     The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5).
     """
+    n = len(examples)
     if train_size is None:
         return examples
-    if train_size > len(examples):
-        raise ValueError(
-            f"train_size is {train_size}, but {what} has {len(examples)} training examples: "
-            f"choose a number from 1 to {len(examples)}."
-        )
-    chosen = np.random.default_rng(seed).permutation(len(examples))[:train_size]
+    if train_size > n:
+        raise ValueError(f"train_size is {train_size}, but {what} has {n} training examples.")
+    chosen = np.random.default_rng(seed).permutation(n)[:train_size]
     return examples.select(np.sort(chosen))

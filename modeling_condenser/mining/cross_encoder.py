@@ -44,8 +44,7 @@ class RelevanceScorer:
         if not has_head or self._model.num_labels not in (1, 2):
             raise ValueError(
                 f"{model} ({', '.join(architectures)}, {self._model.num_labels} labels) is not a "
-                "cross-encoder with one label (relevant) or two (not relevant, relevant): name "
-                "one, such as cross-encoder/ms-marco-MiniLM-L6-v2."
+                "cross-encoder with 1 or 2 labels, such as cross-encoder/ms-marco-MiniLM-L6-v2."
             )
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:

@@ -27,6 +27,7 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
 from modeling_condenser.runs.recipe import fill
@@ -36,7 +37,6 @@ from modeling_condenser.runs.whole_files import whole_file, write_json
 from .cross_encoder import RelevanceScorer
 from .hard_negatives import judged_positives, read_hard_negatives
 from .miner import Miner
-from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
@@ -103,11 +103,9 @@ def mine(
         "passages": fingerprint_passages(loaded.passages),
         "judgements": fingerprint_judgements(loaded),
     }
-    dev = None
-    if parsed.kind == "hybrid":  # whose fusion is chosen on these
-        dev = load_dev(recipe.collection, judged=recipe.split)
-    if dev is not None:
-        identity["dev"] = fingerprint_judgements(dev)
+    # The fusion of a hybrid system is chosen on these.
+    dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
+    identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
     claim_run_folder(folder, claimed)
 
     searcher = open_searcher(
@@ -154,8 +152,7 @@ def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tu
     """The queries to search -> their judged positives; none where an answer decides."""
     if recipe.needs_answers and not collection.answers:
         raise ValueError(
-            f"{collection.name} has no answers, which answer_filter and positives: answers need: "
-            "remove both, or add answers to its queries."
+            f"{collection.name} has no answers, which answer_filter and positives: answers need."
         )
     if recipe.positives == "answers":
         return dict.fromkeys(filter(collection.answers.get, collection.queries), ())

@@ -20,13 +20,13 @@ from scipy.special import expit
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.dpr import AnswerMatcher
+from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.retrieval.runs import rank_passages
 from modeling_condenser.retrieval.systems import Searcher
 
 from .cross_encoder import RelevanceScorer
 from .hard_negatives import HardNegatives
-from .passage_index import PassageIndex
 from .recipe import MiningRecipe
 
 

@@ -10,6 +10,7 @@ All indices use inner products; cosine similarity is the same, because its vecto
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings
 
-from .stored_index import build_once
+from .stored_index import open_index
 
 logger = logging.getLogger(__name__)
 
-INDEX_FILE, IDENTITY_FILE = "index.faiss", "index.json"
 _VECTORS_PER_CENTROID = 64  # faiss uses at most 256 and warns below 39
 _SMALLEST_TRAINING_SET = 65_536  # 256 vectors for each of product quantisation's 256 centroids
 
@@ -50,21 +50,9 @@ def build_approximate(
     Raises:
         ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
     """
-    path = Path(folder) / INDEX_FILE
-    identity = {
-        "factory": factory,
-        "seed": seed,
-        "retriever": embeddings.retriever,
-        "passages": embeddings.passages,
-    }
-
-    def build(partial: Path) -> None:
-        index = _build(embeddings, factory, seed, progress=progress)
-        faiss.write_index(index, str(partial / INDEX_FILE))
-
+    make = partial(_make, embeddings, factory, seed, progress=progress)
     try:
-        build_once(path.with_name(IDENTITY_FILE), identity, build)
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        index = open_index(embeddings, Path(folder), make, factory=factory, seed=seed)
         if parameters:
             space: Any = faiss.ParameterSpace()  # whose annotation names one of its overloads
             space.set_index_parameters(index, parameters)
@@ -77,7 +65,7 @@ def build_approximate(
     return index
 
 
-def _build(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -> faiss.Index:
+def _make(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -> faiss.Index:
     index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         inverted_file = faiss.try_extract_index_ivf(index)

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.encoding.embeddings import id_column
 
-from .runs import Run, rank_passages
+from .runs import Run, cut_run
 from .stored_index import build_once
 
 PRESETS: Mapping[str, tuple[float, float]] = {
@@ -85,19 +85,18 @@ class Bm25:
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query, query id -> text."""
+        run: Run = {}
         is_quiet = not self.show_progress or len(queries) == 1
-        bar = tqdm(queries.items(), desc="BM25", unit="query", disable=is_quiet)
-        return {query_id: self._search_one(text, depth) for query_id, text in bar}
-
-    def _search_one(self, text: str, depth: int) -> dict[str, float]:
-        # bm25s' own top-k does not break ties by id.
-        [words] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)
-        scores = self._index.get_scores_from_ids(self._index.get_tokens_ids(words))  # (N,)
-        rows = np.flatnonzero(scores > 0)
-        if depth < len(rows):
-            rows = rows[scores[rows] >= np.partition(scores[rows], -depth)[-depth]]
-        ids = self._ids.take(pa.array(rows)).to_pylist()
-        return dict(rank_passages(dict(zip(ids, scores[rows].tolist(), strict=True)))[:depth])
+        for query_id, text in tqdm(queries.items(), "BM25", unit="query", disable=is_quiet):
+            # bm25s' own top-k does not break ties by id.
+            [words] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)
+            scores = self._index.get_scores_from_ids(self._index.get_tokens_ids(words))  # (N,)
+            rows = np.flatnonzero(scores > 0)
+            if depth < len(rows):
+                rows = rows[scores[rows] >= np.partition(scores[rows], -depth)[-depth]]
+            ids = self._ids.take(pa.array(rows)).to_pylist()
+            run[query_id] = dict(zip(ids, scores[rows].tolist(), strict=True))
+        return cut_run(run, depth)
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
         batches = passages.select_columns(["title", "text"]).iter(batch_size=_BATCH_PASSAGES)

@@ -177,8 +177,7 @@ def _check_queries(queries: np.ndarray, query_ids: Sequence[str], dimension: int
     check_vectors(queries, len(set(query_ids)))
     if queries.shape[1] != dimension:
         raise ValueError(
-            f"Queries have {queries.shape[1]} numbers, but passages {dimension}: encode both with "
-            "one model."
+            f"Queries have {queries.shape[1]} numbers, but passages {dimension}: use one model."
         )
 
 

@@ -1,16 +1,26 @@
-"""Fuse the runs of several systems, such as BM25 and a dense retriever, into one.
+"""Hybrid search: fuse the runs of several systems, such as BM25 and an encoder, into one.
 
 Sums are correctly rounded (`math.fsum`), so a fused score does not depend on the order in which a
 run lists its passages.
 """
 
+import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
 
+import ir_measures
+from ir_measures import RR
+
+from modeling_condenser.collection.collection import Collection, Qrels
+
+from .bm25 import Bm25
+from .dense import DenseSearcher
 from .runs import Run, cut_run, rank_passages
+
+logger = logging.getLogger(__name__)
 
 RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
 DEPTH = 100
@@ -94,3 +104,39 @@ def _sum_points(
             for passage in chain(*found)
         }
     return cut_run(fused, depth)
+
+
+@dataclass(frozen=True)
+class HybridSearcher:
+    """Searches with BM25 and an encoder; each finds at least 100 passages for the fused run."""
+
+    bm25: Bm25
+    dense: DenseSearcher
+    fusion: Fusion = FUSIONS["0.5"]
+
+    def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
+        """The best `depth` passages for each query."""
+        return self.fusion.fuse(*self.search_parts(queries, depth=depth), depth=depth)
+
+    def tuned(self, dev: Collection | None) -> "HybridSearcher":
+        """The same with the best fusion for judged dev queries, if there are any."""
+        if dev is None or not dev.qrels:
+            logger.info("No judged dev queries to choose the fusion on: %s", self.fusion)
+            return self
+        return replace(self, fusion=choose_fusion(*self.search_parts(dev.queries), dev.qrels))
+
+    def search_parts(self, queries: Mapping[str, str], *, depth: int = DEPTH) -> tuple[Run, Run]:
+        """The runs of BM25 and of the encoder."""
+        deep = max(depth, DEPTH)
+        return self.bm25.search(queries, depth=deep), self.dense.search(queries, depth=deep)
+
+
+def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
+    """Choose the fusion with the highest MRR@10 on judged queries, the first of equal ones."""
+    figures = {}
+    for fusion in FUSIONS.values():
+        run = fusion.fuse(bm25_run, dense_run)
+        figures[fusion] = ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10]
+    best = max(figures, key=lambda fusion: figures[fusion])
+    logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])
+    return best

@@ -6,7 +6,7 @@ needs one.
 """
 
 import hashlib
-import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -33,14 +33,6 @@ _SECONDS_TO_CONNECT = 10
 
 
 @dataclass(frozen=True)
-class MilvusServer:
-    """A connection to Milvus."""
-
-    client: Any  # pymilvus.MilvusClient
-    uri: str
-
-
-@dataclass(frozen=True)
 class MilvusIndex:
     """The passages of one collection with the vectors of one retriever, in Milvus.
 
@@ -48,12 +40,12 @@ class MilvusIndex:
     holds what Milvus's BM25 reads of `text`. Scores are inner products.
 
     Attributes:
-        server: where they are.
+        client: a `pymilvus.MilvusClient`, from `connect`.
         name: of the Milvus collection.
         parameters: of the search, such as {"ef": 128}.
     """
 
-    server: MilvusServer
+    client: Any
     name: str
     parameters: dict[str, Any]
 
@@ -70,14 +62,14 @@ class MilvusIndex:
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
-        how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
-        return self._batches(
-            len(queries),
-            k,
-            lambda part: self.server.client.search(
+
+        def ask(part: slice) -> Any:
+            how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
+            return self.client.search(
                 self.name, data=list(queries[part]), limit=k, filter=filter, **how
-            ),
-        )
+            )
+
+        return self._batches(len(queries), k, ask)
 
     def search_hybrid(
         self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""
@@ -86,14 +78,13 @@ class MilvusIndex:
         from pymilvus import AnnSearchRequest, RRFRanker
 
         def ask(part: slice) -> Any:
-            how: dict[str, Any] = {"limit": k, "expr": filter or None}
+            vectors, words, expression = list(queries[part]), list(texts[part]), filter or None
+            parameters = {"params": self.parameters}
             requests = [
-                AnnSearchRequest(
-                    list(queries[part]), "embedding", {"params": self.parameters}, **how
-                ),
-                AnnSearchRequest(list(texts[part]), "words", {}, **how),
+                AnnSearchRequest(vectors, "embedding", parameters, limit=k, expr=expression),
+                AnnSearchRequest(words, "words", {}, limit=k, expr=expression),
             ]
-            return self.server.client.hybrid_search(self.name, requests, RRFRanker(RRF_K), limit=k)
+            return self.client.hybrid_search(self.name, requests, RRFRanker(RRF_K), limit=k)
 
         return self._batches(len(queries), k, ask)
 
@@ -101,7 +92,7 @@ class MilvusIndex:
         scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
         rows = np.full((n_queries, k), -1)
         for first in range(0, n_queries, _QUERIES_A_REQUEST):
-            with _clear_errors(self.server.uri):
+            with _clear_errors():
                 found = ask(slice(first, first + _QUERIES_A_REQUEST))
             for query, hits in enumerate(found, start=first):
                 scores[query, : len(hits)] = [hit["distance"] for hit in hits]
@@ -109,8 +100,8 @@ class MilvusIndex:
         return scores, rows
 
 
-def connect(index: str) -> MilvusServer:
-    """Connect to `milvus:URI`.
+def connect(index: str) -> Any:
+    """Connect to `milvus:URI`: a `pymilvus.MilvusClient`.
 
     Raises:
         ValueError: pymilvus is not installed, or this is no URI.
@@ -122,26 +113,22 @@ def connect(index: str) -> MilvusServer:
             f"{index!r} names no Milvus: expected {MILVUS}FILE.db in a folder that exists, or "
             f"{MILVUS}http://HOST:19530."
         )
-    for package in ["pymilvus", *(["milvus_lite"] if uri.endswith(".db") else [])]:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise ValueError(
-                f"--index {index} needs {package}: pip install 'condenser[milvus]'."
-            ) from error
+    needed = ["pymilvus", "milvus_lite"] if uri.endswith(".db") else ["pymilvus"]
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise ValueError(f"--index {index} needs {missing[0]}: pip install 'condenser[milvus]'.")
     from pymilvus import MilvusClient
 
-    with _clear_errors(uri):
+    with _clear_errors(f" at {uri}"):
         token = os.environ.get("MILVUS_TOKEN", "")
         client = MilvusClient(uri, token=token, timeout=_SECONDS_TO_CONNECT)
         client.list_collections(timeout=_SECONDS_TO_CONNECT)
-    return MilvusServer(client, uri)
+    return client
 
 
 def store_in_milvus(
     embeddings: Embeddings,
     passages: Dataset,
-    server: MilvusServer,
+    client: Any,
     *,
     parameters: str | None = None,
     progress: bool = False,
@@ -154,15 +141,14 @@ def store_in_milvus(
     Args:
         embeddings: of the passages.
         passages: columns `_id`, `title`, `text`.
-        server: from `connect`.
+        client: from `connect`.
         parameters: of the search, `name=value[,name=value]...`, such as "ef=128".
         progress: show a bar.
     """
     identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    index = MilvusIndex(server, name, _read_parameters(parameters))
-    client = server.client
-    with _clear_errors(server.uri):
+    index = MilvusIndex(client, name, _read_parameters(parameters))
+    with _clear_errors():
         if not client.has_collection(name):
             _create(client, name, embeddings.dimension)
         client.load_collection(name)
@@ -221,13 +207,13 @@ def _cut(text: str) -> str:
 
 
 @contextmanager
-def _clear_errors(uri: str) -> Iterator[None]:
+def _clear_errors(place: str = "") -> Iterator[None]:
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except MilvusException as error:
         raise OSError(
-            f"Milvus at {uri} failed: {error.message} Check the address, that the server runs, and "
+            f"Milvus{place} failed: {error.message} Check the address, that the server runs, and "
             "that no other process has the file open."
         ) from error

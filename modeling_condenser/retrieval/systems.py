@@ -28,14 +28,14 @@ from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .approximate import INDEX_FILE, build_approximate
+from .approximate import build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
-from .fusion import FUSIONS
-from .hybrid import HybridSearcher
+from .fusion import FUSIONS, HybridSearcher
 from .milvus import connect, store_in_milvus
 from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
+from .stored_index import INDEX_FILE
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -47,11 +47,10 @@ Kind = Literal["bm25", "run", "encoder", "hybrid"]
 _ENCODER_SETTINGS = {
     "pooling": get_args(Pooling),
     "similarity": get_args(Similarity),
-    **dict.fromkeys(("query_max_length", "passage_max_length", "token_budget"), int),
-    "truncate_dim": int,
     "precision": get_args(Precision),
-    **dict.fromkeys(("title_separator", "query_prompt", "passage_prompt", "name"), str),
     "dtype": get_args(Dtype),
+    **dict.fromkeys("query_max_length passage_max_length token_budget truncate_dim".split(), int),
+    **dict.fromkeys("title_separator query_prompt passage_prompt name".split(), str),
 }
 _COMPRESSION = ("truncate_dim", "precision")
 
@@ -116,8 +115,8 @@ class System:
     def fingerprint(self) -> str:
         """Identifies what its answers depend on."""
         if self.kind == "encoder":
-            words = [self.without("precision").open(device="cpu").fingerprint]
-            return " ".join([*words, *([self.precision] * self.is_quantised)])
+            own = self.without("precision").open(device="cpu").fingerprint
+            return f"{own} {self.precision}" if self.is_quantised else own
         if self.kind == "run":
             return checksum_file(Path(self.model))
         if self.kind == "hybrid":
@@ -143,16 +142,16 @@ class System:
         """
         if self.kind not in ("encoder", "hybrid"):
             return self
-        default = SearchSettings()
-        stated = {name: getattr(search, name) for name in ("dtype", *_COMPRESSION)}
-        said = {name: value for name, value in stated.items() if value != getattr(default, name)}
-        missing = {name: value for name, value in said.items() if name not in self.settings}
+        missing = {
+            name: getattr(search, name)
+            for name in ("dtype", *_COMPRESSION)
+            if getattr(search, name) != getattr(SearchSettings, name) and name not in self.settings
+        }
         system = replace(self, settings={**self.settings, **missing}) if missing else self
         if system.is_quantised and not search.is_exact:
             raise ValueError(
                 f"{self.model} is searched with precision={system.precision}, so the index"
-                f" {search.index} would have no effect: leave out one of the two. An index has its"
-                " own compression, such as IVF256,SQ8."
+                f" {search.index} would have no effect: leave out one of the two."
             )
         return system
 
@@ -247,17 +246,17 @@ def open_searcher(
         return HybridSearcher(lexical, dense).tuned(dev)
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    settings, index_bytes = settings or SearchSettings(), None
     index: Any = None
+    settings, index_bytes = settings or SearchSettings(), None
     system, place = system.completed(settings), embeddings or folder / EMBEDDINGS_FOLDER
-    retriever = system.stored.open(device=local_device(settings.device_list))
+    retriever = whole = system.stored.open(device=local_device(settings.device_list))
     retriever.check_inner_product()
-    whole, ending = retriever, ""
+    index_name = system.precision if system.is_quantised else settings.index.replace(",", "_")
     if dimension := system.settings.get("truncate_dim"):
-        retriever, ending = whole.truncated(dimension), f"-{dimension}"
+        retriever, index_name = whole.truncated(dimension), f"{index_name}-{dimension}"
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # they were stored like this
-    server = connect(settings.index) if settings.index.startswith(MILVUS) else None
+    client = connect(settings.index) if settings.index.startswith(MILVUS) else None
     vectors = encode_collection(
         whole,
         passages,
@@ -268,22 +267,14 @@ def open_searcher(
     )
     if retriever is not whole:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
+    index_folder, parameters = folder / f"index-{index_name}", settings.search_parameters
     if system.is_quantised:
-        index_folder = folder / f"index-{system.precision}{ending}"
         index = build_quantised(vectors, system.precision, index_folder, progress=progress)
         index_bytes = index.code_size
-    elif server is not None:
-        how = {"parameters": settings.search_parameters, "progress": progress}
-        index = store_in_milvus(vectors, passages, server, **how)
+    elif client is not None:
+        index = store_in_milvus(vectors, passages, client, parameters=parameters, progress=progress)
     elif not settings.is_exact:
-        index_folder = folder / f"index-{settings.index.replace(',', '_')}{ending}"
-        index = build_approximate(
-            vectors,
-            settings.index,
-            index_folder,
-            parameters=settings.search_parameters,
-            seed=settings.index_seed,
-            progress=progress,
-        )
+        how = {"parameters": parameters, "seed": settings.index_seed, "progress": progress}
+        index = build_approximate(vectors, settings.index, index_folder, **how)
         index_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
     return DenseSearcher(retriever, vectors, index, settings, progress, index_bytes)

@@ -42,8 +42,7 @@ from modeling_condenser.hub.training_log import (
 )
 from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
-from modeling_condenser.retrieval.fusion import FUSIONS, Fusion
-from modeling_condenser.retrieval.hybrid import choose_fusion
+from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25, System
 from modeling_condenser.runs.recipe import fill

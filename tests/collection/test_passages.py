@@ -15,7 +15,12 @@ from modeling_condenser.collection.collection import (
     fingerprint_judgements,
     fingerprint_passages,
 )
-from modeling_condenser.collection.passages import find_rows, find_texts, store_passages
+from modeling_condenser.collection.passages import (
+    PassageIndex,
+    find_rows,
+    find_texts,
+    store_passages,
+)
 
 from .conftest import write_lines
 
@@ -46,6 +51,21 @@ def test_passages_are_found_by_their_ids():
     assert find_rows(passages, []) == find_texts(passages, []) == {}
     with pytest.raises(ValueError, match="1 of 2 passage ids .* such as 'p3000'"):
         find_rows(passages, ["p3000", "p1"])
+
+
+def test_passages_are_found_by_id_and_equal_texts_have_equal_content():
+    ids = list("abcdefg")
+    texts = ["same", "other", "same", "same ", "", "", ""]
+    titles = ["", "", "title", "", "x", "y", "x"]
+    index = PassageIndex(Dataset.from_dict({"_id": ids, "title": titles, "text": texts}))
+    assert index.rows(["g", "a", "d", "g"]).tolist() == [6, 0, 3, 6]
+    assert index.read(["c", "a", "c"]) == {"c": ("title", "same"), "a": ("", "same")}
+    assert index.read([]) == {}
+    contents = dict(zip(ids, index.content.tolist(), strict=True))
+    equal = {(x, y) for x in ids for y in ids if x < y and contents[x] == contents[y]}
+    assert equal == {("a", "c"), ("e", "g")}  # without a text, the title counts
+    with pytest.raises(ValueError, match="no passage 'z'"):
+        index.rows(["a", "z"])
 
 
 RECORDS = [

@@ -16,6 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
+from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.hub.contract import EncodingContract
 
 LONG = "The glacier visits Oslo, and the violin measures the orchard near Kyoto. "
@@ -86,6 +87,10 @@ def hash_vectors(passages: Dataset) -> np.ndarray:
     pairs = zip(passages["title"], passages["text"], strict=True)
     digests = [hashlib.sha512(f"{title}\n{text}".encode()).digest() for title, text in pairs]
     return np.frombuffer(b"".join(digests), dtype=np.uint32).reshape(-1, 16).astype(np.float32)
+
+
+def all_bytes(embeddings: Embeddings) -> bytes:
+    return b"".join(block.tobytes() for _, block in embeddings.blocks())
 
 
 class HashRetriever:

@@ -1,13 +1,29 @@
-"""A folder of embeddings: what is written comes back, here and as parquet."""
+"""A folder of embeddings: written, read, encoded in shards by many processes, and as parquet."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from datasets import List, Value, load_dataset
+import torch
+from datasets import Dataset, List, Value, load_dataset
 
 from modeling_condenser.encoding import embeddings as module
+from modeling_condenser.encoding import encode
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings, write_table
-from tests.encoding.making import make_passages
+from modeling_condenser.encoding.encode import encode_collection, local_device
+from modeling_condenser.encoding.retriever import Retriever
+from tests.encoding.making import (
+    HashRetriever,
+    all_bytes,
+    hash_vectors,
+    make_passages,
+)
 
 IDS = ["", "a", "a\x00", "\uffff", "\U0001d11e", "東京", "é ", "Z", "0", "a b", "z", "Ä"]
 
@@ -72,3 +88,119 @@ def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
         Embeddings.open(tmp_path / "e")
     with pytest.raises(FileNotFoundError, match="holds no embeddings"):
         Embeddings.open(tmp_path)
+
+
+PASSAGES = make_passages(100)
+
+
+def encode_shards(
+    folder: Path, retriever: Any, *, passages: Dataset = PASSAGES, **settings: Any
+) -> Embeddings:
+    return encode_collection(retriever, passages, folder, progress=False, **settings)
+
+
+def test_vectors_are_the_retrievers_and_the_record_describes_the_work(bert_folder, tmp_path):
+    retriever = Retriever(bert_folder, pooling="mean", device="cpu")
+    made = encode_shards(tmp_path, retriever, shard_size=9)
+    expected = retriever.encode_passages(PASSAGES)
+    np.testing.assert_allclose(made.vectors(np.arange(100)), expected, rtol=0, atol=1e-6)
+    assert made.passage_ids.to_pylist() == PASSAGES["_id"][:]
+    assert made.computation == {"device": "cpu", "token_budget": 2048, "dtype": "float32"}
+    record = made.record
+    assert record["passages_per_second"] == pytest.approx(100 / record["seconds"])
+    assert (record["n_encoded"], record["n_processes"], record["devices"]) == (100, 1, ["cpu"])
+    assert 50e6 < record["peak_memory_bytes"] < 5e9
+
+
+def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path):
+    folder, retriever = tmp_path / "e", HashRetriever()
+    with pytest.raises(OSError, match="No space left"):
+        encode_shards(folder, HashRetriever(fails_on="text 40"), shard_size=8)
+    again = encode_shards(folder, retriever)
+    assert all_bytes(again) == hash_vectors(PASSAGES).tobytes()
+    assert retriever.calls == [f"text {8 * shard}" for shard in range(5, 13)]
+    assert again.record["n_encoded"] == 60
+
+    before = {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]}
+    encode_shards(folder, HashRetriever(fails_on="text 0"))
+    assert {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]} == before
+
+
+_ENCODE = r"""
+import os, sys
+from pathlib import Path
+from modeling_condenser.encoding.encode import encode_collection
+from tests.encoding.making import HashRetriever, make_passages
+if __name__ == "__main__":
+    retriever = HashRetriever()
+    encode_collection(retriever, make_passages(100), sys.argv[1], shard_size=8)
+    Path(sys.argv[2] + os.environ["RANK"]).write_text("\n".join(retriever.calls))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_share_the_shards(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(_ENCODE)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run(
+        [sys.executable, *command, str(script), str(tmp_path / "e"), str(tmp_path / "log")],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=200,
+        check=True,
+    )
+    embeddings = Embeddings.open(tmp_path / "e")
+    assert all_bytes(embeddings) == hash_vectors(PASSAGES).tobytes()
+    assert embeddings.record["n_processes"] == 2
+    for rank in range(2):
+        first_texts = (tmp_path / f"log{rank}").read_text().splitlines()
+        assert first_texts == [f"text {8 * shard}" for shard in range(13) if shard % 2 == rank]
+
+
+@pytest.mark.slow
+def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, tmp_path):
+    retriever = Retriever(bert_folder, pooling="mean", device="cpu")
+    alone = encode_shards(tmp_path / "1", retriever, shard_size=9)
+    shared = encode_shards(tmp_path / "2", retriever, shard_size=9, devices=["cpu", "cpu"])
+    assert all_bytes(shared) == all_bytes(alone)
+    assert shared.record["n_processes"] == 2
+    retriever.settings["pooling"] = "last"  # which the worker cannot open
+    with pytest.raises(ValueError, match="pooling is 'last'"):
+        encode_shards(tmp_path / "3", retriever, devices=["cpu", "cpu"])
+
+
+def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for own, devices, expected in (
+        ("cpu", None, ["cpu"]),
+        ("cuda:1", None, ["cuda:1", "cuda:0", "cuda:2"]),
+        ("cuda:2", ["cuda:2", "cuda:1"], ["cuda:2", "cuda:1"]),
+    ):
+        retriever: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(own)))
+        assert encode._worker_devices(retriever, devices) == expected
+    assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == (None, "cuda:4")
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    assert (local_device(None), local_device(["cuda:4", "cuda:5"])) == ("cuda:1", "cuda:4")
+
+
+def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
+    folder, retriever = tmp_path / "e", HashRetriever()
+    encode_shards(folder, retriever, shard_size=8)
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    other = HashRetriever()
+    other.fingerprint = "other"
+    with pytest.raises(ValueError, match="holds other embeddings, with a different retriever:"):
+        encode_shards(folder, other)
+    columns = PASSAGES.to_dict()
+    columns["text"][17] += "."
+    changed = Dataset.from_dict(columns)
+    with pytest.raises(ValueError, match="with a different passages"):
+        encode_shards(folder, retriever, passages=changed)
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    with pytest.raises(FileExistsError, match="is not empty"):
+        encode_shards(tmp_path, retriever)
+    double = Dataset.from_dict({**columns, "_id": ["p"] * 100})
+    with pytest.raises(ValueError, match="100 passages have 1 ids"):
+        encode_shards(tmp_path / "new", retriever, passages=double)
+    encode_shards(tmp_path / "new", retriever)

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
-from modeling_condenser.finetuning.encoder import open_encoder
-from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.finetuning.finetune import finetune, open_encoder
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.provenance import read_provenance
+from tests.encoding.making import save_modules
 from tests.hub.making import plain_vectors
 
 DOT = {"similarity": "dot"}
@@ -89,11 +89,7 @@ def test_provenance_names_both_stages(retriever):
     assert run.items() <= second.run.items()
 
 
-def test_a_finished_run_is_not_trained_again(settings, retriever, monkeypatch):
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(SentenceTransformerTrainer, "train", refuse)
+def test_a_finished_run_is_not_trained_again(settings, retriever):
     before = (retriever / "model.safetensors").stat().st_mtime_ns
     assert finetune(settings) == retriever
     assert (retriever / "model.safetensors").stat().st_mtime_ns == before
@@ -110,15 +106,14 @@ def test_a_plain_encoder_learns_a_cross_encoders_scores(train, write_jsonl, text
 
 
 def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folder, tmp_path):
-    out = {"output_dir": str(tmp_path / "run")}
-    with pytest.raises(ValueError, match="state pooling"):
-        finetune({**settings, **out, "encoder": str(bert_folder)})
-    with pytest.raises(ValueError, match=r"matryoshka_dims is \[32\], but vectors have 32 numbers"):
-        finetune({**settings, **out, "matryoshka_dims": [32]})
-    with pytest.raises(ValueError, match="matryoshka_dims is for similarity: cosine, .*got dot"):
-        finetune({**settings, **out, "matryoshka_dims": [4], "similarity": "dot"})
-    with pytest.raises(ValueError, match="train_size is 41, but .* has 40 training examples"):
-        finetune({**settings, **out, "train_size": 41})
+    for wrong, message in (
+        ({"encoder": str(bert_folder)}, "state pooling"),
+        ({"matryoshka_dims": [32]}, r"matryoshka_dims is \[32\], but vectors have 32 numbers"),
+        ({"matryoshka_dims": [4], "similarity": "dot"}, "is for similarity: cosine, .*got dot"),
+        ({"train_size": 41}, "train_size is 41, but .* has 40 training examples"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            finetune({**settings, **wrong, "output_dir": str(tmp_path / "run")})
     assert not (tmp_path / "run").exists()
 
 
@@ -136,14 +131,6 @@ def test_vectors_trained_at_matryoshka_dims_lose_less_when_truncated(
     assert means["with"]["P@1"] > means["without"]["P@1"] + 0.1
 
 
-def save_st(folder: Path, encoder: Path, *further: torch.nn.Module) -> Path:
-    """A sentence-transformers model of an encoder and further modules."""
-    transformer = modules.Transformer(str(encoder), max_seq_length=40)
-    model = SentenceTransformer(modules=[transformer, *further])
-    model.save_pretrained(str(folder), create_model_card=False)
-    return folder
-
-
 def test_an_export_says_all_and_the_recipe_changes_it(encoder):
     opened = open_encoder(str(encoder), {**DOT, "query_max_length": 12, "pooling": "mean"})
     assert opened.contract == EncodingContract(12, 56, pooling="mean", title_separator=" : ")
@@ -153,8 +140,8 @@ def test_an_export_says_all_and_the_recipe_changes_it(encoder):
 
 
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
-    further = modules.Pooling(32, pooling_mode="mean"), modules.Normalize()
-    folder = save_st(tmp_path / "st", bert_folder, *further)
+    further = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
+    folder = save_modules(tmp_path / "st", bert_folder, lambda _: further, length=40)
     opened = open_encoder(str(folder), DOT)
     assert opened.contract == EncodingContract(40, 40, "mean", "dot", token_type_ids=True)
     assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
@@ -164,8 +151,8 @@ def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert
 
 
 def test_encoders_that_an_export_cannot_hold_are_refused(bert_folder, bert_run, tmp_path):
-    pooling, dense = modules.Pooling(32, "mean"), modules.Dense(32, 8)
-    folder = save_st(tmp_path / "dense", bert_folder, pooling, dense)
+    further = [modules.Pooling(32, "mean"), modules.Dense(32, 8)]
+    folder = save_modules(tmp_path / "dense", bert_folder, lambda _: further)
     with pytest.raises(ValueError, match="the modules Transformer, Pooling, Dense and"):
         open_encoder(str(folder), DOT)
     with pytest.raises(ValueError, match="is a Condenser checkpoint: .*condenser export"):

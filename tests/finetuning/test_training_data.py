@@ -11,10 +11,9 @@ from datasets import Dataset
 from transformers import TrainerState
 
 from modeling_condenser.collection import text_files
-from modeling_condenser.finetuning import rows as module
-from modeling_condenser.finetuning.examples import convert_rows, make_text_example
+from modeling_condenser.finetuning import examples as module
+from modeling_condenser.finetuning.examples import convert_rows, make_text_example, open_rows
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.finetuning.rows import open_rows
 from modeling_condenser.finetuning.training_data import (
     DrawnNegatives,
     TrainingData,
@@ -103,22 +102,19 @@ def make(format: Any, *rows: dict[str, Any], data: str = "f", **settings: Any) -
 NUMBERED = {"negative_1": "a", "negative_2": "b", "negative_3": None, "negative_5": "unread"}
 NUMBERED_SCORES = {"positive_score": 3, "negative_score_1": 1, "negative_score_2": "2.5"}
 SCORED = {"passages": ["p: c", "p: a", "p: b"], "scores": [3.0, 1.0, 2.5]}
+ONE = {"passages": ["p: c", "p: a"]}
 
 
 @pytest.mark.parametrize(
     ("format", "fields", "expected"),
     [
         ("pairs", {}, {"passages": ["p: c"]}),
-        ("triples", {"negative": "a"}, {"passages": ["p: c", "p: a"], "scores": None}),
+        ("triples", {"negative": "a"}, {**ONE, "scores": None}),
         # Lists in a table of texts.
         ("scored", {"negatives": '["a", "b"]', "scores": "[3, 1, 2.5]"}, SCORED),
         ("scored", {"negatives": ["c", "a", " ", "b"], "scores": [3, 9, 1, 9, 2.5]}, SCORED),
         ("scored", {**NUMBERED, **NUMBERED_SCORES, "negative_score_3": ""}, SCORED),
-        (
-            "scored",
-            {"negative": "a", "margin": -1.5},
-            {"passages": ["p: c", "p: a"], "scores": [-1.5, 0.0]},
-        ),
+        ("scored", {"negative": "a", "margin": -1.5}, {**ONE, "scores": [-1.5, 0.0]}),
     ],
 )
 def test_a_row_becomes_an_example(format, fields, expected):

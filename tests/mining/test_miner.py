@@ -1,18 +1,21 @@
-"""Ranks, scores and margins: by hand, by brute force, and beside sentence-transformers."""
+"""Candidates and a cross-encoder's log-odds beside those of the libraries."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from modeling_condenser.collection.passages import PassageIndex
+from modeling_condenser.mining.cross_encoder import RelevanceScorer
 from modeling_condenser.mining.miner import Candidate, draw_order, find_candidates
-from modeling_condenser.mining.passage_index import PassageIndex
 from modeling_condenser.mining.recipe import MiningRecipe
+from tests.mining.making import make_cross_encoder, plain_logits
 
 
 def recipe(**settings: object) -> MiningRecipe:
@@ -69,16 +72,32 @@ def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
     assert ranks(every=2) == [rank for rank in ranks() if rank % 2 == 0]
 
 
-def test_passages_are_found_by_id_and_equal_texts_have_equal_content():
-    ids = list("abcdefg")
-    texts = ["same", "other", "same", "same ", "", "", ""]
-    titles = ["", "", "title", "", "x", "y", "x"]
-    index = PassageIndex(Dataset.from_dict({"_id": ids, "title": titles, "text": texts}))
-    assert index.rows(["g", "a", "d", "g"]).tolist() == [6, 0, 3, 6]
-    assert index.read(["c", "a", "c"]) == {"c": ("title", "same"), "a": ("", "same")}
-    assert index.read([]) == {}
-    contents = dict(zip(ids, index.content.tolist(), strict=True))
-    equal = {(x, y) for x in ids for y in ids if x < y and contents[x] == contents[y]}
-    assert equal == {("a", "c"), ("e", "g")}  # without a text, the title counts
-    with pytest.raises(ValueError, match="no passage 'z'"):
-        index.rows(["a", "z"])
+PAIRS = [
+    ("a short query", "A passage."),
+    ("another query about time", "The second passage is quite a bit longer than the first. " * 4),
+    ("", "no query"),
+]
+
+
+@pytest.mark.parametrize("max_length", [None, 12])
+def test_scores_are_the_logits_of_transformers_alone_whatever_is_applied_to_them(
+    bert_folder, tmp_path, max_length
+):
+    folder = make_cross_encoder(tmp_path / "made", bert_folder)
+    model = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Sigmoid())
+    model.save_pretrained(str(tmp_path / "saved"))
+    expected = [row[0] for row in plain_logits(folder, PAIRS, max_length=max_length or 64)]
+    scores = RelevanceScorer(tmp_path / "saved", max_length=max_length, device="cpu").score(PAIRS)
+    assert np.ptp(scores) > 0.05
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def test_two_labels_give_a_difference_of_logits_and_other_models_are_refused(bert_folder, tmp_path):
+    folder = make_cross_encoder(tmp_path / "2", bert_folder, n_labels=2)
+    expected = [row[1] - row[0] for row in plain_logits(folder, PAIRS)]
+    scores = RelevanceScorer(folder, device="cpu").score(PAIRS)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="BertForMaskedLM, .* is not a cross-encoder"):
+        RelevanceScorer(bert_folder)
+    with pytest.raises(ValueError, match="3 labels"):
+        RelevanceScorer(make_cross_encoder(tmp_path / "3", bert_folder, n_labels=3))

@@ -37,8 +37,8 @@ def embeddings(passages, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def index(embeddings, passages, tmp_path_factory):
-    server = connect(f"milvus:{tmp_path_factory.mktemp('milvus')}/vectors.db")
-    return store_in_milvus(embeddings, passages, server, parameters="ef=128")
+    client = connect(f"milvus:{tmp_path_factory.mktemp('milvus')}/vectors.db")
+    return store_in_milvus(embeddings, passages, client, parameters="ef=128")
 
 
 def test_search_equals_exact_search(index, embeddings):
@@ -54,7 +54,7 @@ def test_search_equals_exact_search(index, embeddings):
 def test_parameters_of_the_search_are_read_or_refused(index, embeddings, passages):
     assert index.parameters == {"ef": 128} and isinstance(index.parameters["ef"], int)
     with pytest.raises(ValueError, match="are 'ef', expected such as ef=128"):
-        store_in_milvus(embeddings, passages, index.server, parameters="ef")
+        store_in_milvus(embeddings, passages, index.client, parameters="ef")
 
 
 def test_a_filter_and_few_passages(index, embeddings, passages):
@@ -69,7 +69,7 @@ def test_a_filter_and_few_passages(index, embeddings, passages):
 
 
 def test_hybrid_search_fuses_both_by_reciprocal_ranks(index, embeddings, passages):
-    record = index.server.client.query(index.name, filter="row == 7", output_fields=["id", "text"])
+    record = index.client.query(index.name, filter="row == 7", output_fields=["id", "text"])
     assert (record[0]["id"], record[0]["text"]) == (passages[7]["_id"], passages[7]["text"])
     words, vector = passages[7]["text"], embeddings.vectors(np.array([7]))
     # First by both of them: 1 / (60 + 1), twice.
@@ -83,8 +83,8 @@ def test_an_interrupted_store_continues_and_other_vectors_get_a_collection_of_th
     embeddings, passages, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("modeling_condenser.retrieval.milvus._ROWS_A_REQUEST", 25)
-    server, sizes = connect(f"milvus:{tmp_path}/vectors.db"), []
-    upsert = type(server.client).upsert
+    client, sizes = connect(f"milvus:{tmp_path}/vectors.db"), []
+    upsert = type(client).upsert
 
     def upsert_twice(self, name, records):
         sizes.append(len(records))
@@ -92,15 +92,15 @@ def test_an_interrupted_store_continues_and_other_vectors_get_a_collection_of_th
             raise KeyboardInterrupt
         return upsert(self, name, records)
 
-    monkeypatch.setattr(type(server.client), "upsert", upsert_twice)
+    monkeypatch.setattr(type(client), "upsert", upsert_twice)
     with pytest.raises(KeyboardInterrupt):
-        store_in_milvus(embeddings, passages, server)
-    index = store_in_milvus(embeddings, passages, server)
-    store_in_milvus(embeddings, passages, server)
+        store_in_milvus(embeddings, passages, client)
+    index = store_in_milvus(embeddings, passages, client)
+    store_in_milvus(embeddings, passages, client)
     assert sizes == [25, 25, 25, 10]
     vectors = -embeddings.vectors(np.arange(60))
     other = write_embeddings(tmp_path / "b", vectors, passages["_id"][:], retriever_fingerprint="b")
-    second = store_in_milvus(other, passages, server)
+    second = store_in_milvus(other, passages, client)
     assert second.name != index.name
     for each, sign in ((index, 1), (second, -1)):
         scores, _ = each.search(QUERIES[:5], 1)

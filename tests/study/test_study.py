@@ -19,7 +19,7 @@ from modeling_condenser.encoding import encode as encoding_stage
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.pretraining.trainer import CondenserTrainer
-from modeling_condenser.retrieval.hybrid import choose_fusion
+from modeling_condenser.retrieval.fusion import choose_fusion
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.study import study
 from modeling_condenser.study.study import run_study
