@@ -110,11 +110,11 @@ def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
 def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
     """Return the text of each id; see `find_rows`."""
     rows = find_rows(passages, ids)
-    found = read_rows(passages, list(rows.values()))
+    found = titles_and_texts(passages, list(rows.values()))
     return {passage_id: text for passage_id, (_, text) in zip(rows, found, strict=True)}
 
 
-def read_rows(passages: Dataset, rows: Sequence[int] | np.ndarray) -> list[tuple[str, str]]:
+def titles_and_texts(passages: Dataset, rows: Sequence[int] | np.ndarray) -> list[tuple[str, str]]:
     """Titles and texts of passages, in the order of the rows."""
     # Reading in the order of the file is several times as fast as in any other.
     unique, inverse = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
@@ -156,4 +156,4 @@ class PassageIndex:
     def read(self, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Passage id -> title and text."""
         unique = list(dict.fromkeys(ids))
-        return dict(zip(unique, read_rows(self._passages, self.rows(unique)), strict=True))
+        return dict(zip(unique, titles_and_texts(self._passages, self.rows(unique)), strict=True))

@@ -20,7 +20,7 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import file_states, read_rows, store_rows
+from modeling_condenser.collection.passages import file_states, store_rows, titles_and_texts
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, read_hard_negatives
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
@@ -84,7 +84,7 @@ class DrawnNegatives(TrainerCallback):
         places = [self._draw(len(passages), number) for passages, number in pairs]
         chosen = _take(rows["passages"], places)
         if self.passages is not None and self.contract is not None:
-            found = iter(read_rows(self.passages, list(chain.from_iterable(chosen))))
+            found = iter(titles_and_texts(self.passages, list(chain.from_iterable(chosen))))
             texts = starmap(self.contract.passage, found)
             chosen = [list(islice(texts, len(own))) for own in chosen]
         drawn = {"query": rows["query"], "positive": [own[0] for own in chosen]}

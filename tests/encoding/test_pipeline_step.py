@@ -1,5 +1,10 @@
 """Tasks of a DataTrove executor encode a collection together, also after they were killed."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from modeling_condenser.collection.load import load_passages
@@ -8,8 +13,11 @@ from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
-from tests.encoding.making import HashRetriever, all_bytes, hash_vectors
-from tests.hub.making import make_collection
+from tests.encoding.making import HashRetriever, hash_vectors
+
+
+def all_bytes(embeddings: Embeddings) -> bytes:
+    return b"".join(block.tobytes() for _, block in embeddings.blocks())
 
 
 @pytest.fixture
@@ -39,6 +47,8 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
 
 
 def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
+    from tests.hub.making import make_collection
+
     retriever = HashRetriever()
     monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
     step.prepare(shard_size=7)
@@ -52,19 +62,61 @@ def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monk
     assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
 
 
-@pytest.mark.slow
-def test_a_local_executor_continues_what_was_begun(bert_folder, collection, tmp_path):
-    executor = pytest.importorskip("datatrove.executor")
+_RUN = """
+import os, signal, sys
+from datatrove.executor import LocalPipelineExecutor
+from modeling_condenser.encoding.pipeline_step import EncodeShards
+
+class KilledAtTask3:
+    def __call__(self, data, rank, world_size):
+        if rank == 3:
+            os.killpg(0, signal.SIGKILL)
+
+if __name__ == "__main__":
+    model, collection, out, *killed = sys.argv[1:]
     settings = {"pooling": "mean", "device": "cpu"}
-    where = {"model": str(bert_folder), "collection": str(collection)}
-    step = EncodeShards(**where, folder=str(tmp_path / "vectors"), settings=settings)
+    step = EncodeShards(
+        model=model, collection=collection, folder=out + "/vectors", settings=settings
+    )
     step.prepare(shard_size=7)
-    step(rank=3, world_size=5)
+    pipeline = [*(KilledAtTask3() for _ in killed), step]
+    LocalPipelineExecutor(pipeline, tasks=5, workers=2, logging_dir=out + "/logs").run()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_local_executor_continues_without_its_completed_tasks(
+    bert_folder, collection, tmp_path
+):
+    pytest.importorskip("datatrove")
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        script = tmp_path / "run.py"
+        script.write_text(_RUN)
+        command = [sys.executable, str(script), str(bert_folder), str(collection), str(tmp_path)]
+        root = str(Path(__file__).parents[2])
+        return subprocess.run(
+            [*command, *words],
+            env={**os.environ, "PYTHONPATH": root},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    assert run("killed").returncode == -9
+    done = {file.name for file in (tmp_path / "logs" / "completions").iterdir()}
     shards = {file: file.stat().st_mtime_ns for file in (tmp_path / "vectors").glob("shard-*.npy")}
-    assert sorted(file.name for file in shards) == ["shard-00003.npy", "shard-00008.npy"]
-    logs = str(tmp_path / "logs")
-    executor.LocalPipelineExecutor([step], tasks=5, workers=2, logging_dir=logs).run()
+    assert {"00000", "00001", "00002"} & done and "00003" not in done and 2 <= len(shards) < 9
+    again = run()
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert f"Skipping {len(done)} already completed tasks" in again.stderr
     assert {file: file.stat().st_mtime_ns for file in shards} == shards
-    passages, retriever = load_passages(collection), Retriever(bert_folder, **settings)
-    expected = encode_collection(retriever, passages, tmp_path / "expected", shard_size=7)
+    expected = encode_collection(
+        Retriever(bert_folder, pooling="mean", device="cpu"),
+        load_passages(collection),
+        tmp_path / "expected",
+        shard_size=7,
+        progress=False,
+    )
     assert all_bytes(Embeddings.open(tmp_path / "vectors")) == all_bytes(expected)
