@@ -2,7 +2,7 @@
 
 <output_dir>/<collection>/embeddings/<system>/     vectors, shared by all splits
 <output_dir>/<collection>/<split>/<system>/        run and measures
-<output_dir>/<collection>/<split>/report.md        the report, beside its other files
+<output_dir>/<collection>/<split>/report.md        the report, beside report.html and other files
 """
 
 import json
