@@ -14,7 +14,12 @@ from datasets import Dataset
 from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import (
+    Searcher,
+    open_searcher,
+    parse_system,
+    refuse_unused,
+)
 from modeling_condenser.runs.recipe import fill
 
 from .command_line import CommandLine, register_model
@@ -61,6 +66,7 @@ def run(line: CommandLine) -> None:
         raise ValueError(
             "bm25 has no vectors: leave out --index, --embeddings, --truncate_dim and --precision."
         )
+    refuse_unused([system], how)
     # Embeddings or index are stored beside the model.
     model = Path(system.encoder.model).resolve()
     settings = system.stored.settings.values()

@@ -14,7 +14,7 @@ from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import parse_system
+from modeling_condenser.retrieval.systems import parse_system, refuse_unused
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import describe_machine
 
@@ -73,6 +73,7 @@ def evaluate_mteb(
     recipe, search = fill(stated, MtebRecipe, SearchSettings)
     found = [task for name in recipe.mteb for task in _find_tasks(name)]
     parsed = [parse_system(word).completed(search) for word in recipe.systems]
+    refuse_unused(parsed, search)
     for task in (task.metadata for task in found):
         searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
         wrong = searchers if task.type != "Retrieval" else []

@@ -92,6 +92,7 @@ def test_a_run_of_other_compression_is_not_used(retriever, collection, tmp_path)
         (["{},truncate_dim=32", "{c}"], "truncate_dim is 32, but .* 32 numbers: state 1 to 31"),
         (["{},precision=int4", "{c}"], "precision is 'int4', expected one of float32, int8, bin"),
         (["bm25", "{c}", "--precision", "int8"], "No system has vectors"),
+        (["{}", "bm25", "{c}", "--rescore", "9"], "rescore is 9, but exact search has the exact"),
         (["{},precision=int8", "{t}", "--task", "triplets"], "precision is a setting of search"),
     ],
 )
@@ -126,5 +127,7 @@ def test_truncated_vectors_can_be_stored_and_searched(
     assert text and -1 <= score <= 1.00001
     assert np.linalg.norm(opened.encode_queries(["x"])) == pytest.approx(1)
     assert main(["search", "bm25", str(collection), "x", "--precision", "int8"]) == 2
+    assert main([*query, "--rescore", "9"]) == 2
+    assert main([*query, "--rescore", "60", "--precision", "binary"]) == 0
     assert main(["encode", f"{retriever},precision=int8", str(collection), "other"]) == 2
     assert not Path("other").exists()
