@@ -22,7 +22,7 @@ from modeling_condenser.retrieval.systems import (
 )
 from modeling_condenser.runs.recipe import fill
 
-from .command_line import CommandLine, register_model
+from .command_line import CommandLine
 
 STUDY_FILE = "search.json"
 
@@ -57,7 +57,7 @@ def run(line: CommandLine) -> None:
             f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}): name a"
             ' collection too, as in condenser search MODEL COLLECTION "query".'
         )
-    register_model(fields.model)
+    line.register_model(fields.model)
     system = parse_system(fields.model).completed(how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")

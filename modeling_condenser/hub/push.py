@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
-from .card import CARD_FILE, read_card, write_card
-from .contract import CONTRACT_FILE
-from .model_folder import CONFIG_FILE, find_weights, is_checkpoint
+from .card import CARD_FILE, read_card, read_contract, write_card
+from .model_folder import CONFIG_FILE, find_weights
 from .provenance import PROVENANCE_FILE, SECRETS, read_pretraining, write_provenance
 
 # The base error of the HTTP library, which differs between versions of the client.
@@ -92,11 +91,7 @@ def push(
             f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
-    if not (source / CONTRACT_FILE).is_file() and not is_checkpoint(source):
-        raise ValueError(
-            f"{source} has no {CONTRACT_FILE}, so how it encodes is unknown: push an export, a "
-            "retriever (condenser finetune) or a Condenser checkpoint (condenser pretrain)."
-        )
+    read_contract(source)
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
@@ -120,12 +115,12 @@ def push(
             listed = "\n  - ".join(["", *reasons])
             raise ValueError(f"{source} cannot be published; nothing was sent:{listed}")
         sizes = {path: file.stat().st_size for path, file in files.items()}
-        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
+        report = PushReport(sizes, card.read_text(encoding="utf-8"))
         if dry_run:
-            commit = None
-        else:
-            commit = commit_folder(staging, name, message=message, token=token, **where)
-        return PushReport(sizes, card.read_text(encoding="utf-8"), commit)
+            return report
+        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
+        commit = commit_folder(staging, name, message=message, token=token, **where)
+        return replace(report, commit=commit)
 
 
 def commit_folder(

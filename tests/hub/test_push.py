@@ -62,7 +62,7 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder, NAME)
     with pytest.raises(FileNotFoundError, match="There is no model in"):
         push(folder / "nowhere", NAME)
-    with pytest.raises(ValueError, match="has no encoding_contract.json"):
+    with pytest.raises(ValueError, match="has neither encoding_contract.json"):
         push(bert_folder, NAME)
     assert not loopback_hub.repositories
 
