@@ -215,15 +215,14 @@ def _draw_pictures(
     if logs:
         pictures[CURVES_FILE] = training_log.draw_curves(logs)
     if any(len(entries) > 1 for entries in readiness.values()):
-        pictures[training_log.READINESS_FILE] = training_log.draw_readiness(readiness)
-    panels, even = {}, None
-    for label, entries in readiness.items():
-        if training_log.layer_entropies(entries[-1]):
-            ends = training_log.first_and_last(entries)
-            panels[label] = {n: training_log.layer_entropies(entry) for n, entry in ends.items()}
-            even = entries[-1].get(training_log.EVEN_ENTROPY)
+        pictures[training_log.READINESS_FILE] = training_log.draw_curves(readiness)
+    panels = {
+        label: training_log.first_and_last(entries)
+        for label, entries in readiness.items()
+        if training_log.layer_entropies(entries[-1])
+    }
     if panels:
-        pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels, even=even)
+        pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels)
     return pictures
 
 
