@@ -84,9 +84,6 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         run_file: the TREC run that was measured; a compressed copy is stored.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
-    replaced = results.get(result.key)
-    if replaced and replaced.run:
-        (folder / replaced.run["file"]).unlink(missing_ok=True)
     if run_file is not None:
         name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
         (folder / RUNS_FOLDER).mkdir(exist_ok=True)

@@ -86,12 +86,15 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     result = evaluate_system(
         exported, folder, tmp_path / "run", depth=depth, measures=MEASURES, progress=False
     )
-    words = ("--depth", depth, "--run", tmp_path / "run.trec", "--measures", *MEASURES)
+    words = ("--depth", depth, "--measures", *MEASURES)
     assert start(exported, folder, *words) == (0, [result.evaluation.means])
-    ours, theirs = read_run(tmp_path / "run.trec"), read_run(result.run_file)
-    assert list(map(list, ours.values())) == list(map(list, theirs.values()))
-    for query, ranking in ours.items():
-        assert ranking == pytest.approx(theirs[query], rel=1e-6)
+    script = open_script(exported)
+    passages, queries, _ = script.read_collection(str(folder), "test")
+    ours = script.search(script.Encoder(exported), passages, queries, depth)
+    for query, expected in read_run(result.run_file).items():
+        costs, ranking = zip(*ours[query], strict=True)
+        assert list(ranking) == list(expected)
+        assert [-cost for cost in costs] == pytest.approx([*expected.values()], rel=1e-6)
         found = [passage for passage in ranking if passage in copies]
         assert found == sorted(copies)[: len(found)]
 
