@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
@@ -96,14 +98,12 @@ def evaluate_mteb(
 
 
 def format_results(results: Mapping[str, Any]) -> str:
-    """The main score of each system on each task, as text."""
-    lines: dict[str, list[str]] = {}
-    width = max(map(len, results))
-    for system, result in results.items():
-        for task in result.task_results:
-            title = f"{task.task_name} (main score):"
-            lines.setdefault(title, []).append(f"  {system:<{width}}  {task.get_score():.4f}")
-    return "\n".join(line for title, rows in lines.items() for line in (title, *rows))
+    """A table of the main scores: a row for each task, a column for each system."""
+    scores = {
+        system: {task.task_name: task.get_score() for task in result.task_results}
+        for system, result in results.items()
+    }
+    return pd.DataFrame(scores).to_string(float_format="{:.4f}".format)
 
 
 def _find_tasks(name: Any) -> list[Any]:

@@ -89,8 +89,8 @@ def evaluate_system(
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
     out, search = Path(out), search or SearchSettings()
-    system = (system if isinstance(system, System) else parse_system(system)).completed(search)
-    system = replace(system, stated_name=name or system.stated_name)
+    parsed = system if isinstance(system, System) else parse_system(system)
+    system = replace(parsed.completed(search), stated_name=name or parsed.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     queries = json.dumps(list(collection.queries.items())).encode()
