@@ -110,21 +110,6 @@ def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path
     assert f"recall against exact {recall}" in report.file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("systems", "measure", "message"),
-    [
-        (["bm25,k1=1,name=a", "bm25,k1=2,name=a"], "MRR@10", "have the same name 'a'"),
-        (["bm25"], "NCDG@10", "'NCDG@10' is not a measure"),
-    ],
-)
-def test_a_wrong_setting_is_refused_before_anything_runs(
-    collection, tmp_path, systems, measure, message
-):
-    with pytest.raises(ValueError, match=message):
-        evaluate(systems, collection, measures=[measure], output_dir=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
