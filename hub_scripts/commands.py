@@ -106,13 +106,12 @@ def finetune(line: "CommandLine") -> None:
 
 def evaluated_on(settings: dict[str, Any]) -> str:
     """The words of `condenser evaluate` that fit what a recipe trained."""
-    if settings.get("objective") == "mse_cosine":
+    objective, is_cosine = settings.get("objective"), settings.get("similarity") == "cosine"
+    if objective == "mse_cosine":
         return "TEST_PAIRS.csv --task graded_pairs"
-    if settings.get("collection"):
-        return str(settings["collection"])
-    if settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
+    if objective == "triplet" and not is_cosine and not settings.get("collection"):
         return "TEST_TRIPLETS.csv --task triplets"
-    return "COLLECTION"
+    return settings.get("collection") or "COLLECTION"
 
 
 def encode(line: "CommandLine") -> None:
@@ -187,11 +186,9 @@ def mine(line: "CommandLine") -> None:
     from modeling_condenser.mining.recipe import MiningRecipe
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    from .command_line import register_model
-
     plain = ("system", "collection", "output_dir")
     settings = line.read(MiningRecipe, SearchSettings, plain=plain)
-    register_model(settings.get("system"))
+    line.register_model(settings.get("system"))
     from modeling_condenser.mining import mine as stage
     from modeling_condenser.runs.run_folder import RUN_FILE
 
@@ -228,12 +225,10 @@ def evaluate(line: "CommandLine") -> None:
     from modeling_condenser.evaluation import evaluate as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    from .command_line import register_model
-
     both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
     further = "--mteb TASK ... in place of COLLECTION: tasks or benchmarks of MTEB"
     settings = line.read(*both, plain=plain, further=further)
-    register_model(*settings.get("systems", ()), settings.get("baseline"))
+    line.register_model(*settings.get("systems", ()), settings.get("baseline"))
     report = stage.evaluate(**settings)
     print(f"{report}\n\nreport: {report.file}")
 
@@ -242,10 +237,8 @@ def _evaluate_on_mteb(line: "CommandLine") -> None:
     from modeling_condenser.evaluation import mteb_tasks as stage
     from modeling_condenser.retrieval.dense import SearchSettings
 
-    from .command_line import register_model
-
     settings = line.read(stage.MtebRecipe, SearchSettings, plain=("systems",))
-    register_model(*settings["systems"])
+    line.register_model(*settings["systems"])
     results = stage.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
     folder = settings.get("output_dir", stage.MtebRecipe.output_dir)
     print(f"{stage.format_results(results)}\n\nresults: {folder}/mteb/results")

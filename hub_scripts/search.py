@@ -14,10 +14,15 @@ from datasets import Dataset
 from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import (
+    Searcher,
+    open_searcher,
+    parse_system,
+    refuse_unused,
+)
 from modeling_condenser.runs.recipe import fill
 
-from .command_line import CommandLine, register_model
+from .command_line import CommandLine
 
 STUDY_FILE = "search.json"
 
@@ -52,7 +57,7 @@ def run(line: CommandLine) -> None:
             f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}): name a"
             ' collection too, as in condenser search MODEL COLLECTION "query".'
         )
-    register_model(fields.model)
+    line.register_model(fields.model)
     system = parse_system(fields.model).completed(how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
@@ -61,6 +66,7 @@ def run(line: CommandLine) -> None:
         raise ValueError(
             "bm25 has no vectors: leave out --index, --embeddings, --truncate_dim and --precision."
         )
+    refuse_unused([system], how)
     # Embeddings or index are stored beside the model.
     model = Path(system.encoder.model).resolve()
     settings = system.stored.settings.values()

@@ -20,8 +20,8 @@ from modeling_condenser.hub.model_folder import find_model_folder
 from modeling_condenser.hub.training_log import (
     ENTROPY_FILE,
     EVEN_ENTROPY,
+    draw_curves,
     draw_entropies,
-    draw_readiness,
     layer_entropies,
 )
 from modeling_condenser.runs.checkpoints import is_complete
@@ -171,10 +171,9 @@ def write_analysis(
     `courses` are runs to draw over their steps: label -> entries.
     """
     shown = training_log.spread(entries, at_most=_MOST_LINES)
-    lines = {entry["label"]: layer_entropies(entry) for entry in shown}
-    pictures = {ENTROPY_FILE: draw_entropies({"": lines}, even=shown[0][EVEN_ENTROPY])}
+    pictures = {ENTROPY_FILE: draw_entropies({"": {entry["label"]: entry for entry in shown}})}
     if courses:
-        pictures[training_log.READINESS_FILE] = draw_readiness(courses)
+        pictures[training_log.READINESS_FILE] = draw_curves(courses)
     template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
     n_layers = max(len(layer_entropies(entry)) for entry in entries)
     report = template.render(

@@ -2,7 +2,7 @@
 
 <output_dir>/<collection>/embeddings/<system>/     vectors, shared by all splits
 <output_dir>/<collection>/<split>/<system>/        run and measures
-<output_dir>/<collection>/<split>/report.md        the report, beside its other files
+<output_dir>/<collection>/<split>/report.md        the report, beside report.html and other files
 """
 
 import json
@@ -17,7 +17,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import HYBRID, System, parse_system
+from modeling_condenser.retrieval.systems import HYBRID, System, parse_system, refuse_unused
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
@@ -160,9 +160,7 @@ def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[Sys
                 f"{systems[system.name].model} and {system.model} have the same name"
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
-    kinds = {system.kind for system in systems.values()}
-    if search.is_compressed and kinds.isdisjoint(("encoder", "hybrid")):
-        raise ValueError("No system has vectors: leave out --truncate_dim and --precision.")
+    refuse_unused(systems.values(), search)
     return list(systems.values())
 
 

@@ -14,6 +14,7 @@ without results counts as 0. All but Hit@k are computed by ir-measures, whose ot
 named as it names them.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from .significance import Comparison, Interval, bootstrap_interval, compare
 DEFAULT_MEASURES = ("MRR@10", "nDCG@10", "R@100")
 DEFAULT_ANSWER_MEASURES = ("Hit@20", "Hit@100")
 
+logger = logging.getLogger(__name__)
 
 PerQuery = dict[str, dict[str, float]]
 """Measure -> query id -> value."""
@@ -117,6 +119,9 @@ def evaluate_run(
     if measures is None:
         measures = DEFAULT_MEASURES if qrels or not answers else DEFAULT_ANSWER_MEASURES
     wanted, answers = check_measures(measures), answers or {}
+    depth = max(map(len, run.values()), default=0)
+    if deeper := [n for n, measure in wanted.items() if measure.params.get("cutoff", 0) > depth]:
+        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
     hits = {name: m for name, m in wanted.items() if name.startswith("Hit")}
     graded = {name: m for name, m in wanted.items() if name not in hits}
     for names, given, what in ((hits, answers, "answers"), (graded, qrels, "qrels")):

@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import parse_system
+from modeling_condenser.retrieval.systems import parse_system, refuse_unused
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import describe_machine
 
@@ -73,6 +75,7 @@ def evaluate_mteb(
     recipe, search = fill(stated, MtebRecipe, SearchSettings)
     found = [task for name in recipe.mteb for task in _find_tasks(name)]
     parsed = [parse_system(word).completed(search) for word in recipe.systems]
+    refuse_unused(parsed, search)
     for task in (task.metadata for task in found):
         searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
         wrong = searchers if task.type != "Retrieval" else []
@@ -95,14 +98,12 @@ def evaluate_mteb(
 
 
 def format_results(results: Mapping[str, Any]) -> str:
-    """The main score of each system on each task, as text."""
-    lines: dict[str, list[str]] = {}
-    width = max(map(len, results))
-    for system, result in results.items():
-        for task in result.task_results:
-            title = f"{task.task_name} (main score):"
-            lines.setdefault(title, []).append(f"  {system:<{width}}  {task.get_score():.4f}")
-    return "\n".join(line for title, rows in lines.items() for line in (title, *rows))
+    """A table of the main scores: a row for each task, a column for each system."""
+    scores = {
+        system: {task.task_name: task.get_score() for task in result.task_results}
+        for system, result in results.items()
+    }
+    return pd.DataFrame(scores).to_string(float_format="{:.4f}".format)
 
 
 def _find_tasks(name: Any) -> list[Any]:

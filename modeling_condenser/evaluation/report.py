@@ -2,6 +2,7 @@
 
 report.json      all figures, and what they were made from
 report.md        the same as text, tables and pictures
+report.html      the same as one file, with the pictures in it
 per_query.tsv    one line for each query: id, text, and each system's value in each measure
 *.png            means, groups of queries, recall by depth
 """
@@ -25,6 +26,7 @@ from .answer_types import group_queries
 from .measures import Evaluation, make_evaluation
 from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
+from .web_page import as_web_page
 
 _TEMPLATE = Path(__file__).with_name("report.md.jinja")
 
@@ -129,7 +131,10 @@ def write_report(
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     numbers = {"alpha": ALPHA, "n_resamples": N_RESAMPLES, "n_tests": len(comparisons)}
     report = Report(folder, results, comparisons, content)
-    report.file.write_text(template.render(content, md=markdown, **numbers), encoding="utf-8")
+    text = template.render(content, md=markdown, **numbers)
+    report.file.write_text(text, encoding="utf-8")
+    page = as_web_page(content["title"], text, folder)
+    report.file.with_suffix(".html").write_text(page, encoding="utf-8")
     write_json(folder / "report.json", content)
     if queries:
         table = pd.DataFrame({"text": pd.Series(queries).str.split().str.join(" ")})

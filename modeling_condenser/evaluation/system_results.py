@@ -10,7 +10,6 @@ judgements may change.
 
 import hashlib
 import json
-import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_texts
 from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.results import BaselineComparison, EvaluationResult, add_result
+from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
@@ -37,13 +36,11 @@ from modeling_condenser.retrieval.systems import System, open_searcher, parse_sy
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
-from .measures import Evaluation, check_measures, evaluate_run
+from .measures import Evaluation, evaluate_run
 from .significance import correct
 
 # Fields of `SearchSettings` that an approximate search's result depends on.
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,8 @@ def evaluate_system(
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
     out, search = Path(out), search or SearchSettings()
-    system = (system if isinstance(system, System) else parse_system(system)).completed(search)
-    system = replace(system, stated_name=name or system.stated_name)
+    parsed = system if isinstance(system, System) else parse_system(system)
+    system = replace(parsed.completed(search), stated_name=name or parsed.stated_name)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     queries = json.dumps(list(collection.queries.items())).encode()
@@ -152,18 +149,13 @@ def measure_run(
     collection: Collection, run: Run, *, measures: Sequence[str] | None = None
 ) -> Evaluation:
     """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`."""
-    evaluation = evaluate_run(
+    return evaluate_run(
         collection.qrels,
         run,
         measures=measures,
         answers=collection.answers,
         find_texts=partial(find_texts, collection.passages),
     )
-    depth = max(map(len, run.values()), default=0)
-    cutoffs = {n: m.params.get("cutoff", 0) for n, m in check_measures([*evaluation.means]).items()}
-    if deeper := [name for name, cutoff in cutoffs.items() if cutoff > depth]:
-        logger.warning("%s look deeper than the %d passages of the run", ", ".join(deeper), depth)
-    return evaluation
 
 
 def report_on_card(
@@ -211,7 +203,13 @@ def report_on_card(
         search=changed if identity["index"] != EXACT else {},
         intervals={m: b for m in evaluation.means if (b := evaluation.interval(m, seed=seed))},
         comparisons=[
-            BaselineComparison(name, measure, c.mean_baseline, c.difference, c.p_adjusted)
+            {
+                "baseline": name,
+                "measure": measure,
+                "value": c.mean_baseline,
+                "difference": c.difference,
+                "p_value": c.p_adjusted,
+            }
             for (name, measure), c in compared.items()
         ],
         qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,

@@ -72,17 +72,11 @@ def write_card(
         ValueError: the folder holds no model of this package, or its card's metadata cannot be
             read.
     """
-    config = read_config(folder)
-    contract = EncodingContract.load(folder) if (folder / CONTRACT_FILE).is_file() else None
-    if contract is None and not is_checkpoint(folder):
-        raise ValueError(
-            f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: "
-            "name a folder that `condenser export`, `finetune` or `pretrain` wrote."
-        )
+    config, contract = read_config(folder), read_contract(folder)
     stages, results = read_provenance(folder), read_results(folder)
     own_stages = drop_starter(stages)
-    measured = {n: s.readiness for n, s in label_stages(own_stages).items() if s.readiness}
-    pictures = _draw_pictures(own_stages, measured)
+    readiness = {n: s.readiness for n, s in label_stages(own_stages).items() if s.readiness}
+    pictures = _draw_pictures(own_stages, readiness)
     is_finetuned = any(stage.name == FINETUNING for stage in stages)
     title = name.rpartition("/")[2] if name else _title(folder)
     existing, text = read_card(folder / CARD_FILE)
@@ -115,7 +109,7 @@ def write_card(
         objectives=[stage.run.get("objective") for stage in stages],
         is_finetuned=is_finetuned,
         results=results,
-        readiness=measured,
+        readiness=readiness,
         pictures=pictures,
         training=training_section(own_stages),
         citations=cite(stages),
@@ -125,6 +119,18 @@ def write_card(
     for file_name, content in files.items():
         with whole_file(folder / file_name) as file:
             file.write(content)
+
+
+def read_contract(folder: Path) -> EncodingContract | None:
+    """The contract of a repository; None for a Condenser checkpoint, a ValueError otherwise."""
+    if (folder / CONTRACT_FILE).is_file():
+        return EncodingContract.load(folder)
+    if is_checkpoint(folder):
+        return None
+    raise ValueError(
+        f"{folder} has neither {CONTRACT_FILE} nor the config.json of a Condenser checkpoint: name"
+        " a folder that `condenser export`, `finetune` or `pretrain` wrote."
+    )
 
 
 def training_section(stages: Sequence[Stage]) -> str:
@@ -201,23 +207,22 @@ def _merge_metadata(existing: Mapping[str, Any], made: Mapping[str, Any]) -> dic
 
 
 def _draw_pictures(
-    stages: Sequence[Stage], measured: Mapping[str, training_log.Log]
+    stages: Sequence[Stage], readiness: Mapping[str, training_log.Log]
 ) -> dict[str, bytes]:
     """File name -> picture of training curves, readiness and attention entropy, if recorded."""
     pictures = {}
-    logs = {label: stage.log for label, stage in label_stages(stages).items()}
-    if logs := {label: log for label, log in logs.items() if training_log.has_curves(log)}:
+    logs = {n: s.log for n, s in label_stages(stages).items() if training_log.has_curves(s.log)}
+    if logs:
         pictures[CURVES_FILE] = training_log.draw_curves(logs)
-    if any(len(entries) > 1 for entries in measured.values()):
-        pictures[training_log.READINESS_FILE] = training_log.draw_readiness(measured)
-    panels, even = {}, None
-    for label, entries in measured.items():
-        if training_log.layer_entropies(entries[-1]):
-            ends = training_log.first_and_last(entries)
-            panels[label] = {n: training_log.layer_entropies(entry) for n, entry in ends.items()}
-            even = entries[-1].get(training_log.EVEN_ENTROPY)
+    if any(len(entries) > 1 for entries in readiness.values()):
+        pictures[training_log.READINESS_FILE] = training_log.draw_curves(readiness)
+    panels = {
+        label: training_log.first_and_last(entries)
+        for label, entries in readiness.items()
+        if training_log.layer_entropies(entries[-1])
+    }
     if panels:
-        pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels, even=even)
+        pictures[training_log.ENTROPY_FILE] = training_log.draw_entropies(panels)
     return pictures
 
 

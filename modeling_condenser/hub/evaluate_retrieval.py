@@ -192,11 +192,6 @@ def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace)
     names = wanted.measures or [m for m in known if not m.startswith("Hit@")] or MEASURES
     passages, queries, qrels = read_collection(source, split)
     run = search(encoder, passages, queries, depth)
-    if wanted.run:
-        with wanted.run.open("w", encoding="utf-8") as lines:
-            for query, found in run.items():
-                for rank, (cost, passage) in enumerate(found, start=1):
-                    lines.write(f"{query} Q0 {passage} {rank} {-cost!r} evaluate_retrieval\n")
     here = measure_run(qrels, run, names)
     differing = [m for m in here if m in known and round(here[m], 4) != round(known[m], 4)]
     print(f"\n{source} ({split}): {len(queries)} queries, depth {depth}")
@@ -215,7 +210,6 @@ def main() -> int:
     parser.add_argument("--revision", help="of a --model on the Hub")
     parser.add_argument("--measures", nargs="+", help="such as MRR@10; default: the card's")
     parser.add_argument("--depth", type=int, help="passages of a query; default: the card's")
-    parser.add_argument("--run", type=Path, help="TREC file to write, of one collection")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--device", help="such as cpu or cuda:1")
     wanted, found = parser.parse_args(), []

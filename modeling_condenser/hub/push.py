@@ -7,19 +7,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 
-from .card import CARD_FILE, read_card, write_card
-from .contract import CONTRACT_FILE
-from .model_folder import CONFIG_FILE, find_weights, is_checkpoint
+from .card import CARD_FILE, read_card, read_contract, write_card
+from .model_folder import CONFIG_FILE, find_weights
 from .provenance import PROVENANCE_FILE, SECRETS, read_pretraining, write_provenance
 
 # The base error of the HTTP library, which differs between versions of the client.
@@ -76,7 +75,7 @@ def push(
         private: whether a new repository is private.
         revision: branch, made if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
-        license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
+        license: such as "apache-2.0"; by default that of the card in the folder.
         message: of the commit.
         token: None for the one that is logged in, or HF_TOKEN.
         dry_run: check, and show the card and the files; send nothing.
@@ -92,11 +91,7 @@ def push(
             f"There is no model in {folder}: expected a folder with {CONFIG_FILE}, or a run with "
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
-    if not (source / CONTRACT_FILE).is_file() and not is_checkpoint(source):
-        raise ValueError(
-            f"{source} has no {CONTRACT_FILE}, so how it encodes is unknown: push an export, a "
-            "retriever (condenser finetune) or a Condenser checkpoint (condenser pretrain)."
-        )
+    read_contract(source)
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
@@ -104,10 +99,7 @@ def push(
         if not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
         card = staging / CARD_FILE
-        stated = {"license": license} if license else {}
-        if not license and not read_card(card)[0].get("license"):
-            stated = _read_published_license(name, revision, token)
-        write_card(staging, name=name, metadata=stated)
+        write_card(staging, name=name, metadata={"license": license} if license else {})
         paths = sorted(path for path in staging.rglob("*") if path.is_file())
         files = {path.relative_to(staging).as_posix(): path for path in paths}
         reasons = find_refusals(files)
@@ -120,12 +112,12 @@ def push(
             listed = "\n  - ".join(["", *reasons])
             raise ValueError(f"{source} cannot be published; nothing was sent:{listed}")
         sizes = {path: file.stat().st_size for path, file in files.items()}
-        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
+        report = PushReport(sizes, card.read_text(encoding="utf-8"))
         if dry_run:
-            commit = None
-        else:
-            commit = commit_folder(staging, name, message=message, token=token, **where)
-        return PushReport(sizes, card.read_text(encoding="utf-8"), commit)
+            return report
+        where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
+        commit = commit_folder(staging, name, message=message, token=token, **where)
+        return replace(report, commit=commit)
 
 
 def commit_folder(
@@ -212,13 +204,3 @@ def find_opening_error(folder: Path) -> str | None:
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
     return process.stdout or process.stderr[-2000:] if process.returncode else None
-
-
-def _read_published_license(name: str, revision: str | None, token: str | None) -> dict[str, str]:
-    """The entries on the license of the card on the Hub, if there is one."""
-    try:
-        card = hf_hub_download(name, CARD_FILE, revision=revision, token=token)
-    except (HfHubHTTPError, EntryNotFoundError):  # there is no such repository yet, or no card
-        return {}
-    metadata, _ = read_card(Path(card))
-    return {key: value for key, value in metadata.items() if key.startswith("license")}

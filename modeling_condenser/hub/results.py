@@ -7,7 +7,6 @@ The card and `evaluate_retrieval.py` read the first of these.
 """
 
 import gzip
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,27 +14,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from modeling_condenser.runs.whole_files import whole_file
+from modeling_condenser.runs.whole_files import checksum_file, whole_file
 
 from .model_folder import read_json
 
 RESULTS_FILE = "evaluation_results.json"
 RUNS_FOLDER = "evaluation"
-
-
-@dataclass(frozen=True)
-class BaselineComparison:
-    """A measure compared with another system's on the same queries.
-
-    `value` is the baseline's, `difference` this model's value minus it, and `p_value` that of a
-    two-sided paired randomisation test over queries, with Holm's correction over the result.
-    """
-
-    baseline: str
-    measure: str
-    value: float
-    difference: float
-    p_value: float
 
 
 @dataclass(frozen=True)
@@ -48,6 +32,9 @@ class EvaluationResult:
         source: the collection's name on the Hub, `owner/name`; None if it is local.
         search: settings of an approximate search; empty for exact search.
         intervals: measure -> 95 % confidence interval of the mean.
+        comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
+            `value`, the `difference` of this model's value from it, and the `p_value` of a
+            two-sided paired randomisation test, with Holm's correction over the result.
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
         qrels_sha256: of the judgements as sorted lines in TREC format.
         benchmark: that defines the task, such as "MTEB"; None for a collection.
@@ -64,7 +51,7 @@ class EvaluationResult:
     revision: str | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    comparisons: Sequence[BaselineComparison] = field(default_factory=list)
+    comparisons: Sequence[Mapping[str, Any]] = field(default_factory=list)
     run: Mapping[str, str] | None = None
     qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
@@ -85,11 +72,7 @@ class EvaluationResult:
 
 def read_results(folder: Path) -> list[EvaluationResult]:
     """A repository's results; none if it was not evaluated."""
-    read = []
-    for stored in read_json(folder / RESULTS_FILE, []):
-        compared = [BaselineComparison(**each) for each in stored.pop("comparisons", ())]
-        read.append(EvaluationResult(**stored, comparisons=compared))
-    return read
+    return [EvaluationResult(**stored) for stored in read_json(folder / RESULTS_FILE, [])]
 
 
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
@@ -101,15 +84,12 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
         run_file: the TREC run that was measured; a compressed copy is stored.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
-    replaced = results.get(result.key)
-    if replaced and replaced.run:
-        (folder / replaced.run["file"]).unlink(missing_ok=True)
     if run_file is not None:
-        content, name = run_file.read_bytes(), f"{RUNS_FOLDER}/{result.key}.trec.gz"
+        name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
         (folder / RUNS_FOLDER).mkdir(exist_ok=True)
         with whole_file(folder / name) as file:
-            file.write(gzip.compress(content, mtime=0))
-        result = replace(result, run={"file": name, "sha256": hashlib.sha256(content).hexdigest()})
+            file.write(gzip.compress(run_file.read_bytes(), mtime=0))
+        result = replace(result, run={"file": name, "sha256": checksum_file(run_file)})
     results[result.key] = result
     contents = [
         {name: value for name, value in asdict(each).items() if value or name == "source"}

@@ -42,7 +42,9 @@ class WholeTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
         self._last_upload: Future | None = None
-        self.add_callback(_AfterSaving(self))
+        after_saving = TrainerCallback()
+        after_saving.on_save = self.finish_checkpoint  # type: ignore[method-assign]
+        self.add_callback(after_saving)
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -95,7 +97,7 @@ class WholeTrainer(Trainer):
             self._last_upload.exception()  # wait
         return output
 
-    def finish_checkpoint(self) -> None:
+    def finish_checkpoint(self, *_: Any, **__: Any) -> None:
         """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
         run_folder = Path(str(self.args.output_dir))
         checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -145,20 +147,12 @@ class WholeTrainer(Trainer):
         return upload.result() if upload and blocking else upload
 
     def _push(
-        self,
-        message: str,
-        checkpoint: Path | None,
-        *,
-        state_folder: str | None = None,
-        **options: Any,
+        self, message: str, checkpoint: Path | None, *, state_folder: str | None = None, **how: Any
     ) -> Future | None:
         """Write the repository to a new folder, and commit that in the background.
 
-        Args:
-            message: of the commit.
-            checkpoint: as for `write_repository`.
-            state_folder: where in the repository to put the checkpoint's training state, too.
-            options: of `commit_folder`.
+        The checkpoint is that of `write_repository`; its training state goes to `state_folder` of
+        the repository, too. `how` are options of `commit_folder`.
         """
         staging = Path(str(self.args.output_dir)) / f".push-{self.state.global_step}"
         if self.is_world_process_zero():
@@ -173,26 +167,18 @@ class WholeTrainer(Trainer):
             without = shutil.ignore_patterns(TRAINING_ARGS_NAME)  # a pickle
             target = staging / state_folder
             shutil.copytree(checkpoint, target, ignore=without, copy_function=link_or_copy)
-            options["stale"] = [*STALE_WEIGHTS, f"{state_folder}/*"]
-        options = {"revision": self.args.hub_revision, "token": self.args.hub_token, **options}
+            how["stale"] = [*STALE_WEIGHTS, f"{state_folder}/*"]
+        how = {"revision": self.args.hub_revision, "token": self.args.hub_token, **how}
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
 
         def upload() -> CommitInfo:
             try:
-                return commit_folder(staging, str(self.hub_model_id), message=message, **options)
+                return commit_folder(staging, str(self.hub_model_id), message=message, **how)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
         self._last_upload = self._api.run_as_future(upload)
         return self._last_upload
-
-
-class _AfterSaving(TrainerCallback):
-    def __init__(self, trainer: WholeTrainer):
-        self.trainer = trainer
-
-    def on_save(self, *_: Any, **__: Any) -> None:
-        self.trainer.finish_checkpoint()
 
 
 def _warn_of_failure(upload: Future) -> None:

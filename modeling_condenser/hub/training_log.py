@@ -31,7 +31,15 @@ HOW_TO_READ = (
     "texts are closer, lower uniformity that vectors are spread more evenly (Wang & Isola 2020)."
 )
 _LAYER = f"{PREFIX}entropy_layer_"
+_CURVES = {
+    "late_loss": "late MLM loss (nats a masked token)",
+    "head_loss": "head MLM loss (nats a masked token)",
+    "swap_cost": "swap cost (nats a masked token)",
+    "bow_loss": "bag-of-words loss (nats a block)",
+    "contrastive_loss": "contrastive loss (nats a text)",
+}
 _TITLES = {
+    **_CURVES,
     f"{PREFIX}head_loss": "head's loss (nats a masked token)",
     f"{PREFIX}zero_cost": "zero cost",
     f"{PREFIX}swap_cost": "swap cost",
@@ -42,13 +50,6 @@ _TITLES = {
 _RETRIEVAL = {
     f"{PREFIX}zero_shot_": "without fine-tuning",
     f"{PREFIX}few_shot_": "after fine-tuning",
-}
-_CURVES = {
-    "late_loss": "late MLM loss (nats a masked token)",
-    "head_loss": "head MLM loss (nats a masked token)",
-    "swap_cost": "swap cost (nats a masked token)",
-    "bow_loss": "bag-of-words loss (nats a block)",
-    "contrastive_loss": "contrastive loss (nats a text)",
 }
 _TOKENS = "num_input_tokens_seen"
 _KEPT = (
@@ -122,50 +123,21 @@ def has_curves(log: Log) -> bool:
 
 
 def draw_curves(runs: Mapping[str, Log]) -> bytes:
-    """Draw losses and swap cost over the tokens seen, as a PNG file.
+    """Draw losses or readiness, a panel for each measure with a line for each run that has it.
+
+    They are drawn over the tokens seen, or over the steps where tokens were not counted.
 
     Args:
-        runs: label -> entries of its log, as `thin_log` returns them.
+        runs: label -> entries of its log, as `thin_log` or `readiness_entries` returns them.
+
+    Returns:
+        A PNG file.
     """
-    logged = {name for log in runs.values() for entry in log for name in entry}
-    # A run shorter than its logging interval has no entries: its picture has one empty panel.
-    names = [name for name in _CURVES if name in logged] or ["late_loss"]
-    return _draw_logs(runs, {name: _CURVES[name] for name in names})
-
-
-def draw_readiness(runs: Mapping[str, Log]) -> bytes:
-    """Draw each measure over the tokens seen, or over the steps where tokens were not counted.
-
-    Args:
-        runs: label -> entries of its log, as `readiness_entries` returns them.
-    """
-    return _draw_logs(runs, titled_measures([entry for log in runs.values() for entry in log]))
-
-
-def draw_entropies(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], *, even: float | None = None
-) -> bytes:
-    """Draw CLS attention entropy over the layers, as in Figure 2 of Gao & Callan (2021).
-
-    Args:
-        panels: title -> label -> entropy of each layer, in nats, from the first to the last. A
-            label has one colour in all panels.
-        even: entropy of a row that attends to all tokens alike; None not to draw it.
-    """
-    drawn: dict[str, Lines] = {}
-    for title, lines in panels.items():
-        shown = {label: list(enumerate(values, start=1)) for label, values in lines.items()}
-        if even is not None:
-            longest = max(shown.values(), key=len)
-            shown["even attention"] = [(layer, even) for layer, _ in longest]
-        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = shown
-    return _draw(drawn, "layer")
-
-
-def _draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
-    """Draw a panel for each measure (name -> title), with a line for each run that has it."""
-    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
+    entries = [entry for log in runs.values() for entry in log]
+    counts_tokens = all(_TOKENS in entry for entry in entries)
     over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
+    # A run shorter than its logging interval has no entries: its picture has one empty panel.
+    titles = titled_measures(entries) or {"late_loss": _CURVES["late_loss"]}
     drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, title in titles.items():
         drawn[title] = {}
@@ -174,6 +146,23 @@ def _draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
             if has_both:
                 drawn[title][run] = [(entry[over] / scale, entry[name]) for entry in has_both]
     return _draw(drawn, "tokens seen (millions)" if counts_tokens else "steps")
+
+
+def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
+    """Draw CLS attention entropy over the layers, as in Figure 2 of Gao & Callan (2021).
+
+    Args:
+        panels: title -> label -> entry with readiness. A label has one colour in all panels.
+    """
+    drawn: dict[str, Lines] = {}
+    for title, entries in panels.items():
+        lines = {n: list(enumerate(layer_entropies(e), start=1)) for n, e in entries.items()}
+        even = {entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry}
+        if even:  # the same for all, on one sample
+            longest = max(lines.values(), key=len)
+            lines["even attention"] = [(layer, max(even)) for layer, _ in longest]
+        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = lines
+    return _draw(drawn, "layer")
 
 
 def _draw(panels: Mapping[str, Lines], xlabel: str) -> bytes:

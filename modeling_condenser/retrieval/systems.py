@@ -12,7 +12,7 @@
 Importing this module does not import torch; opening an encoder does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -193,6 +193,18 @@ def parse_system(text: str | Path) -> System:
             raise ValueError(f"{setting} is {value!r}, expected {expected}.") from None
     name = settings.pop("name", None)
     return System(model, settings, name)
+
+
+def refuse_unused(systems: Iterable[System], search: SearchSettings) -> None:
+    """Raise a ValueError if a setting of a search has an effect on none of the systems."""
+    dense = [system for system in systems if system.kind in ("encoder", "hybrid")]
+    if search.is_compressed and not dense:
+        raise ValueError("No system has vectors: leave out --truncate_dim and --precision.")
+    if search.rescore and search.is_exact and not any(system.is_quantised for system in dense):
+        raise ValueError(
+            f"rescore is {search.rescore}, but exact search has the exact scores already: name an"
+            " index, such as IVF256,Flat, or a precision, or leave it out."
+        )
 
 
 def _base_name(model: str) -> str:

@@ -35,7 +35,6 @@ from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.training_log import (
     ENTROPY_FILE,
-    EVEN_ENTROPY,
     draw_curves,
     draw_entropies,
     layer_entropies,
@@ -321,15 +320,15 @@ class _Study:
         sample = Sample.choose(measuring, self.collection.passages)
         entries = measure_models(models, sample)
         written = write_analysis(self.out / READINESS, entries, sample)
-        layers = {entry["label"]: layer_entropies(entry) for entry in entries}
+        found = {entry["label"]: entry for entry in entries}
         panels, changes = {}, []
         for arm in arms:
-            before = layers.get(f"{arm}, pre-trained", layers["start"])
-            after = layers[f"{arm}, fine-tuned"]
-            panels[arm] = {"start": layers["start"], "pre-trained": before, "fine-tuned": after}
-            changes.append(f"{arm} {np.abs(np.subtract(after, before)).mean():.3f}")
-        picture = draw_entropies(panels, even=entries[0][EVEN_ENTROPY])
-        (self.out / ENTROPY_FILE).write_bytes(picture)
+            before = found.get(f"{arm}, pre-trained", found["start"])
+            after = found[f"{arm}, fine-tuned"]
+            panels[arm] = {"start": found["start"], "pre-trained": before, "fine-tuned": after}
+            change = np.abs(np.subtract(layer_entropies(after), layer_entropies(before))).mean()
+            changes.append(f"{arm} {change:.3f}")
+        (self.out / ENTROPY_FILE).write_bytes(draw_entropies(panels))
         return (
             f"{written}\n\nChange of a layer's entropy by fine-tuning, in nats, "
             f"mean over layers: {', '.join(changes)}."

@@ -92,10 +92,13 @@ def test_a_run_of_other_compression_is_not_used(retriever, collection, tmp_path)
         (["{},truncate_dim=32", "{c}"], "truncate_dim is 32, but .* 32 numbers: state 1 to 31"),
         (["{},precision=int4", "{c}"], "precision is 'int4', expected one of float32, int8, bin"),
         (["bm25", "{c}", "--precision", "int8"], "No system has vectors"),
+        (["{}", "bm25", "{c}", "--rescore", "9"], "rescore is 9, but exact search has the exact"),
+        (["bm25,k1=1,name=a", "bm25,k1=2,name=a", "{c}"], "have the same name 'a'"),
+        (["bm25", "{c}", "--measures", "NCDG@10"], "'NCDG@10' is not a measure"),
         (["{},precision=int8", "{t}", "--task", "triplets"], "precision is a setting of search"),
     ],
 )
-def test_settings_without_effect_are_refused_before_anything_is_written(
+def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
     retriever, collection, tmp_path, monkeypatch, capsys, words, message
 ):
     monkeypatch.chdir(tmp_path)
@@ -108,13 +111,18 @@ def test_settings_without_effect_are_refused_before_anything_is_written(
 
 
 def test_truncated_vectors_can_be_stored_and_searched(
-    retriever, collection, tmp_path, monkeypatch, capsys
+    retriever, bert_folder, collection, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     short = f"{retriever},truncate_dim=8"
-    assert main(["encode", short, str(collection), "vectors"]) == 0
-    assert "60 passages of 8 numbers" in capsys.readouterr().out
-    assert json.loads(Path("vectors/manifest.json").read_text())["dimension"] == 8
+    options = ["--devices", "cpu", "--shard_size", "7", "--table", "table"]
+    assert main(["encode", short, str(collection), "vectors", *options]) == 0
+    printed = capsys.readouterr().out
+    speed = r"\n  \d+\.\d s, [\d,]+ passages a second, \d\.\d\d GB\n"
+    assert re.search(rf"embeddings: vectors\n  60 passages of 8 numbers{speed}", printed)
+    assert printed.endswith("table: table (1 parquet files)\n")
+    manifest = json.loads(Path("vectors/manifest.json").read_text())
+    assert (manifest["dimension"], manifest["shard_size"]) == (8, 7)
     query = ["search", short, str(collection), "the old telescope", "-k", "3"]
     assert main([*query, "--embeddings", "vectors"]) == 0
     stored = capsys.readouterr().out
@@ -126,5 +134,9 @@ def test_truncated_vectors_can_be_stored_and_searched(
     assert text and -1 <= score <= 1.00001
     assert np.linalg.norm(opened.encode_queries(["x"])) == pytest.approx(1)
     assert main(["search", "bm25", str(collection), "x", "--precision", "int8"]) == 2
+    assert main([*query, "--rescore", "9"]) == 2
+    assert main([*query, "--rescore", "60", "--precision", "binary"]) == 0
+    plain = ["encode", str(bert_folder), str(collection), "plain"]
+    assert (main(plain), main([*plain, "--pooling", "mean"])) == (2, 0)  # which must be stated
     assert main(["encode", f"{retriever},precision=int8", str(collection), "other"]) == 2
     assert not Path("other").exists()

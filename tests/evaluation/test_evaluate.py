@@ -110,21 +110,6 @@ def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path
     assert f"recall against exact {recall}" in report.file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("systems", "measure", "message"),
-    [
-        (["bm25,k1=1,name=a", "bm25,k1=2,name=a"], "MRR@10", "have the same name 'a'"),
-        (["bm25"], "NCDG@10", "'NCDG@10' is not a measure"),
-    ],
-)
-def test_a_wrong_setting_is_refused_before_anything_runs(
-    collection, tmp_path, systems, measure, message
-):
-    with pytest.raises(ValueError, match=message):
-        evaluate(systems, collection, measures=[measure], output_dir=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
@@ -186,14 +171,12 @@ def test_results_have_corrected_p_values_and_say_what_they_were_made_from(folder
     [result] = read_results(folder)
     # Better on each of 8 queries by the same amount: of the 2**8 sign flips 2 are as extreme. By
     # Holm the smallest of four is multiplied by 4, the others follow.
-    assert [(c.baseline, c.measure, c.value, c.difference) for c in result.comparisons] == [
-        ("bm25", "A", 0.5, 0.25),
-        ("bm25", "B", 0.46875, 0.03125),
-        ("dpr", "A", 1.0, -0.25),
-        ("dpr", "B", 0.5, 0.0),
+    assert [list(compared.values()) for compared in result.comparisons] == [
+        ["bm25", "A", 0.5, 0.25, 4 * 2 / 256],
+        ["bm25", "B", 0.46875, 0.03125, 1.0],
+        ["dpr", "A", 1.0, -0.25, 4 * 2 / 256],
+        ["dpr", "B", 0.5, 0.0, 1.0],
     ]
-    expected = [4 * 2 / 256, 1.0, 4 * 2 / 256, 1.0]
-    assert [c.p_value for c in result.comparisons] == pytest.approx(expected)
     assert "| bm25 | 0.5000 | +0.2500 | 0.031 |" in (folder / "README.md").read_text()
     assert (result.source, result.revision) == ("owner/small", "abc123")
     assert (result.n_queries, result.values["A"], result.intervals["A"]) == (8, 0.75, [0.75, 0.75])

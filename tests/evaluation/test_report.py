@@ -1,8 +1,10 @@
 """Reports: the figures of the JSON, sentences, tables and pictures, from hand-made results."""
 
+import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,25 @@ def test_one_system_and_one_query_are_reported_without_comparisons(tmp_path):
     assert content["pairs"][0]["t_test"] is None
 
 
+def test_the_page_is_one_file_with_tables_pictures_and_escaped_text(tmp_path):
+    title, name = '<script>alert(1)</script> & "b"', "a <b> | *c* [d](https://e.org)"
+    base = replace(make_result(name, BASE), collection=title)
+    write_report(tmp_path, [base, make_result("good", GOOD)], collection=COLLECTION)
+    page = (tmp_path / "report.html").read_text()
+    pictures = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)" />', page)
+    shown = [base64.b64decode(content) for content, _ in pictures]
+    names = ("means", "answer_type", "query_length", "recall")
+    assert shown == [(tmp_path / f"{name}.png").read_bytes() for name in names]
+    assert pictures[0][1] == "Means of each system in each measure"
+    # Nothing is requested, and nothing of the content is markup.
+    assert not re.findall(r"<script|<link|<a |@import|url\(", page)
+    assert page.count("src=") == page.count("<img") == 4
+    assert "<title>&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#34;b&#34;, test: 2 systems" in page
+    assert "<h1>&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;b&quot;, test: 2 systems" in page
+    assert "<td>a &lt;b&gt; | *c* [d](https://e.org)</td>" in page
+    assert page.count("<table>") == (tmp_path / "report.md").read_text().count("\n| ---")
+
+
 def test_correlations_are_compared_too(tmp_path):
     scores = np.arange(40.0)
     evaluations = [evaluate_graded_pairs(np.roll(scores, n), scores) for n in (15, 1)]
@@ -186,7 +207,7 @@ def test_correlations_are_compared_too(tmp_path):
     assert f"\n| new | {new:.4f} ▲ ({difference}, p < 0.001) |\n" in text
     assert re.search(rf"\n\| new minus base \| \{difference} ▲ \| .* \| not tested \|\n", text)
     assert f"{difference} from base, p < 0.001" in str(report)
-    assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md"}
+    assert {file.name for file in tmp_path.iterdir()} == {"report.json", "report.md", "report.html"}
 
 
 def test_pictures_show_values_and_intervals_in_the_order_of_the_systems():

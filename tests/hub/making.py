@@ -1,5 +1,6 @@
 """Small things that many tests need: a pre-training run, a collection, an isolated process."""
 
+import json
 import os
 import subprocess
 import sys
@@ -90,6 +91,18 @@ def write_collection(
         table = pd.DataFrame(rows, columns=["query-id", "corpus-id", "score"])
         table.to_csv(folder / "qrels" / f"{split}.tsv{ending}", sep="\t", index=False)
     return folder
+
+
+def declare_tables(folder: Path, files: dict[str, str], **splits: str) -> None:
+    """Write the card of a data set with a configuration for each file: name -> path.
+
+    A configuration's only split is "train", or what is stated for it.
+    """
+    configs = []
+    for name, path in files.items():
+        split = splits.get(name, "train")
+        configs.append({"config_name": name, "data_files": [{"split": split, "path": path}]})
+    (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
 
 
 def run_isolated(script: str, *words: object, scratch: Path, **environment: str) -> str:

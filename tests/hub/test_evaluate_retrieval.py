@@ -20,7 +20,7 @@ from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.results import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
-from tests.hub.making import run_isolated, write_collection
+from tests.hub.making import declare_tables, run_isolated, write_collection
 
 RUN = """
 import runpy
@@ -86,12 +86,15 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     result = evaluate_system(
         exported, folder, tmp_path / "run", depth=depth, measures=MEASURES, progress=False
     )
-    words = ("--depth", depth, "--run", tmp_path / "run.trec", "--measures", *MEASURES)
+    words = ("--depth", depth, "--measures", *MEASURES)
     assert start(exported, folder, *words) == (0, [result.evaluation.means])
-    ours, theirs = read_run(tmp_path / "run.trec"), read_run(result.run_file)
-    assert list(map(list, ours.values())) == list(map(list, theirs.values()))
-    for query, ranking in ours.items():
-        assert ranking == pytest.approx(theirs[query], rel=1e-6)
+    script = open_script(exported)
+    passages, queries, _ = script.read_collection(str(folder), "test")
+    ours = script.search(script.Encoder(exported), passages, queries, depth)
+    for query, expected in read_run(result.run_file).items():
+        costs, ranking = zip(*ours[query], strict=True)
+        assert list(ranking) == list(expected)
+        assert [-cost for cost in costs] == pytest.approx([*expected.values()], rel=1e-6)
         found = [passage for passage in ranking if passage in copies]
         assert found == sorted(copies)[: len(found)]
 
@@ -162,7 +165,7 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
 def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start):
     """As MTEB has them; ids may be numbers, and a split may have the other of its two names."""
     folder = tmp_path / "set"
-    (folder / "data").mkdir(parents=True)
+    folder.mkdir()
     tables: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"id": 100 + i, "text": texts[i]} for i in range(40)],
         "queries": [{"id": i, "text": texts[i][:30]} for i in range(10)],
@@ -172,13 +175,10 @@ def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start)
             for j in range(3)
         ],
     }
-    configs = []
     for name, rows in tables.items():
-        pd.DataFrame(rows).to_json(folder / f"data/{name}.jsonl", orient="records", lines=True)
-        split = "validation" if name == "default" else name
-        files = [{"split": split, "path": f"data/{name}.jsonl"}]
-        configs.append({"config_name": name, "data_files": files})
-    (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
+        pd.DataFrame(rows).to_json(folder / f"{name}-table.jsonl", orient="records", lines=True)
+    files = {name: f"{name}-table.jsonl" for name in tables}  # not a folder in BEIR's layout
+    declare_tables(folder, files, corpus="corpus", queries="queries", default="validation")
     expected = evaluate_system(exported, folder, tmp_path / "run", split="dev", progress=False)
     assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
 

@@ -35,7 +35,7 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     assert sent == {name: content for name, content in before.items() if name != "README.md"}
     assert contents(folder) == before
     assert NAME in card and PLACEHOLDER not in card and "license: apache-2.0" in card
-    again = push(folder, NAME, private=True)  # the license on the Hub is kept
+    again = push(folder, NAME, license="apache-2.0", private=True)
     assert again.commit.oid == report.commit.oid
 
 
@@ -62,7 +62,7 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder, NAME)
     with pytest.raises(FileNotFoundError, match="There is no model in"):
         push(folder / "nowhere", NAME)
-    with pytest.raises(ValueError, match="has no encoding_contract.json"):
+    with pytest.raises(ValueError, match="has neither encoding_contract.json"):
         push(bert_folder, NAME)
     assert not loopback_hub.repositories
 

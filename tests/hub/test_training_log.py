@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 from modeling_condenser.hub.training_log import (
     draw_curves,
     draw_entropies,
-    draw_readiness,
     first_and_last,
     layer_entropies,
     readiness_entries,
@@ -58,8 +57,9 @@ def test_each_run_is_a_line_over_the_tokens_seen(figures):
 
 def test_readiness_and_entropies_are_drawn(figures):
     log = [entry(0, swap_cost=0.0, zero_shot_R__5=0.5), entry(10, swap_cost=0.25, sample=7.0)]
-    draw_readiness({"a": log})
-    draw_entropies({"b": {"start": [2.0, 1.0], "end": [1.5]}}, even=3.0)
+    draw_curves({"a": log})
+    start = entry(0, entropy_layer_1=2.0, entropy_layer_2=1.0)
+    draw_entropies({"b": {"start": start, "end": entry(9, entropy_layer_1=1.5, entropy_even=3.0)}})
     readiness, entropies = figures
     assert drawn(readiness) == {
         "swap cost": {"a": [[0.0, 0.0], [0.01, 0.25]]},

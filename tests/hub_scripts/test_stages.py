@@ -8,11 +8,8 @@ import pytest
 import yaml
 
 from hub_scripts.main import main
-from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.runs.recipe import read_recipe
-from tests.hub.making import N_PASSAGES
-from tests.mining.making import make_labelled, make_run_file
 
 
 @pytest.fixture
@@ -58,30 +55,6 @@ def test_the_demo_starts_from_a_given_encoder_and_its_study_can_be_searched(
     config = json.loads(Path("out/condenser/pretrain/model/config.json").read_text())
     assert (config["skip_from"], config["n_head_layers"]) == (2, 2)
     assert run("search", "out", "one two three")[0].startswith("1. p")
-
-
-@pytest.mark.slow
-def test_encode_writes_vectors_and_a_table(bert_folder, collection, tmp_path, run):
-    words = ["--devices", "cpu", "--shard_size", "7", "--table", "table"]
-    lines = run("encode", bert_folder, collection, "out", "--pooling", "mean", *words)
-    assert lines[:2] == ["embeddings: out", f"  {N_PASSAGES} passages of 32 numbers"]
-    assert re.fullmatch(r"  \d+\.\d s, [\d,]+ passages a second, \d\.\d\d GB", lines[2])
-    assert lines[-1] == "table: table (1 parquet files)"
-
-    assert Embeddings.open(tmp_path / "out").shard_size == 7
-    assert len(list(Path("table").glob("*.parquet"))) == 1
-
-
-def test_mine_prints_the_result_and_the_next_command(tmp_path, run):
-    make_run_file(tmp_path / "run")
-    collection = make_labelled(tmp_path / "collection")
-    words = ["--first_rank", "3", "--last-rank=40", "--n_negatives", "5", "--answer_filter"]
-    printed = "\n".join(run("mine", "run", collection, "out", *words))
-    facts = json.loads(Path("out/run.json").read_text())
-    assert f"22 queries, {facts['mean_negatives']:.1f} negatives each" in printed
-    assert "2 without any, 0 with fewer than asked for, 1 left out without a positive" in printed
-    assert f"answer {facts['dropped']['answer']}" in printed
-    assert f"--collection {collection} --negatives out/negatives.jsonl" in printed
 
 
 def test_push_lists_the_files_and_makes_a_branch_and_a_pull_request(
