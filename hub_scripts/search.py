@@ -61,12 +61,9 @@ def run(line: CommandLine) -> None:
     system = parse_system(fields.model).completed(how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    of_vectors = (fields.embeddings, not how.is_exact, how.is_compressed)
-    if system.kind == "bm25" and any(of_vectors):
-        raise ValueError(
-            "bm25 has no vectors: leave out --index, --embeddings, --truncate_dim and --precision."
-        )
     refuse_unused([system], how)
+    if system.kind == "bm25" and fields.embeddings:
+        raise ValueError("bm25 has no vectors: leave out --embeddings.")
     # Embeddings or index are stored beside the model.
     model = Path(system.encoder.model).resolve()
     settings = system.stored.settings.values()

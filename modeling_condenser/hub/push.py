@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
@@ -75,7 +75,7 @@ def push(
         private: whether a new repository is private.
         revision: branch, made if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
-        license: such as "apache-2.0"; by default that of the card in the folder.
+        license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
         message: of the commit.
         token: None for the one that is logged in, or HF_TOKEN.
         dry_run: check, and show the card and the files; send nothing.
@@ -99,7 +99,10 @@ def push(
         if not (staging / PROVENANCE_FILE).is_file():
             write_provenance(staging, read_pretraining(source.parent))
         card = staging / CARD_FILE
-        write_card(staging, name=name, metadata={"license": license} if license else {})
+        stated = {"license": license} if license else {}
+        if not license and not read_card(card)[0].get("license"):
+            stated = _read_published_license(name, revision, token)
+        write_card(staging, name=name, metadata=stated)
         paths = sorted(path for path in staging.rglob("*") if path.is_file())
         files = {path.relative_to(staging).as_posix(): path for path in paths}
         reasons = find_refusals(files)
@@ -204,3 +207,13 @@ def find_opening_error(folder: Path) -> str | None:
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": scratch},
         )
     return process.stdout or process.stderr[-2000:] if process.returncode else None
+
+
+def _read_published_license(name: str, revision: str | None, token: str | None) -> dict[str, str]:
+    """The entries on the license of the card on the Hub, if there is one."""
+    try:
+        card = hf_hub_download(name, CARD_FILE, revision=revision, token=token)
+    except (HfHubHTTPError, EntryNotFoundError):  # there is no such repository yet, or no card
+        return {}
+    metadata, _ = read_card(Path(card))
+    return {key: value for key, value in metadata.items() if key.startswith("license")}

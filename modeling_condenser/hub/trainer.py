@@ -42,9 +42,7 @@ class WholeTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
         self._last_upload: Future | None = None
-        after_saving = TrainerCallback()
-        after_saving.on_save = self.finish_checkpoint  # type: ignore[method-assign]
-        self.add_callback(after_saving)
+        self.add_callback(_AfterSaving(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -97,7 +95,7 @@ class WholeTrainer(Trainer):
             self._last_upload.exception()  # wait
         return output
 
-    def finish_checkpoint(self, *_: Any, **__: Any) -> None:
+    def finish_checkpoint(self) -> None:
         """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
         run_folder = Path(str(self.args.output_dir))
         checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -179,6 +177,14 @@ class WholeTrainer(Trainer):
 
         self._last_upload = self._api.run_as_future(upload)
         return self._last_upload
+
+
+class _AfterSaving(TrainerCallback):
+    def __init__(self, trainer: WholeTrainer):
+        self.trainer = trainer
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        self.trainer.finish_checkpoint()
 
 
 def _warn_of_failure(upload: Future) -> None:

@@ -198,8 +198,10 @@ def parse_system(text: str | Path) -> System:
 def refuse_unused(systems: Iterable[System], search: SearchSettings) -> None:
     """Raise a ValueError if a setting of a search has an effect on none of the systems."""
     dense = [system for system in systems if system.kind in ("encoder", "hybrid")]
-    if search.is_compressed and not dense:
-        raise ValueError("No system has vectors: leave out --truncate_dim and --precision.")
+    if not dense and (search.is_compressed or not search.is_exact):
+        raise ValueError(
+            "No system has vectors: leave out --index, --truncate_dim and --precision."
+        )
     if search.rescore and search.is_exact and not any(system.is_quantised for system in dense):
         raise ValueError(
             f"rescore is {search.rescore}, but exact search has the exact scores already: name an"

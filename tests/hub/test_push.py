@@ -35,7 +35,7 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     assert sent == {name: content for name, content in before.items() if name != "README.md"}
     assert contents(folder) == before
     assert NAME in card and PLACEHOLDER not in card and "license: apache-2.0" in card
-    again = push(folder, NAME, license="apache-2.0", private=True)
+    again = push(folder, NAME, private=True)  # the license on the Hub is kept
     assert again.commit.oid == report.commit.oid
 
 
