@@ -24,6 +24,7 @@ from modeling_condenser.hub.training_log import (
     draw_readiness,
     layer_entropies,
 )
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -36,7 +37,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .readiness import Subject, measure_readiness
-from .sample import Measuring, Sample, read_corpus
+from .sample import Measuring, Sample
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
@@ -105,10 +106,10 @@ def analyze(settings: Mapping[str, Any]) -> str:
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
     """The text that the sample is taken from."""
     if recipe.corpus is not None:
-        return read_corpus({"encoder": "", "corpus": recipe.corpus})
+        return load_documents(recipe.corpus)
     for name in map(Path, recipe.models):
         if settings := read_run_settings(name) or read_run_settings(name.parent):
-            return read_corpus(settings)
+            return load_documents(settings["corpus"], streaming=settings.get("streaming", False))
     if measuring.collection is not None:
         return load_passages(measuring.collection)
     raise ValueError(

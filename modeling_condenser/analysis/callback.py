@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,14 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.hub.training_log import is_readiness
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.pretraining.pretrain import READINESS, pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill
 
 from .readiness import Subject, measure_readiness
-from .sample import MeasuringWhileTraining, Sample, read_corpus
+from .sample import MeasuringWhileTraining, Sample
 
 
 class ReadinessCallback(TrainerCallback):
@@ -83,9 +84,16 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     measuring = read_readiness(settings.get(READINESS))
     if measuring is None:
         return pretrain(settings)
-    sample = Sample.choose(measuring, read_corpus(settings))
-    callback = partial(ReadinessCallback, sample=sample, every=measuring.every)
-    return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})
+    given = {name: settings[name] for name in ("encoder", "corpus") if name in settings}
+    (recipe,) = fill(given, PretrainingRecipe)
+    documents = load_documents(recipe.corpus, streaming=settings.get("streaming", False))
+    sample = Sample.choose(measuring, documents)
+
+    def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:
+        trainer.facts[READINESS] = sample.facts()
+        return ReadinessCallback(trainer, sample, every=measuring.every)
+
+    return pretrain(settings, callbacks=[add_readiness])
 
 
 def read_readiness(readiness: Any) -> MeasuringWhileTraining | None:

@@ -32,7 +32,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.trackers import check_trackers
 from modeling_condenser.runs.whole_files import write_json
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
+from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .data import load_documents
 from .trainer import CondenserTrainer
@@ -48,7 +48,6 @@ def pretrain(
     settings: Mapping[str, Any],
     *,
     callbacks: Sequence[Callable[[CondenserTrainer], TrainerCallback]] = (),
-    facts: Mapping[str, Any] | None = None,
 ) -> Path:
     """Run a pre-training recipe, from its start or from its last complete checkpoint.
 
@@ -58,7 +57,6 @@ def pretrain(
         settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`; with callbacks
             also `readiness`, which they read.
         callbacks: functions of the trainer, each of which returns a callback to add.
-        facts: further ones, for the run's record.
 
     Returns:
         The folder of the trained model, within the run folder.
@@ -87,10 +85,9 @@ def pretrain(
         return model_folder
 
     with arguments.main_process_first(desc="reading the text"):
-        documents = load_documents(recipe.sources, streaming=recipe.streaming)
+        documents = load_documents(recipe.corpus, streaming=arguments.streaming)
     make_trainer = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
     trainer = make_trainer(model, arguments, train_dataset=documents, processing_class=tokenizer)
-    trainer.facts |= facts or {}
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings)
     show_loss_in_bar(trainer)
@@ -121,7 +118,7 @@ def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     """The model that a recipe trains: started from an encoder, or a checkpoint to continue."""
     changes = recipe.encoder_changes
-    if recipe.objective in ("mlm", "ict", "tsdae"):
+    if recipe.objective not in WITH_HEAD:
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
     names = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
     stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}

@@ -30,7 +30,7 @@ from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments
+from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
 from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
@@ -320,7 +320,7 @@ def _check_arguments(args: TrainingArguments) -> None:
 
 
 def _check_objective(objective: str, trainer: Any, model: Any) -> None:
-    needs_head = objective in ("condenser", "cocondenser")
+    needs_head = objective in WITH_HEAD
     if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
         raise ValueError(
             f"objective {objective!r} needs a "
