@@ -130,7 +130,7 @@ def draw_curves(runs: Mapping[str, Log]) -> bytes:
     logged = {name for log in runs.values() for entry in log for name in entry}
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
     names = [name for name in _CURVES if name in logged] or ["late_loss"]
-    return _draw_logs(runs, {name: _CURVES[name] for name in names})
+    return draw_logs(runs, {name: _CURVES[name] for name in names})
 
 
 def draw_readiness(runs: Mapping[str, Log]) -> bytes:
@@ -139,7 +139,7 @@ def draw_readiness(runs: Mapping[str, Log]) -> bytes:
     Args:
         runs: label -> entries of its log, as `readiness_entries` returns them.
     """
-    return _draw_logs(runs, titled_measures([entry for log in runs.values() for entry in log]))
+    return draw_logs(runs, titled_measures([entry for log in runs.values() for entry in log]))
 
 
 def draw_entropies(
@@ -162,8 +162,11 @@ def draw_entropies(
     return _draw(drawn, "layer")
 
 
-def _draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
-    """Draw a panel for each measure (name -> title), with a line for each run that has it."""
+def draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
+    """Draw a panel for each measure (name -> title), with a line for each run that has it.
+
+    The lines are over the tokens seen, or over the steps where tokens were not counted.
+    """
     counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
     over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
     drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}

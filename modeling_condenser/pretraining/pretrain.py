@@ -78,7 +78,8 @@ def pretrain(
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER
     set_seed(arguments.seed)
-    tokenizer, model = open_tokenizer(recipe), open_model(recipe)
+    tokenizer_name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
+    tokenizer, model = AutoTokenizer.from_pretrained(tokenizer_name), open_model(recipe)
     check_run_folder(run_folder, settings)
     if model_folder.is_dir():
         logger.info("%s is finished.", run_folder)
@@ -107,12 +108,6 @@ def pretrain(
     if arguments.push_to_hub:
         trainer.push_to_hub()
     return model_folder
-
-
-def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
-    """The tokenizer that a recipe names, or else its encoder's."""
-    name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
-    return AutoTokenizer.from_pretrained(name)
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:

@@ -14,15 +14,8 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
 
+from modeling_condenser.hub import provenance
 from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.provenance import (
-    PRETRAINING,
-    Stage,
-    publishable,
-    read_pretraining,
-    read_provenance,
-    write_provenance,
-)
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.hub.training_log import readiness_entries, thin_log
 from modeling_condenser.losses import IGNORE_INDEX
@@ -90,8 +83,8 @@ class CondenserTrainer(WholeTrainer):
                 collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
                 examples = make_examples(documents, processing_class, args)
-                train_dataset, self.batches, facts = examples
-                self.facts = {"objective": args.objective, **facts}
+                train_dataset, self.batches, self.facts = examples
+                self.facts["objective"] = args.objective
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -260,7 +253,7 @@ class CondenserTrainer(WholeTrainer):
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             folder = Path(output_dir or str(self.args.output_dir))
-            write_provenance(folder, self._describe_training())
+            provenance.write_provenance(folder, self._describe_training())
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill a folder with model, code, tokenizer, provenance and card."""
@@ -278,16 +271,15 @@ class CondenserTrainer(WholeTrainer):
         if self.is_world_process_zero():
             write_card(folder, name=self.hub_model_id)
 
-    def _describe_training(self) -> list[Stage]:
+    def _describe_training(self) -> list[provenance.Stage]:
         """The stages of the model so far, with the running one."""
-        stages = read_pretraining(Path(str(self.args.output_dir))) or self._stages_of_script()
+        recorded = provenance.read_pretraining(Path(str(self.args.output_dir)))
+        *earlier, own = recorded or self._stages_of_script()
         log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
-        running = dataclasses.replace(
-            stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
-        )
-        return [*stages[:-1], running]
+        measured = {"log": thin_log(log), "readiness": readiness_entries(log)}
+        return [*earlier, dataclasses.replace(own, run=run, **measured)]
 
-    def _stages_of_script(self) -> list[Stage]:
+    def _stages_of_script(self) -> list[provenance.Stage]:
         """The stages of the encoder that a run without a recipe started from, and the run itself.
 
         Its settings are its arguments, except those that are the library's defaults.
@@ -301,9 +293,10 @@ class CondenserTrainer(WholeTrainer):
         }
         config: Any = self.accelerator.unwrap_model(self.model).config
         start = str(getattr(config, "encoder_config", config).name_or_path)
-        settings = publishable({"encoder": start, **changed} if start else changed)
-        earlier = read_provenance(Path(start)) if start and Path(start).is_dir() else []
-        return [*earlier, Stage(PRETRAINING, settings, {})]
+        own = provenance.publishable({"encoder": start, **changed} if start else changed)
+        is_folder = start and Path(start).is_dir()
+        earlier = provenance.read_provenance(Path(start)) if is_folder else []
+        return [*earlier, provenance.Stage(provenance.PRETRAINING, own, {})]
 
 
 def _check_arguments(args: TrainingArguments) -> None:

@@ -1,4 +1,4 @@
-"""The pictures of a study: measures over labels, the loss of fine-tuning, a map of vectors."""
+"""The pictures of a study: measures over labels, and a map of vectors."""
 
 import io
 from collections import defaultdict
@@ -50,24 +50,6 @@ def draw_labels(
         panel.set_xlabel("labels", fontsize=_FONT_SIZE)
         panel.set_title(measure, fontsize=_FONT_SIZE)
     panels[-1].legend(fontsize=_FONT_SIZE - 1)
-    return _as_png(figure)
-
-
-def draw_finetuning(logs: Mapping[str, Sequence[Mapping[str, float]]], *, title: str) -> bytes:
-    """Draw the loss of fine-tuning over its steps, as in Figure 5 of the readiness paper.
-
-    Args:
-        logs: arm -> entries of its log.
-        title: how many labels the runs have.
-    """
-    figure, [panel] = _figure(1)
-    for number, (arm, log) in enumerate(logs.items()):
-        steps, losses = ([entry[name] for entry in log] for name in ("step", "loss"))
-        style = "-" if number < 10 else "--"
-        panel.plot(steps, losses, marker=".", color=f"C{number % 10}", linestyle=style, label=arm)
-    panel.set_xlabel("step of fine-tuning", fontsize=_FONT_SIZE)
-    panel.set_title(f"loss (nats a query), {title}", fontsize=_FONT_SIZE)
-    panel.legend(fontsize=_FONT_SIZE - 1)
     return _as_png(figure)
 
 

@@ -4,7 +4,6 @@ Each stage leaves a folder and is skipped if its folder is there, so a study tha
 or that got more arms or sizes, continues with what is missing.
 """
 
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -31,15 +30,10 @@ from modeling_condenser.evaluation.system_results import (
     report_on_card,
 )
 from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.hub import training_log
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.training_log import (
-    ENTROPY_FILE,
-    EVEN_ENTROPY,
-    draw_curves,
-    draw_entropies,
-    layer_entropies,
-)
+from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion
@@ -56,16 +50,7 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .pictures import (
-    CURVES_FILE,
-    FINETUNING_FILE,
-    LABELS_FILE,
-    MAP_FILE,
-    choose_topics,
-    draw_finetuning,
-    draw_labels,
-    draw_map,
-)
+from . import pictures
 from .recipe import StudyRecipe
 from .results import FUSED, StudyResults, copy_page, mean_evaluation, swap_costs
 
@@ -115,6 +100,7 @@ class _Study:
     def __init__(self, recipe: StudyRecipe) -> None:
         self.recipe, self.out = recipe, Path(recipe.output_dir)
         self.groups = recipe.groups
+        *_, self.last_group = self.groups
         self.folder = Path(resolve_collection_name(recipe.collection))
         if recipe.collection == BUILTIN:
             self.folder = build_builtin_collection(self.out / "collection")
@@ -133,46 +119,44 @@ class _Study:
         out = self.out
         self.bm25 = self.evaluate(BM25, out=out / BM25)
         arms, failures = self.run_arms()
-        logs = {
-            arm: read_log(out / arm / "pretrain")
-            for arm in arms
-            if self.recipe.arms[arm] is not None
-        }
+        trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
+        logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
+        groups, fusions = {}, {}
+        for group in (UNLABELLED, *self.groups):
+            measured = {arm: own[group] for arm, own in arms.items()}
+            groups[group] = self.summarise(measured)
+            if self.recipe.fusion is not None:
+                for arm, runs in measured.items():
+                    fusions[f"{arm}, {group}"] = [str(run.fusion) for run in runs]
         results = StudyResults(
             bm25=self.bm25.evaluation,
-            groups={
-                group: self.summarise({arm: own[group] for arm, own in arms.items()})
-                for group in (UNLABELLED, *self.groups)
-            },
+            groups=groups,
             control=self.recipe.control,
             facts={**facts, **self.describe(arms)},
-            fusions={
-                f"{arm}, {group}": [str(m.fusion) for m in measured]
-                for group in (UNLABELLED, *self.groups)
-                for arm, own in arms.items()
-                if (measured := own[group]) and measured[0].fusion
-            },
+            fusions=fusions,
             swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
         fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
-        pictures = {
-            LABELS_FILE: draw_labels(results.by_labels(), results.bm25),
-            CURVES_FILE: draw_curves(logs),
-            FINETUNING_FILE: draw_finetuning(
-                {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}, title=fewest
+        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}
+        drawn = {
+            pictures.LABELS_FILE: pictures.draw_labels(results.by_labels(), results.bm25),
+            pictures.CURVES_FILE: training_log.draw_curves(logs),
+            pictures.FINETUNING_FILE: training_log.draw_logs(
+                losses, {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
             ),
             **self.draw_map(results.best_arm),
         }
-        for name, content in pictures.items():
+        for name, content in drawn.items():
             (out / name).write_bytes(content)
-        results.write(out, pictures=list(pictures), readiness=self.measure_readiness(arms))
+        results.write(out, pictures=list(drawn), readiness=self.measure_readiness(arms))
         for arm, own in arms.items():
-            self.publish(arm, own[[*self.groups][-1]][0].result)
+            self.publish(arm, own[self.last_group][0].result)
         self.write_search_file(results.best_arm)
         if self.recipe.page:
-            copy_page(out, Path(self.recipe.page), pictures=[*pictures, ENTROPY_FILE])
+            shown = [*drawn, training_log.ENTROPY_FILE]
+            copy_page(out, Path(self.recipe.page), pictures=shown)
         return results
 
     def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
@@ -245,28 +229,19 @@ class _Study:
 
     def choose_fusion(self, system: System, folder: Path) -> Fusion:
         dev = load_collection(self.folder, split="dev")
-        lexical, own = (
-            evaluate_system(
-                searched,
-                dev,
-                place / "dev",
-                split="dev",
-                depth=DEPTH,
-                search=self.search,
-                work_folder=place,
-            )
-            for searched, place in ((BM25, self.out / BM25), (system, folder))
-        )
-        return choose_fusion(
-            read_run(str(lexical.run_file)), read_run(str(own.run_file)), dev.qrels
-        )
+        runs = []
+        for searched, place in ((BM25, self.out / BM25), (system, folder)):
+            of_dev: Any = {"collection": dev, "split": "dev", "work_folder": place}
+            found = self.evaluate(searched, out=place / "dev", **of_dev)
+            runs.append(read_run(str(found.run_file)))
+        return choose_fusion(*runs, dev.qrels)
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
 
     def first(self, arm: str) -> Path:
         """The run of an arm that is published: that with most labels, and the first seed."""
-        return self.finetuned(arm, [*self.groups][-1], self.recipe.finetuning_seeds[0])
+        return self.finetuned(arm, self.last_group, self.recipe.finetuning_seeds[0])
 
     def summarise(self, arms: Mapping[str, Sequence[_Measured]]) -> dict[str, Evaluation]:
         """Means over seeds, of each arm and of each arm fused with BM25."""
@@ -282,14 +257,14 @@ class _Study:
         """What the results depend on, and what they cost."""
         tokens, minutes = {}, {}
         for arm in arms:
-            records = [
-                json.loads((self.finetuned(arm, group, seed) / RUN_FILE).read_text())
+            files = (
+                self.finetuned(arm, group, seed) / RUN_FILE
                 for group in self.groups
                 for seed in self.recipe.finetuning_seeds
-            ]
-            minutes[arm] = {"fine-tuning": sum(run["session_seconds"] for run in records) / 60}
-            if self.recipe.arms[arm] is not None:
-                record = json.loads((self.out / arm / "pretrain" / RUN_FILE).read_text())
+            )
+            seconds = sum(read_json(file, {})["session_seconds"] for file in files)
+            minutes[arm] = {"fine-tuning": seconds / 60}
+            if record := read_json(self.out / arm / "pretrain" / RUN_FILE, {}):
                 tokens[arm] = record["tokens_seen"]
                 minutes[arm]["pre-training"] = record["train_seconds"] / 60
         return {
@@ -322,15 +297,16 @@ class _Study:
         sample = Sample.choose(measuring, self.collection.passages)
         entries = measure_models(models, sample)
         written = write_analysis(self.out / READINESS, entries, sample)
-        layers = {entry["label"]: layer_entropies(entry) for entry in entries}
+        layers = {entry["label"]: training_log.layer_entropies(entry) for entry in entries}
         panels, changes = {}, []
         for arm in arms:
             before = layers.get(f"{arm}, pre-trained", layers["start"])
             after = layers[f"{arm}, fine-tuned"]
             panels[arm] = {"start": layers["start"], "pre-trained": before, "fine-tuned": after}
             changes.append(f"{arm} {np.abs(np.subtract(after, before)).mean():.3f}")
-        picture = draw_entropies(panels, even=entries[0][EVEN_ENTROPY])
-        (self.out / ENTROPY_FILE).write_bytes(picture)
+        even = entries[0][training_log.EVEN_ENTROPY]
+        picture = training_log.draw_entropies(panels, even=even)
+        (self.out / training_log.ENTROPY_FILE).write_bytes(picture)
         return (
             f"{written}\n\nChange of a layer's entropy by fine-tuning, in nats, "
             f"mean over layers: {', '.join(changes)}."
@@ -338,7 +314,7 @@ class _Study:
 
     def draw_map(self, arm: str) -> dict[str, bytes]:
         """The passages of a few topics before and after fine-tuning of the control and an arm."""
-        topics = choose_topics(self.collection.passages)
+        topics = pictures.choose_topics(self.collection.passages)
         if not topics:
             return {}
         rows = np.concatenate(list(topics.values()))
@@ -346,9 +322,9 @@ class _Study:
         for name in dict.fromkeys((self.recipe.control, arm)):
             for folder in (self.out / name, self.first(name)):
                 embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
-                when = "no labels" if folder == self.out / name else [*self.groups][-1]
+                when = UNLABELLED if folder == self.out / name else self.last_group
                 vectors[f"{name}, {when}"] = embeddings.vectors(rows)
-        return {MAP_FILE: draw_map(vectors, topics)}
+        return {pictures.MAP_FILE: pictures.draw_map(vectors, topics)}
 
     def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""
