@@ -38,6 +38,26 @@ def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(packing, "_choose_way", choose)
 
 
+def test_blocks_lie_end_to_end_and_the_filler_behind_them():
+    blocks = [[2, 5, 3], [2, 3], [2, 7, 8, 9, 3]]
+    ids = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, blocks)), batch_first=True)
+    labels = torch.where(ids != 0, 10 * ids, -100)
+    batch = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
+    packed = packing.pack(batch)
+    text = [2, 5, 3, 2, 3, 2, 7, 8, 9, 3]
+    assert packed["input_ids"].tolist() == [text + [0] * 54]
+    assert packed["labels"].tolist() == [[10 * i for i in text] + [-100] * 54]
+    positions = [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, *[0] * 54]
+    assert packed["position_ids"].tolist() == [positions]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        assert packed[name].tolist() == [0, 3, 5, 10, 64]
+        assert packed[name].dtype == torch.int32
+    assert packed["max_length_q"] == packed["max_length_k"] == 54  # the filler's
+    assert "attention_mask" not in packed
+    full = {name: torch.ones(2, 32).long() for name in batch}  # which needs no filler
+    assert packing.pack(full)["cu_seq_lens_q"].tolist() == [0, 32, 64]
+
+
 @pytest.mark.usefixtures("attention")
 # BERT; positions with an offset; local attention, in blocks that are wider
 @pytest.mark.parametrize("name", ["BERT", "RoBERTa", "ModernBERT"])

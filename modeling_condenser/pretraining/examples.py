@@ -76,8 +76,6 @@ def make_collator(
         mlm_probability=None if objective == "ict" else arguments.mlm_probability,
         head_mlm_probability=model.config.head_mlm_probability,
         bag_of_words=arguments.bow_weight > 0,
-        seed=arguments.seed,
-        packed=bool(packed),
     )
     if objective == "tsdae":
         return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)

@@ -19,12 +19,13 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.hub.training_log import readiness_entries, thin_log
 from modeling_condenser.losses import IGNORE_INDEX
+from modeling_condenser.packing import is_packing, pack
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
-from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
+from .collator import TokenBudgetBatches
 from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
 
@@ -98,7 +99,7 @@ class CondenserTrainer(WholeTrainer):
         if isinstance(self.train_dataset, IterableDataset):
             # Each process reads its own batches: they differ in width and cannot be dealt out.
             self.accelerator.dataloader_config.dispatch_batches = False
-        self.pad_token_id: Any = getattr(self.data_collator, "pad_token_id", None)
+        self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._probed: dict[str, float] = {}  # of this step's batch
@@ -148,20 +149,21 @@ class CondenserTrainer(WholeTrainer):
         self._since = self._since or self._now()
         self._counts, self._probed = {}, {}
         if "bow_targets" in first:
-            self._counts["num_bags_in_batch"] = self._sum_up(map(count_bags, samples))
+            targets = (sample["bow_targets"] for sample in samples)
+            has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
+            self._counts["num_bags_in_batch"] = self._count(has_bag)
         if "head_targets" in first:
-            self._counts["num_head_items_in_batch"] = self._sum_up(
-                (sample["head_targets"] != IGNORE_INDEX).sum() for sample in samples
-            )
+            is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
+            self._counts["num_head_items_in_batch"] = self._count(is_predicted)
         if "labels" in first and "noisy_input_ids" not in first and self._is_step_logged():
             batch = self._prepare_inputs(self.choose_probed(first))
             with self.accelerator.autocast():
                 self._probed = probe(self.accelerator.unwrap_model(self.model), batch)
         return samples, n_items
 
-    def _sum_up(self, counts: Iterable[torch.Tensor]) -> torch.Tensor:
+    def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
-        total = torch.stack([count.to(self.args.device) for count in counts]).sum()
+        total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
         is_shared = self.args.average_tokens_across_devices
         return self.accelerator.reduce(total) if is_shared else total
 
@@ -173,11 +175,10 @@ class CondenserTrainer(WholeTrainer):
         return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The padded batch to probe: of a packed one as many blocks as twice its tokens hold."""
-        if not is_packed(inputs):
-            return inputs
-        room = 2 * inputs["input_ids"].numel()
-        return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
+        """The first blocks of a batch, as many as twice its tokens hold with their padding."""
+        mask = inputs["attention_mask"]
+        n_blocks = 2 * int(mask.sum()) // mask.shape[1]
+        return {name: column[:n_blocks] for name, column in inputs.items()}
 
     def compute_loss(
         self,
@@ -186,6 +187,8 @@ class CondenserTrainer(WholeTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        if self.is_packing and "attention_mask" in inputs:
+            inputs = pack(inputs)
         if model.training:
             inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
