@@ -35,6 +35,7 @@ from .positions import position_offset
 
 PACKED = "packed"
 PACK_MULTIPLE = 64
+_TARGETS = ("labels", "targets")  # how the names of columns end that hold no inputs
 # Names of the projections of keys and values in the attention of different encoders.
 _KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
 
@@ -83,11 +84,11 @@ def is_packing(model: CondenserForMaskedLM) -> bool:
 
 
 def pack(batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Pack the blocks of a padded batch: (B, T) columns and `attention_mask`, padded right."""
+    """Pack the blocks of a padded batch: (B, T) columns, `attention_mask` among them."""
     mask = batch["attention_mask"]
     places = mask.flatten().nonzero().squeeze(1)  # (tokens,)
     columns = {
-        name: (values.flatten()[places], 0 if name.endswith("input_ids") else IGNORE_INDEX)
+        name: (values.flatten()[places], IGNORE_INDEX if name.endswith(_TARGETS) else 0)
         for name, values in batch.items()
         if name != "attention_mask"
     }

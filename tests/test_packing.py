@@ -81,15 +81,6 @@ def test_a_packed_batch_has_the_losses_gradients_and_vectors_of_the_padded_one(n
     assert_same(losses_and_gradients(model, packed), expected)
 
 
-def test_gradient_checkpointing_computes_all_rows_and_changes_nothing():
-    model = make_model("BERT")
-    batch = BACKBONES["BERT"].batch(6, 40)
-    expected = losses_and_gradients(model, batch)
-    use_packing(model)
-    model.gradient_checkpointing_enable()
-    assert_same(losses_and_gradients(model, pack(batch)), expected)
-
-
 @pytest.mark.parametrize(
     ("name", "n_layers", "skip_from", "omits"),
     [

@@ -26,14 +26,9 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.hub import model_folder
 from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import (
-    MODULES_FILE,
-    find_model_folder,
-    is_checkpoint,
-    read_config,
-)
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -74,15 +69,17 @@ class Subject:
 
         The vector of an encoder whose files do not state a pooling is CLS.
         """
-        folder = find_model_folder(name)
-        if is_checkpoint(folder):
-            has_head = "CondenserForMaskedLM" not in read_config(folder).get("architectures", ())
-            opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
+        folder = model_folder.find_model_folder(name)
+        if model_folder.is_checkpoint(folder):
+            classes = model_folder.read_config(folder).get("architectures", ())
+            is_plain = CondenserForMaskedLM.__name__ in classes
+            opened: Any = CondenserForMaskedLM if is_plain else CondenserForPreTraining
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = opened.from_pretrained(folder).eval().to(device)
             tokenizer = AutoTokenizer.from_pretrained(folder)
             return cls.of_model(model, tokenizer, max_length=max_length)
-        states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
+        files = (CONTRACT_FILE, model_folder.MODULES_FILE)
+        states_pooling = any((folder / name).is_file() for name in files)
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
         transformer: Any = retriever.model[0]
         longest = min(max_length, n_positions(transformer.model) or max_length)

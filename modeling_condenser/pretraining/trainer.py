@@ -241,13 +241,16 @@ class CondenserTrainer(WholeTrainer):
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""
-        model = self.accelerator.unwrap_model(self.model)
+        model, log = self.accelerator.unwrap_model(self.model), self.state.log_history
+        seconds = sum(entry.get("seconds", 0.0) for entry in log if "loss" in entry)
+        if not seconds:  # the run is shorter than its logging interval
+            seconds = sum(entry.get("train_runtime", 0.0) for entry in log[-1:])
         return {
             **self.facts,
             "seed": self.args.seed,
             "steps": self.state.global_step,
             "tokens_seen": int(self.state.num_input_tokens_seen),
-            "train_seconds": round(train_seconds(self.state.log_history), 3),
+            "train_seconds": round(seconds, 3),
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }
 
@@ -324,12 +327,3 @@ def _check_objective(objective: str, trainer: Any, model: Any) -> None:
             f"{'CondenserForPreTraining' if needs_head else 'CondenserForMaskedLM'}, but these are "
             f"a {type(trainer).__name__} and a {type(model).__name__}."
         )
-
-
-def train_seconds(log: list[dict[str, float]]) -> float:
-    """Time between the entries of a log, over all sessions of a run.
-
-    A run shorter than its logging interval has only the library's own entry at its end.
-    """
-    logged = sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
-    return logged or sum(float(entry.get("train_runtime", 0.0)) for entry in log[-1:])

@@ -124,6 +124,9 @@ def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(backbone,
     model.gradient_checkpointing_enable()
     assert all(layer.gradient_checkpointing for layer in (*model.condenser.layers, *model.head))
     assert_same(losses_and_gradients(model, batch), expected)
+    if backbone.packed:  # in which all rows are then computed
+        use_packing(model)
+        assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
 def test_a_missing_or_unwanted_second_masking_is_refused():

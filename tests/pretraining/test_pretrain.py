@@ -40,7 +40,8 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     assert (record["seed"], record["steps"], record["objective"]) == (5, 3, "condenser")
     assert record["n_documents"] == 51 + 17 and len(record["blocks_sha256"]) == 64
     assert record["tokens_seen"] == read_log(run)[-1]["num_input_tokens_seen"] > 0
-    assert record["versions"]["torch"] and record["train_seconds"] > 0
+    assert record["versions"]["torch"] == torch.__version__ and record["train_seconds"] > 0
+    assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
 
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     monkeypatch.setattr(CondenserTrainer, "train", None)  # fails if called
