@@ -52,12 +52,7 @@ def pretrain(line: "CommandLine") -> None:
         PretrainingRecipe,
     )
 
-    readiness = (
-        "--readiness takes a mapping of the fields that `condenser analyze --help` lists, and of\n"
-        "`every`: steps between two measurements."
-    )
-    further = f"{readiness}\n{TRAINER_HELP}"
-    settings = line.read(PretrainingRecipe, CondenserTrainingArguments, further=further)
+    settings = line.read(PretrainingRecipe, CondenserTrainingArguments, further=TRAINER_HELP)
     from modeling_condenser.analysis.callback import pretrain_and_measure
 
     folder = pretrain_and_measure(settings)

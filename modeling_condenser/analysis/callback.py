@@ -11,7 +11,7 @@ from transformers.integrations.fsdp import is_fsdp_enabled
 from modeling_condenser.hub.training_log import is_readiness
 from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.data import load_documents
-from modeling_condenser.pretraining.pretrain import READINESS, pretrain
+from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill
 
@@ -81,28 +81,16 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     It is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the recipe's
     corpus. For errors and the returned folder see `pretrain`.
     """
-    measuring = read_readiness(settings.get(READINESS))
-    if measuring is None:
+    if settings.get("readiness") is None:
         return pretrain(settings)
-    given = {name: settings[name] for name in ("encoder", "corpus") if name in settings}
-    (recipe,) = fill(given, PretrainingRecipe)
+    names = settings.keys() & {"encoder", "corpus", "readiness"}
+    (recipe,) = fill({name: settings[name] for name in names}, PretrainingRecipe)
+    (measuring,) = fill(recipe.readiness, MeasuringWhileTraining)
     documents = load_documents(recipe.corpus, streaming=settings.get("streaming", False))
     sample = Sample.choose(measuring, documents)
 
     def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:
-        trainer.facts[READINESS] = sample.facts()
+        trainer.facts["readiness"] = sample.facts()
         return ReadinessCallback(trainer, sample, every=measuring.every)
 
     return pretrain(settings, callbacks=[add_readiness])
-
-
-def read_readiness(readiness: Any) -> MeasuringWhileTraining | None:
-    """Check the field `readiness` of a pre-training recipe; None for none."""
-    if readiness is None:
-        return None
-    if not isinstance(readiness, Mapping):
-        raise ValueError(
-            f"readiness is {readiness!r}, expected a mapping, such as {{every: 500, texts: 64}}."
-        )
-    (measuring,) = fill(readiness, MeasuringWhileTraining)
-    return measuring

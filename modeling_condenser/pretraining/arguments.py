@@ -147,6 +147,8 @@ class PretrainingRecipe:
             RetroMAE's does, instead of the early layer (`CondenserConfig`).
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
+        readiness: to measure readiness while training: a mapping of fields that `condenser analyze
+            --help` lists, and of `every`, the steps between two measurements.
     """
 
     encoder: str
@@ -159,6 +161,7 @@ class PretrainingRecipe:
     head_mlm_probability: float | None = None
     new_head: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
+    readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.head_mlm_probability is not None and self.objective not in WITH_HEAD:

@@ -41,8 +41,6 @@ from .warm_start import change_config, condenser_from_encoder, masked_lm_from_en
 
 logger = logging.getLogger(__name__)
 
-READINESS = "readiness"  # the field of a recipe that `analysis/callback.py` reads
-
 
 def pretrain(
     settings: Mapping[str, Any],
@@ -54,8 +52,7 @@ def pretrain(
     Settings and text are checked before anything is written. A finished run is not changed.
 
     Args:
-        settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`; with callbacks
-            also `readiness`, which they read.
+        settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`.
         callbacks: functions of the trainer, each of which returns a callback to add.
 
     Returns:
@@ -67,13 +64,12 @@ def pretrain(
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
-    if settings.get(READINESS) is not None and not callbacks:
+    recipe, arguments = fill(settings, PretrainingRecipe, CondenserTrainingArguments)
+    if recipe.readiness is not None and not callbacks:
         raise ValueError(
-            f"pretrain() does not measure {READINESS}: call analysis.callback.pretrain_and_measure "
+            "pretrain() does not measure readiness: call analysis.callback.pretrain_and_measure "
             "with the same settings, or leave it out."
         )
-    own = {name: value for name, value in settings.items() if name != READINESS}
-    recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
     check_trackers(arguments)
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER

@@ -34,7 +34,6 @@ from modeling_condenser.hub import training_log
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.model_folder import read_json
-from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion
 from modeling_condenser.retrieval.hybrid import choose_fusion
@@ -296,7 +295,7 @@ class _Study:
             models.append(single_model(self.first(arm) / MODEL_FOLDER, f"{arm}, fine-tuned"))
         sample = Sample.choose(measuring, self.collection.passages)
         entries = measure_models(models, sample)
-        written = write_analysis(self.out / READINESS, entries, sample)
+        written = write_analysis(self.out / "readiness", entries, sample)
         layers = {entry["label"]: training_log.layer_entropies(entry) for entry in entries}
         panels, changes = {}, []
         for arm in arms:
