@@ -10,10 +10,9 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import set_seed
 
-from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.reporting import check_trackers, show_loss_in_bar
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, whole_folder
-from modeling_condenser.runs.trackers import check_trackers
 
 from .encoder import open_encoder
 from .objectives import matryoshka_dims

@@ -19,8 +19,8 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.hub.provenance import Stage, read_pretraining, write_provenance
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.reporting import check_trackers, show_loss_in_bar
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
@@ -29,7 +29,6 @@ from modeling_condenser.runs.run_folder import (
     record_run,
     whole_folder,
 )
-from modeling_condenser.runs.trackers import check_trackers
 from modeling_condenser.runs.whole_files import write_json
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments, PretrainingRecipe

@@ -19,12 +19,7 @@ from modeling_condenser.analysis.readiness import (
     measure_condensing,
     uniformity,
 )
-from modeling_condenser.analysis.sample import (
-    Measuring,
-    MeasuringWhileTraining,
-    Sample,
-    load_small,
-)
+from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample, load_small
 from modeling_condenser.runs.recipe import fill
 from tests.backbones.encoders import BACKBONES
 
