@@ -52,6 +52,7 @@ class Subject:
     encoder: Any  # the plain encoder
     tokenizer: Any
     max_length: int  # longest text in tokens
+    contract: EncodingContract  # how it encodes
     condenser: CondenserForPreTraining | None = None  # the whole model, if it has a head
     retriever: Retriever | None = None  # of an export or an encoder; otherwise CLS is the vector
 
@@ -61,7 +62,8 @@ class Subject:
         encoder = model.condenser.encoder
         longest = min(max_length, n_positions(encoder) or max_length)
         # By name, because remote code has classes of its own.
-        return cls(encoder, tokenizer, longest, model if hasattr(model, "run_head") else None)
+        condenser = model if hasattr(model, "run_head") else None
+        return cls(encoder, tokenizer, longest, EncodingContract(longest, longest), condenser)
 
     @classmethod
     def open(cls, name: str | Path, *, max_length: int) -> "Subject":
@@ -83,20 +85,10 @@ class Subject:
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
         transformer: Any = retriever.model[0]
         longest = min(max_length, n_positions(transformer.model) or max_length)
-        own = retriever.contract
-        retriever.contract = replace(
-            own,
-            query_max_length=min(own.query_max_length, longest),
-            passage_max_length=min(own.passage_max_length, longest),
-        )
-        return cls(transformer.model, retriever.model.tokenizer, longest, retriever=retriever)
-
-    @property
-    def contract(self) -> EncodingContract:
-        """How the model encodes."""
-        if self.retriever is not None:
-            return self.retriever.contract
-        return EncodingContract(self.max_length, self.max_length)
+        own, names = retriever.contract, ("query_max_length", "passage_max_length")
+        retriever.contract = replace(own, **{n: min(getattr(own, n), longest) for n in names})
+        tokenizer, contract = retriever.model.tokenizer, retriever.contract
+        return cls(transformer.model, tokenizer, longest, contract, retriever=retriever)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
         """Batches of texts of similar length on the model's device, each with its texts' rows."""

@@ -196,7 +196,11 @@ def _draw(panels: Mapping[str, Lines], xlabel: str) -> bytes:
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend(fontsize=_FONT - 1)
+    return as_png(figure)
+
+
+def as_png(figure: Figure) -> bytes:
+    """The same bytes for the same figure, so that an unchanged picture is not committed again."""
     stream = io.BytesIO()
-    # Without the library's version, so that an unchanged picture is not committed again.
-    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})  # no version
     return stream.getvalue()

@@ -145,6 +145,7 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_without_a_head_needs_new_
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"tokens_per_batch": 99, "streaming": True}, "tokens_per_batch is not for a streamed"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
+        ({"objective": "ict", "head_mlm_probability": 0.5}, "head_mlm_probability is only for"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )
