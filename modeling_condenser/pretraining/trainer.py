@@ -282,7 +282,7 @@ class CondenserTrainer(WholeTrainer):
         recorded = provenance.read_pretraining(Path(str(self.args.output_dir)))
         *earlier, own = recorded or self._stages_of_script()
         log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
-        measured = {"log": thin_log(log), "readiness": readiness_entries(log)}
+        measured: Any = {"log": thin_log(log), "readiness": readiness_entries(log)}
         return [*earlier, dataclasses.replace(own, run=run, **measured)]
 
     def _stages_of_script(self) -> list[provenance.Stage]:

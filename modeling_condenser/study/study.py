@@ -233,7 +233,8 @@ class _Study:
             of_dev: Any = {"collection": dev, "split": "dev", "work_folder": place}
             found = self.evaluate(searched, out=place / "dev", **of_dev)
             runs.append(read_run(str(found.run_file)))
-        return choose_fusion(*runs, dev.qrels)
+        lexical, own = runs
+        return choose_fusion(lexical, own, dev.qrels)
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
