@@ -140,4 +140,4 @@ def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):
         n_graphs.append(counters["stats"]["unique_graphs"])
     torch.compiler.reset()
     assert n_graphs[0] > 0
-    assert len(set(n_graphs[3:])) == 1, n_graphs
+    assert len(set(n_graphs[4:])) == 1, n_graphs  # packed, the first ones have few sizes

@@ -120,13 +120,14 @@ class _Study:
         arms, failures = self.run_arms()
         trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
         logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
-        groups, fusions = {}, {}
+        groups, fusions = {}, {}  # means over seeds, alone and fused with BM25
         for group in (UNLABELLED, *self.groups):
-            measured = {arm: own[group] for arm, own in arms.items()}
-            groups[group] = self.summarise(measured)
-            if self.recipe.fusion is not None:
-                for arm, runs in measured.items():
-                    fusions[f"{arm}, {group}"] = [str(run.fusion) for run in runs]
+            runs = {arm: own[group] for arm, own in arms.items()}
+            evaluations = {arm: [run.result.evaluation for run in own] for arm, own in runs.items()}
+            for arm, own in runs.items() if self.recipe.fusion else ():
+                evaluations[FUSED + arm] = [run.fused for run in own if run.fused]
+                fusions[f"{arm}, {group}"] = [str(run.fusion) for run in own]
+            groups[group] = {arm: mean_evaluation(own) for arm, own in evaluations.items()}
         results = StudyResults(
             bm25=self.bm25.evaluation,
             groups=groups,
@@ -242,16 +243,6 @@ class _Study:
     def first(self, arm: str) -> Path:
         """The run of an arm that is published: that with most labels, and the first seed."""
         return self.finetuned(arm, self.last_group, self.recipe.finetuning_seeds[0])
-
-    def summarise(self, arms: Mapping[str, Sequence[_Measured]]) -> dict[str, Evaluation]:
-        """Means over seeds, of each arm and of each arm fused with BM25."""
-        means = {
-            arm: mean_evaluation([m.result.evaluation for m in runs]) for arm, runs in arms.items()
-        }
-        for arm, measured in arms.items():
-            if fused := [m.fused for m in measured if m.fused is not None]:
-                means[FUSED + arm] = mean_evaluation(fused)
-        return means
 
     def describe(self, arms: Mapping[str, _Arm]) -> dict[str, Any]:
         """What the results depend on, and what they cost."""
