@@ -55,7 +55,7 @@ def why_not_packed(encoder: Any) -> str | None:
 
 
 def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
-    """Make a model accept packed batches; it still accepts padded ones.
+    """Make a model accept packed batches (`pack`); it still accepts padded ones.
 
     Args:
         model: to change; its attention back-end is replaced.

@@ -123,11 +123,11 @@ class _Study:
         groups, fusions = {}, {}  # means over seeds, alone and fused with BM25
         for group in (UNLABELLED, *self.groups):
             runs = {arm: own[group] for arm, own in arms.items()}
-            evaluations = {arm: [run.result.evaluation for run in own] for arm, own in runs.items()}
-            for arm, own in runs.items() if self.recipe.fusion else ():
-                evaluations[FUSED + arm] = [run.fused for run in own if run.fused]
-                fusions[f"{arm}, {group}"] = [str(run.fusion) for run in own]
-            groups[group] = {arm: mean_evaluation(own) for arm, own in evaluations.items()}
+            found = {arm: [run.result.evaluation for run in seeds] for arm, seeds in runs.items()}
+            for arm, seeds in runs.items() if self.recipe.fusion else ():
+                found[FUSED + arm] = [run.fused for run in seeds if run.fused]
+                fusions[f"{arm}, {group}"] = [str(run.fusion) for run in seeds]
+            groups[group] = {arm: mean_evaluation(seeds) for arm, seeds in found.items()}
         results = StudyResults(
             bm25=self.bm25.evaluation,
             groups=groups,
