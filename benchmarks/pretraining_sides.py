@@ -70,12 +70,12 @@ class Side:
         tokenizer, length = _open_tokenizer(arguments), arguments.max_length
         switches = chosen_switches(arguments) if self.kind in ("ours", "bow") else set()
         self.is_bf16 = precision == "bf16" if precision else "bf16" in switches
-        self.collate_alike: Any = CondenserDataCollator(
-            tokenizer,
-            max_length=length,
-            bag_of_words=self.kind == "bow",
-            packed="packed" in switches,
+        collator: Any = CondenserDataCollator(
+            tokenizer, max_length=length, bag_of_words=self.kind == "bow"
         )
+        self.collate_alike: Any = collator
+        if "packed" in switches:
+            self.collate_alike = lambda blocks: packing.pack(collator(blocks))
         self.collate, self.model = self.collate_alike, _open_condenser(arguments)
         if self.kind == "paper":
             self.collate = LoopCollator(tokenizer, length)

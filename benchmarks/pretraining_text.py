@@ -13,7 +13,6 @@ from benchmarks.harness import docstrings, make_encoder
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
-    Source,
     build_blocks,
     load_documents,
 )
@@ -30,7 +29,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     if arguments.text is None:
         docstrings(folder / "text")
     source = arguments.text or folder / "text" / "corpus.jsonl"
-    documents = load_documents([Source(str(source))])
+    documents = load_documents(source)
     texts = (row["text"] for row in islice(documents, _TEXTS_FOR_VOCABULARY))
     length = arguments.max_length
     make_encoder(texts, folder / "encoder", arguments, positions=max(length, 128))

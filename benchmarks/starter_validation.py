@@ -19,7 +19,6 @@ from modeling_condenser import CondenserDataCollator, CondenserForMaskedLM
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
     KeyedBlocks,
-    Source,
     build_blocks,
     fingerprint_blocks,
     load_documents,
@@ -75,7 +74,7 @@ def make_batches(
 ) -> tuple[dict[str, Any], list[dict[str, torch.Tensor]]]:
     """Draw blocks of a corpus and mask them: what identifies the measurement, and the batches."""
     max_length = min(MAX_LENGTH, tokenizer.model_max_length)
-    documents = load_documents([Source(corpus)])
+    documents = load_documents(corpus)
     blocks = build_blocks(documents, BlockBuilder(tokenizer, max_length=max_length))
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(0))
     blocks = blocks.select(order[:n_blocks].tolist())

@@ -47,13 +47,12 @@ def pretrain(line: "CommandLine") -> None:
     condenser pretrain pretrain/own-text --encoder google-bert/bert-base-uncased \\
         --corpus my-documents.jsonl --output_dir runs/mine
     """
-    from modeling_condenser.pretraining.arguments import PretrainingRecipe
-
-    readiness = (
-        "--readiness takes a mapping of the fields that `condenser analyze --help` lists, and of\n"
-        "`every`: steps between two measurements."
+    from modeling_condenser.pretraining.arguments import (
+        CondenserTrainingArguments,
+        PretrainingRecipe,
     )
-    settings = line.read(PretrainingRecipe, further=f"{readiness}\n{TRAINER_HELP}")
+
+    settings = line.read(PretrainingRecipe, CondenserTrainingArguments, further=TRAINER_HELP)
     from modeling_condenser.analysis.callback import pretrain_and_measure
 
     folder = pretrain_and_measure(settings)

@@ -158,7 +158,6 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     """
 
     _keys_to_ignore_on_load_unexpected = [r"^head[._]"]
-    _warm_start = "masked_lm_from_encoder"
     _has_head = False
     run_head: Any  # a method of `CondenserForPreTraining`
     # A function of labels and `cu_seq_lens_q` that selects the rows of a packed batch that a loss
@@ -193,7 +192,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
         Arguments are those of `masked_lm_from_encoder` or `condenser_from_encoder`.
         """
-        return getattr(_package("pretraining.warm_start"), cls._warm_start)(name_or_path, **kwargs)
+        name = "condenser_from_encoder" if cls._has_head else "masked_lm_from_encoder"
+        return getattr(_package("pretraining.warm_start"), name)(name_or_path, **kwargs)
 
     def save_encoder(self, folder: str | Path, *, tokenizer: Any = None) -> Path:
         """Save the backbone as a plain encoder, which opens without remote code.
@@ -362,7 +362,6 @@ class CondenserForPreTraining(CondenserForMaskedLM):
     """The whole Condenser: backbone, LM head and Condenser head, in one checkpoint."""
 
     _keys_to_ignore_on_load_unexpected = []
-    _warm_start = "condenser_from_encoder"
     _has_head = True
 
     def __init__(self, config: CondenserConfig):

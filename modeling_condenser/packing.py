@@ -3,9 +3,19 @@
 Attention stays within each block, through an attention back-end of transformers called "packed",
 and the last layers compute only the rows that a loss reads. Losses and gradients equal those of
 padded batches, which a model with packing still accepts.
+
+A packed batch holds B blocks in the fields of transformers' `FlashAttentionKwargs`:
+
+- columns such as `input_ids` and `labels`, and `position_ids`, counted from 0 in each block: (1, N)
+  int64;
+- `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32: where each block begins, then N;
+- `max_length_q` and `max_length_k`, the longest block's length, an int.
+
+N is rounded up to a multiple of `PACK_MULTIPLE`, because kernels are built anew for every shape.
+The filler is one more block at the end, of tokens at position 0, without labels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -24,6 +34,8 @@ from .modeling_condenser import CondenserForMaskedLM
 from .positions import position_offset
 
 PACKED = "packed"
+PACK_MULTIPLE = 64
+_TARGETS = ("labels", "targets")  # how the names of columns end that hold no inputs
 # Names of the projections of keys and values in the attention of different encoders.
 _KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
 
@@ -43,7 +55,7 @@ def why_not_packed(encoder: Any) -> str | None:
 
 
 def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
-    """Make a model accept packed batches; it still accepts padded ones.
+    """Make a model accept packed batches (`pack`); it still accepts padded ones.
 
     Args:
         model: to change; its attention back-end is replaced.
@@ -56,13 +68,56 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
     encoder: Any = model.condenser.encoder
     if reason := why_not_packed(encoder):
         raise ValueError(f"Batches cannot be packed: {reason}. Set packed: false.")
-    if encoder.config._attn_implementation != PACKED:
+    if not is_packing(model):
         model.set_attn_implementation(PACKED)
         offset = position_offset(encoder)
         encoder.register_forward_pre_hook(
             lambda _, args, kwargs: (args, offset_positions(kwargs, offset)), with_kwargs=True
         )
     model.choose_rows = ReadRows.of if narrow and _can_narrow(model) else None
+
+
+def is_packing(model: CondenserForMaskedLM) -> bool:
+    """Whether a model accepts packed batches."""
+    encoder: Any = model.condenser.encoder
+    return encoder.config._attn_implementation == PACKED
+
+
+def pack(batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Pack the blocks of a padded batch: (B, T) columns, `attention_mask` among them."""
+    mask = batch["attention_mask"]
+    places = mask.flatten().nonzero().squeeze(1)  # (tokens,)
+    columns = {
+        name: (values.flatten()[places], IGNORE_INDEX if name.endswith(_TARGETS) else 0)
+        for name, values in batch.items()
+        if name != "attention_mask"
+    }
+    return lay_end_to_end(mask.sum(dim=1), columns)
+
+
+def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    """Make a packed batch of blocks that already lie end to end.
+
+    Args:
+        lengths: tokens of each block, (B,) whole numbers above 0, an array or a tensor.
+        columns: name -> a whole number for each token, (tokens,), and that of the filler.
+    """
+    lengths = torch.as_tensor(lengths).long()
+    n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
+    n_filler = -n_tokens % PACK_MULTIPLE
+    starts = F.pad(lengths.cumsum(0), (1, 0))
+    before = starts[:-1].repeat_interleave(lengths, output_size=n_tokens)
+    positions = torch.arange(n_tokens, device=lengths.device) - before
+    if n_filler:
+        starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
+    batch: dict[str, Any] = {
+        name: F.pad(torch.as_tensor(values).long(), (0, n_filler), value=fill)[None]
+        for name, (values, fill) in {**columns, "position_ids": (positions, 0)}.items()
+    }
+    for side in "qk":
+        batch[f"cu_seq_lens_{side}"] = starts.int()
+        batch[f"max_length_{side}"] = max(longest, n_filler)
+    return batch
 
 
 def _can_narrow(model: CondenserForMaskedLM) -> bool:

@@ -1,9 +1,8 @@
-"""Models and packed batches of the tests, and what a model gives for a batch."""
+"""Models of the tests, and what a model gives for a batch."""
 
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from modeling_condenser import CondenserConfig, CondenserForPreTraining
 from tests.backbones.encoders import BACKBONES
@@ -20,25 +19,6 @@ def make_model(name: str, model_class: Any = CondenserForPreTraining, **settings
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     return model.double().train()
-
-
-def pack(batch: dict[str, torch.Tensor], *, filler: int = 0) -> dict[str, Any]:
-    """The blocks of a padded batch end to end, and behind them one of padding alone."""
-    is_token = batch["attention_mask"].bool()
-    lengths = [int(n) for n in is_token.sum(1)] + [filler] * (filler > 0)
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    columns = {name: column[is_token] for name, column in batch.items() if name != "attention_mask"}
-    return {
-        **{
-            name: F.pad(column, (0, filler), value=0 if name.endswith("input_ids") else -100)[None]
-            for name, column in columns.items()
-        },
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": max(lengths),
-        "max_length_k": max(lengths),
-    }
 
 
 def losses_and_gradients(model: Any, *batches: dict[str, Any], **inputs: Any) -> dict[str, Any]:

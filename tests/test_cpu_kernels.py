@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from modeling_condenser import packing
 from modeling_condenser.cpu_kernels import cpu_attention, draw_kept, rounded_rate
 from tests.backbones.encoders import BACKBONES
-from tests.models import assert_same, losses_and_gradients, make_model, pack
+from tests.models import assert_same, losses_and_gradients, make_model
 
 RATE = 0.3
 
@@ -87,7 +87,7 @@ def test_packed_batches_drop_weights_in_training_and_the_same_again_when_recompu
         return cpu_attention(*rows, rate=rate, **kwargs)
 
     monkeypatch.setattr(packing, "cpu_attention", count)
-    model, batch = make_model("BERT"), pack(BACKBONES["BERT"].batch(6, 40))
+    model, batch = make_model("BERT"), packing.pack(BACKBONES["BERT"].batch(6, 40))
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = RATE

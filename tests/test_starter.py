@@ -16,18 +16,12 @@ from tests.hub.making import plain_vectors
 FOLDER = Path(resolve_encoder_name("starter"))
 
 
-def open_completely(folder: Path) -> BertForMaskedLM:
-    """Open an encoder in float32, with all weights of its files."""
-    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert (type(model), model.dtype) == (BertForMaskedLM, torch.float32)
-    return model.eval()
-
-
 @torch.no_grad()
 def test_the_stored_encoder_opens_completely_and_predicts_a_word():
     assert (FOLDER / "model.safetensors").stat().st_size <= 14_000_000
-    model = open_completely(FOLDER)
+    model, info = AutoModelForMaskedLM.from_pretrained(FOLDER, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert (type(model), model.dtype) == (BertForMaskedLM, torch.float32)
     assert (model.config.num_hidden_layers, model.config.hidden_size) == (4, 256)
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     assert len(tokenizer) == 12_288 and tokenizer.model_max_length == 512
@@ -35,7 +29,7 @@ def test_the_stored_encoder_opens_completely_and_predicts_a_word():
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     assert (ids[0, 0], ids[0, -1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     [place] = (ids[0] == tokenizer.mask_token_id).nonzero()[0].tolist()
-    logits = model(input_ids=ids).logits
+    logits = model.eval()(input_ids=ids).logits
     assert tokenizer.decode(logits[0, place].argmax()) == "states"
 
 

@@ -1,6 +1,5 @@
 """The command `condenser analyze`: figures, tables and pictures of models that are measured."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -11,19 +10,14 @@ import yaml
 from datasets import Dataset, IterableDataset
 from jinja2 import Template
 from tqdm.auto import tqdm
+from transformers.trainer import TRAINER_STATE_NAME
 
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.hub import provenance, training_log
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.markdown import escape
-from modeling_condenser.hub.model_folder import find_model_folder
-from modeling_condenser.hub.training_log import (
-    ENTROPY_FILE,
-    EVEN_ENTROPY,
-    draw_curves,
-    draw_entropies,
-    layer_entropies,
-)
+from modeling_condenser.hub.model_folder import find_model_folder, read_json
+from modeling_condenser.pretraining.data import load_documents
 from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -36,7 +30,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .readiness import Subject, measure_readiness
-from .sample import Measuring, Sample, read_corpus
+from .sample import Measuring, Sample
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the picture of entropies
@@ -105,10 +99,10 @@ def analyze(settings: Mapping[str, Any]) -> str:
 def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | IterableDataset:
     """The text that the sample is taken from."""
     if recipe.corpus is not None:
-        return read_corpus({"encoder": "", "corpus": recipe.corpus})
+        return load_documents(recipe.corpus)
     for name in map(Path, recipe.models):
         if settings := read_run_settings(name) or read_run_settings(name.parent):
-            return read_corpus(settings)
+            return load_documents(settings["corpus"], streaming=settings.get("streaming", False))
     if measuring.collection is not None:
         return load_passages(measuring.collection)
     raise ValueError(
@@ -133,10 +127,10 @@ def models_of_run(run: Path, prefix: str) -> list[Measurable]:
     """Complete checkpoints and final model of a run, in the order of their steps."""
     found = {}  # step -> name, folder and tokens seen
     for folder in filter(is_complete, run.glob("checkpoint-*")):
-        state = json.loads((folder / "trainer_state.json").read_text())
+        state = read_json(folder / TRAINER_STATE_NAME, {})
         found[state["global_step"]] = ("", folder, state["num_input_tokens_seen"])
     if (run / MODEL_FOLDER).is_dir():
-        record = json.loads((run / RUN_FILE).read_text())
+        record = read_json(run / RUN_FILE, {})
         found[record["steps"]] = ("end, ", run / MODEL_FOLDER, record["tokens_seen"])
     if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
@@ -171,11 +165,12 @@ def write_analysis(
     `courses` are runs to draw over their steps: label -> entries.
     """
     shown = training_log.spread(entries, at_most=_MOST_LINES)
-    pictures = {ENTROPY_FILE: draw_entropies({"": {entry["label"]: entry for entry in shown}})}
+    panels = {"": {entry["label"]: entry for entry in shown}}
+    pictures = {training_log.ENTROPY_FILE: training_log.draw_entropies(panels)}
     if courses:
-        pictures[training_log.READINESS_FILE] = draw_curves(courses)
+        pictures[training_log.READINESS_FILE] = training_log.draw_curves(courses)
     template = Template(Path(__file__).with_name("readiness.md.jinja").read_text("utf-8"))
-    n_layers = max(len(layer_entropies(entry)) for entry in entries)
+    n_layers = max(len(training_log.layer_entropies(entry)) for entry in entries)
     report = template.render(
         entries=entries,
         escape=escape,
@@ -183,7 +178,7 @@ def write_analysis(
         how_to_read=training_log.HOW_TO_READ,
         measures=training_log.titled_measures(entries),
         layers={f"{training_log.ENTROPY}_layer_{k}": k for k in range(1, n_layers + 1)},
-        even=entries[0][EVEN_ENTROPY],
+        even=entries[0][training_log.EVEN_ENTROPY],
         pictures=list(pictures),
     )
     settings = provenance.publishable(asdict(sample.measuring))

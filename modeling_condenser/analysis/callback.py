@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,14 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations.fsdp import is_fsdp_enabled
 
 from modeling_condenser.hub.training_log import is_readiness
-from modeling_condenser.pretraining.pretrain import READINESS, pretrain
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
+from modeling_condenser.pretraining.data import load_documents
+from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill
 
 from .readiness import Subject, measure_readiness
-from .sample import MeasuringWhileTraining, Sample, read_corpus
+from .sample import MeasuringWhileTraining, Sample
 
 
 class ReadinessCallback(TrainerCallback):
@@ -80,21 +81,16 @@ def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     It is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the recipe's
     corpus. For errors and the returned folder see `pretrain`.
     """
-    measuring = read_readiness(settings.get(READINESS))
-    if measuring is None:
+    if settings.get("readiness") is None:
         return pretrain(settings)
-    sample = Sample.choose(measuring, read_corpus(settings))
-    callback = partial(ReadinessCallback, sample=sample, every=measuring.every)
-    return pretrain(settings, callbacks=[callback], facts={READINESS: sample.facts()})
+    names = settings.keys() & {"encoder", "corpus", "readiness"}
+    (recipe,) = fill({name: settings[name] for name in names}, PretrainingRecipe)
+    (measuring,) = fill(recipe.readiness, MeasuringWhileTraining)
+    documents = load_documents(recipe.corpus, streaming=settings.get("streaming", False))
+    sample = Sample.choose(measuring, documents)
 
+    def add_readiness(trainer: CondenserTrainer) -> ReadinessCallback:
+        trainer.facts["readiness"] = sample.facts()
+        return ReadinessCallback(trainer, sample, every=measuring.every)
 
-def read_readiness(readiness: Any) -> MeasuringWhileTraining | None:
-    """Check the field `readiness` of a pre-training recipe; None for none."""
-    if readiness is None:
-        return None
-    if not isinstance(readiness, Mapping):
-        raise ValueError(
-            f"readiness is {readiness!r}, expected a mapping, such as {{every: 500, texts: 64}}."
-        )
-    (measuring,) = fill(readiness, MeasuringWhileTraining)
-    return measuring
+    return pretrain(settings, callbacks=[add_readiness])

@@ -26,14 +26,9 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.hub import model_folder
 from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.export import write_repository
-from modeling_condenser.hub.model_folder import (
-    MODULES_FILE,
-    find_model_folder,
-    is_checkpoint,
-    read_config,
-)
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
 from modeling_condenser.positions import n_positions
@@ -57,6 +52,7 @@ class Subject:
     encoder: Any  # the plain encoder
     tokenizer: Any
     max_length: int  # longest text in tokens
+    contract: EncodingContract  # how it encodes
     condenser: CondenserForPreTraining | None = None  # the whole model, if it has a head
     retriever: Retriever | None = None  # of an export or an encoder; otherwise CLS is the vector
 
@@ -66,7 +62,8 @@ class Subject:
         encoder = model.condenser.encoder
         longest = min(max_length, n_positions(encoder) or max_length)
         # By name, because remote code has classes of its own.
-        return cls(encoder, tokenizer, longest, model if hasattr(model, "run_head") else None)
+        condenser = model if hasattr(model, "run_head") else None
+        return cls(encoder, tokenizer, longest, EncodingContract(longest, longest), condenser)
 
     @classmethod
     def open(cls, name: str | Path, *, max_length: int) -> "Subject":
@@ -74,32 +71,24 @@ class Subject:
 
         The vector of an encoder whose files do not state a pooling is CLS.
         """
-        folder = find_model_folder(name)
-        if is_checkpoint(folder):
-            has_head = "CondenserForMaskedLM" not in read_config(folder).get("architectures", ())
-            opened: Any = CondenserForPreTraining if has_head else CondenserForMaskedLM
+        folder = model_folder.find_model_folder(name)
+        if model_folder.is_checkpoint(folder):
+            classes = model_folder.read_config(folder).get("architectures", ())
+            is_plain = CondenserForMaskedLM.__name__ in classes
+            opened: Any = CondenserForMaskedLM if is_plain else CondenserForPreTraining
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = opened.from_pretrained(folder).eval().to(device)
             tokenizer = AutoTokenizer.from_pretrained(folder)
             return cls.of_model(model, tokenizer, max_length=max_length)
-        states_pooling = any((folder / name).is_file() for name in (CONTRACT_FILE, MODULES_FILE))
+        files = (CONTRACT_FILE, model_folder.MODULES_FILE)
+        states_pooling = any((folder / name).is_file() for name in files)
         retriever = Retriever(folder, pooling=None if states_pooling else "cls")
         transformer: Any = retriever.model[0]
         longest = min(max_length, n_positions(transformer.model) or max_length)
-        own = retriever.contract
-        retriever.contract = replace(
-            own,
-            query_max_length=min(own.query_max_length, longest),
-            passage_max_length=min(own.passage_max_length, longest),
-        )
-        return cls(transformer.model, retriever.model.tokenizer, longest, retriever=retriever)
-
-    @property
-    def contract(self) -> EncodingContract:
-        """How the model encodes."""
-        if self.retriever is not None:
-            return self.retriever.contract
-        return EncodingContract(self.max_length, self.max_length)
+        own, names = retriever.contract, ("query_max_length", "passage_max_length")
+        retriever.contract = replace(own, **{n: min(getattr(own, n), longest) for n in names})
+        tokenizer, contract = retriever.model.tokenizer, retriever.contract
+        return cls(transformer.model, tokenizer, longest, contract, retriever=retriever)
 
     def batches(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
         """Batches of texts of similar length on the model's device, each with its texts' rows."""

@@ -1,7 +1,6 @@
 """What models are measured on: a fixed sample of texts, matching texts and a small collection."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,6 @@ from datasets import Dataset, IterableDataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
-from modeling_condenser.pretraining.arguments import PretrainingRecipe
-from modeling_condenser.pretraining.data import load_documents
-from modeling_condenser.runs.recipe import fill
 
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
 _STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
@@ -95,13 +91,6 @@ class Sample:
         counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
         collection = {"name": self.small.name, **counts}
         return facts | {"pairs_are": "query and judged passage", "collection": collection}
-
-
-def read_corpus(settings: Mapping[str, Any]) -> Dataset | IterableDataset:
-    """The text of pre-training settings, among which may be the Trainer's."""
-    names = {own.name for own in fields(PretrainingRecipe)}
-    (recipe,) = fill({n: v for n, v in settings.items() if n in names}, PretrainingRecipe)
-    return load_documents(recipe.sources, streaming=recipe.streaming)
 
 
 def load_small(measuring: Measuring) -> Collection:

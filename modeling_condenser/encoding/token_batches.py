@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining.collator import PACK_MULTIPLE, lay_end_to_end
+from modeling_condenser.packing import PACK_MULTIPLE, lay_end_to_end
 
 _TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens in memory
 

@@ -16,10 +16,9 @@ from transformers import set_seed
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
-from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.reporting import check_trackers, show_loss_in_bar
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, whole_folder
-from modeling_condenser.runs.trackers import check_trackers
 
 from .objectives import matryoshka_dims
 from .recipe import FinetuningRecipe

@@ -134,10 +134,14 @@ def draw_curves(runs: Mapping[str, Log]) -> bytes:
         A PNG file.
     """
     entries = [entry for log in runs.values() for entry in log]
-    counts_tokens = all(_TOKENS in entry for entry in entries)
-    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
-    titles = titled_measures(entries) or {"late_loss": _CURVES["late_loss"]}
+    return draw_logs(runs, titled_measures(entries) or {"late_loss": _CURVES["late_loss"]})
+
+
+def draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
+    """Draw a panel for each measure (name -> title), as `draw_curves` does."""
+    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
+    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
     drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, title in titles.items():
         drawn[title] = {}
@@ -182,7 +186,11 @@ def _draw(panels: Mapping[str, Lines], xlabel: str) -> bytes:
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend(fontsize=_FONT - 1)
+    return as_png(figure)
+
+
+def as_png(figure: Figure) -> bytes:
+    """The same bytes for the same figure, so that an unchanged picture is not committed again."""
     stream = io.BytesIO()
-    # Without the library's version, so that an unchanged picture is not committed again.
-    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+    figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})  # no version
     return stream.getvalue()

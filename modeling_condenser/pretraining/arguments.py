@@ -1,18 +1,14 @@
 """The settings of pre-training: for the trainer in Python, and as a recipe for the command."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from transformers import TrainingArguments
 
-from modeling_condenser.runs.recipe import fill
-
-from .data import Source
-
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
+WITH_HEAD = ("condenser", "cocondenser")
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
 # Objectives -> the settings that only they have.
 _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -20,7 +16,6 @@ _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cocondenser",): ("contrastive_weight", "spans", "span_length"),
     ("ict",): ("query_length", "removal_probability"),
     ("tsdae",): ("deletion_probability",),
-    ("condenser", "cocondenser"): ("head_mlm_probability",),
     ("condenser", "mlm", "tsdae"): ("tokens_per_batch", "streaming"),
     ("condenser", "mlm", *CONTRASTIVE): ("mlm_probability", "bow_weight", "packed"),
 }
@@ -37,9 +32,14 @@ _RANGES = {
 }
 
 
-@dataclass(kw_only=True)
-class PretrainingSettings:
-    """What is trained, on which blocks and batches.
+@dataclass
+class CondenserTrainingArguments(TrainingArguments):
+    """`TrainingArguments` with the objective, and how text becomes blocks and batches.
+
+    Example:
+        >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
+        >>> arguments.objective, arguments.max_length
+        ('condenser', 128)
 
     Attributes:
         objective: "condenser"; "mlm", plain masked language modelling, the control; "cocondenser",
@@ -95,13 +95,19 @@ class PretrainingSettings:
     query_length: int = 64
     removal_probability: float = 0.9
     deletion_probability: float = 0.6
+    dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_settings()
+        if self.objective in CONTRASTIVE:
+            self.dataloader_drop_last = True  # a smaller batch would be another loss
 
     def check_settings(self) -> None:
         """Raise a ValueError if settings do not fit each other."""
         for objectives, names in _ONLY_FOR.items():
             for name in names if self.objective not in objectives else ():
-                default = getattr(type(self), name, None)
-                if getattr(self, name, default) != default:
+                if getattr(self, name) != getattr(type(self), name):
                     raise ValueError(
                         f"{name} is only for objective {', '.join(objectives)}, but it is "
                         f"{self.objective}: leave {name} out."
@@ -125,27 +131,8 @@ class PretrainingSettings:
 
 
 @dataclass
-class CondenserTrainingArguments(PretrainingSettings, TrainingArguments):
-    """`TrainingArguments` with the settings of pre-training (see `PretrainingSettings`).
-
-    Example:
-        >>> arguments = CondenserTrainingArguments("runs/mine", max_length=128, bow_weight=1.0)
-        >>> arguments.objective, arguments.max_length
-        ('condenser', 128)
-    """
-
-    dataloader_pin_memory: bool = field(default_factory=torch.cuda.is_available)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()  # of TrainingArguments
-        self.check_settings()
-        if self.objective in CONTRASTIVE:
-            self.dataloader_drop_last = True  # a smaller batch would be another loss
-
-
-@dataclass
-class PretrainingRecipe(PretrainingSettings):
-    """A pre-training recipe: `PretrainingSettings`, the model to start from, and the text.
+class PretrainingRecipe:
+    """A pre-training recipe, beside its training arguments: the model and the text.
 
     Attributes:
         encoder: Hub name or folder of the encoder to start from ("starter" for this package's own),
@@ -160,10 +147,13 @@ class PretrainingRecipe(PretrainingSettings):
             RetroMAE's does, instead of the early layer (`CondenserConfig`).
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
+        readiness: to measure readiness while training: a mapping of fields that `condenser analyze
+            --help` lists, and of `every`, the steps between two measurements.
     """
 
     encoder: str
     corpus: Any
+    objective: Objective = "condenser"
     tokenizer: str | None = None
     n_head_layers: int | None = None
     skip_from: int | None = None
@@ -171,15 +161,11 @@ class PretrainingRecipe(PretrainingSettings):
     head_mlm_probability: float | None = None
     new_head: bool = False
     encoder_changes: dict[str, Any] = field(default_factory=dict)
+    readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.check_settings()
-
-    @property
-    def sources(self) -> list[Source]:
-        """The parts of the corpus."""
-        parts = self.corpus if isinstance(self.corpus, list) else [self.corpus]
-        return [
-            fill(part, Source)[0] if isinstance(part, Mapping) else Source(str(part))
-            for part in parts
-        ]
+        if self.head_mlm_probability is not None and self.objective not in WITH_HEAD:
+            raise ValueError(
+                f"head_mlm_probability is only for objective {', '.join(WITH_HEAD)}, but it is "
+                f"{self.objective}: leave head_mlm_probability out."
+            )

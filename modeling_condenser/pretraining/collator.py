@@ -1,15 +1,6 @@
-"""Blocks of token ids become masked batches, padded or packed, and batches within a token budget.
+"""Blocks of token ids become masked batches, of a fixed size or within a token budget.
 
-The masks of a block depend on the block and its `mask_key` only. A packed batch holds B blocks in
-one row, without padding, in the fields of transformers' `FlashAttentionKwargs`:
-
-- columns such as `input_ids` and `labels`, and `position_ids`, counted from 0 in each block: (1, N)
-  int64;
-- `cu_seq_lens_q` and `cu_seq_lens_k`, the same (B + 1,) int32: where each block begins, then N;
-- `max_length_q` and `max_length_k`, the longest block's length, an int.
-
-N is rounded up to a multiple of `PACK_MULTIPLE`, because kernels are built anew for every shape.
-The filler is one more block at the end, of padding tokens at position 0, without labels.
+The masks of a block depend on the block and its `mask_key` only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 from torch.utils.data import BatchSampler
 from transformers import PreTrainedTokenizerBase
 
@@ -35,12 +25,12 @@ from .masking import (
     replace_tokens,
 )
 
-PAD_MULTIPLE, PACK_MULTIPLE = 8, 64
+PAD_MULTIPLE = 8
 
 
 @dataclass
 class CondenserDataCollator:
-    """Adds CLS and SEP, cuts blocks that are too long, masks whole words, and pads or packs.
+    """Adds CLS and SEP, cuts blocks that are too long, masks whole words, and pads.
 
     Args:
         tokenizer: WordPiece, byte-level BPE or SentencePiece, with mask, padding and CLS tokens.
@@ -50,8 +40,6 @@ class CondenserDataCollator:
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
             head that reads them instead of the early layer (`CondenserConfig`).
         bag_of_words: add `bow_targets`, the tokens that the CLS vector is to predict.
-        seed: seeds the masks of examples without a `mask_key`.
-        packed: put blocks end to end instead of padding them (`modeling_condenser.packing`).
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -63,8 +51,6 @@ class CondenserDataCollator:
     mlm_probability: float | None = 0.15
     head_mlm_probability: float | None = None
     bag_of_words: bool = False
-    seed: int = 0
-    packed: bool = False
 
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
@@ -81,15 +67,14 @@ class CondenserDataCollator:
         self._prefix, self._suffix = special_frame(tokenizer)
         self.room = text_room(tokenizer, self.max_length)
         self._ordinary_ids = np.flatnonzero(~self.word_starts.special)
-        self._generator: np.random.Generator | None = None
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Make a batch.
 
         Args:
             examples: each with `input_ids`, token ids without padding, with or without special
                 tokens around them, and where possible `mask_key`, an integer that decides its
-                masks. Without one, masks depend on `seed`, the order of the calls and the workers.
+                masks. Without one, torch's generator draws it.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
@@ -97,7 +82,6 @@ class CondenserDataCollator:
             With `head_mlm_probability` also `head_input_ids` and `head_targets`, the same for the
             second masking. With `bag_of_words` also `bow_targets`: each distinct token of the
             unmasked block at its first position, otherwise and for special tokens -100.
-            If `packed`, a packed batch of these (`pack`).
         """
         blocks, keys = self.read(examples)
         ids, is_text, is_token = self.frame(blocks)
@@ -109,8 +93,7 @@ class CondenserDataCollator:
             columns |= {"head_input_ids": masked, "head_targets": labels}
         if self.bag_of_words:
             columns["bow_targets"] = self._bags_of_words(ids, is_text)
-        batch = {name: torch.from_numpy(values).long() for name, values in columns.items()}
-        return pack(batch, pad_token_id=self.pad_token_id) if self.packed else batch
+        return {name: torch.from_numpy(values).long() for name, values in columns.items()}
 
     def _mask(
         self, ids: np.ndarray, is_text: np.ndarray, keys: np.ndarray, probability: float | None
@@ -138,19 +121,12 @@ class CondenserDataCollator:
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
         else:
-            keys = self._draw_keys(len(examples))
+            keys = torch.randint(2**62, (len(examples),)).numpy()
         blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
         excess = np.maximum(np.array([len(block) for block in blocks]) - self.room, 0)
         where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
         starts = (where * (excess + 1)).astype(np.int64)
         return [block[i : i + self.room] for block, i in zip(blocks, starts, strict=True)], keys
-
-    def _draw_keys(self, n: int) -> np.ndarray:
-        if self._generator is None:
-            worker = torch.utils.data.get_worker_info()
-            # A worker lives for an epoch, and the loader seeds it anew for each.
-            self._generator = np.random.default_rng([self.seed, worker.seed if worker else 0])
-        return self._generator.integers(0, 2**63 - 1, size=n)
 
     def _without_frame(self, block: np.ndarray) -> np.ndarray:
         start, end = len(self._prefix), len(block) - len(self._suffix)
@@ -195,81 +171,6 @@ def text_room(tokenizer: PreTrainedTokenizerBase, length: int, name: str = "max_
     if room <= 0:
         raise ValueError(f"{name} is {length}, which leaves no room for text.")
     return room
-
-
-def is_packed(batch: Mapping[str, Any]) -> bool:
-    return "cu_seq_lens_q" in batch
-
-
-def pack(batch: Mapping[str, torch.Tensor], *, pad_token_id: int) -> dict[str, Any]:
-    """Pack the blocks of a padded batch: (B, T) columns and `attention_mask`, padded right."""
-    is_token = batch["attention_mask"].bool()
-    columns = {
-        name: (values[is_token], _fill(name, pad_token_id))
-        for name, values in batch.items()
-        if name != "attention_mask"
-    }
-    return lay_end_to_end(is_token.sum(dim=1), columns)
-
-
-def _fill(name: str, pad_token_id: int) -> int:
-    """The value of a column where there is no token of text."""
-    return pad_token_id if name.endswith("input_ids") else IGNORE_INDEX
-
-
-def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
-    """Make a packed batch of blocks that already lie end to end.
-
-    Args:
-        lengths: tokens of each block, (B,) whole numbers above 0, an array or a tensor.
-        columns: name -> a whole number for each token, (tokens,), and that of the filler.
-    """
-    lengths = torch.as_tensor(lengths).long()
-    n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
-    n_filler = -n_tokens % PACK_MULTIPLE
-    starts = F.pad(lengths.cumsum(0), (1, 0))
-    before = starts[:-1].repeat_interleave(lengths, output_size=n_tokens)
-    positions = torch.arange(n_tokens, device=lengths.device) - before
-    if n_filler:
-        starts = F.pad(starts, (0, 1), value=n_tokens + n_filler)
-    batch: dict[str, Any] = {
-        name: F.pad(torch.as_tensor(values).long(), (0, n_filler), value=fill)[None]
-        for name, (values, fill) in {**columns, "position_ids": (positions, 0)}.items()
-    }
-    for side in "qk":
-        batch[f"cu_seq_lens_{side}"] = starts.int()
-        batch[f"max_length_{side}"] = max(longest, n_filler)
-    return batch
-
-
-def unpack(
-    packed: Mapping[str, Any], *, pad_token_id: int, room: int | None = None
-) -> dict[str, torch.Tensor]:
-    """Pad the blocks of a packed batch; with `room`, the first ones that fit B * T places."""
-    ids, starts = packed["input_ids"][0], packed["cu_seq_lens_q"].long()
-    lengths = starts.diff()
-    if ids[starts[-2]] != ids[0]:  # filler: a block of text begins with CLS, as the first one does
-        lengths = lengths[:-1]
-    longest = int(lengths.max())
-    if room is not None:
-        lengths = lengths[: room // longest]
-    n_tokens = int(lengths.sum())
-    is_token = torch.arange(longest, device=lengths.device) < lengths[:, None]  # (B, T)
-    padded = {"attention_mask": is_token.long()}
-    for name in packed:
-        if name.endswith(("input_ids", "labels", "targets")):
-            padded[name] = ids.new_full(is_token.shape, _fill(name, pad_token_id))
-            padded[name][is_token] = packed[name][0, :n_tokens]
-    return padded
-
-
-def count_bags(batch: Mapping[str, Any]) -> torch.Tensor:
-    """Blocks with `bow_targets` in a batch, packed or padded: a scalar on its device."""
-    is_word = batch["bow_targets"] != IGNORE_INDEX
-    if not is_packed(batch):
-        return is_word.any(dim=1).sum()
-    words_before = F.pad(is_word[0].cumsum(0), (1, 0))[batch["cu_seq_lens_q"].long()]  # (B + 1,)
-    return (words_before.diff() > 0).sum()
 
 
 class TokenBudgetBatches(BatchSampler):

@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from modeling_condenser.packing import pack
+
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import PAD_MULTIPLE, is_packed, pack, unpack
+from .collator import PAD_MULTIPLE
 from .counter_random import random_keys
 from .trainer import CondenserTrainer
 
@@ -76,25 +78,20 @@ class Chunk:
 
 
 def split_batch(
-    inputs: Mapping[str, Any], chunk_size: int | None, *, seed: int, pad_token_id: int
+    inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, seed: int, packed: bool
 ) -> list[Chunk]:
     """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
 
-    `inputs` are padded at the right, each (S, T), or packed. Without a `chunk_size` all texts are
-    one chunk, in their order. `seed` decides the dropout of all chunks.
+    `inputs` are padded at the right, each (S, T). Without a `chunk_size` all texts are one chunk.
+    `seed` decides the dropout of all chunks.
     """
-    packed = is_packed(inputs)
-    padded = unpack(inputs, pad_token_id=pad_token_id) if packed else inputs
-    lengths = padded["attention_mask"].sum(dim=1)  # (S,)
-    if chunk_size is None or chunk_size >= len(lengths):
-        rows = torch.arange(len(lengths), device=lengths.device)
-        return [Chunk(rows, dict(inputs), random_keys(seed, 0).item())]
+    lengths = inputs["attention_mask"].sum(dim=1)  # (S,)
+    order = lengths.argsort(descending=True, stable=True)
     chunks = []
-    for number, rows in enumerate(lengths.argsort(descending=True, stable=True).split(chunk_size)):
+    for number, rows in enumerate(order.split(chunk_size or len(order))):
         width = -(-int(lengths[rows[0]]) // PAD_MULTIPLE) * PAD_MULTIPLE  # for few shapes
-        batch = {name: value[rows, :width] for name, value in padded.items()}
-        if packed:
-            batch = pack(batch, pad_token_id=pad_token_id)
+        batch: dict[str, Any] = {name: value[rows, :width] for name, value in inputs.items()}
+        batch = pack(batch) if packed else batch
         chunks.append(Chunk(rows, batch, random_keys(seed, number).item()))
     return chunks
 
@@ -141,8 +138,6 @@ class ContrastiveTrainer(CondenserTrainer):
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """One text of each pair, whose partner says much about it, of as many as fit a chunk."""
-        if is_packed(inputs):
-            inputs = unpack(inputs, pad_token_id=self.pad_token_id)
         return {name: value[: self.args.cache_chunk_size : 2] for name, value in inputs.items()}
 
     def compute_loss(
@@ -154,12 +149,12 @@ class ContrastiveTrainer(CondenserTrainer):
     ) -> Any:
         """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
         seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
-        chunks = split_batch(inputs, size, seed=seed, pad_token_id=self.pad_token_id)
+        chunks = split_batch(inputs, size, seed=seed, packed=self.is_packing)
         # Processes average their gradients, but each holds only its own vectors' part of this one.
         n_processes = self.accelerator.num_processes
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
-            term = self._contrast_all(vectors)
+            term = self._contrast_all(put_back([vectors], chunks))
             return _with_value(model_loss + term * n_processes, model_loss + term)
 
         with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights

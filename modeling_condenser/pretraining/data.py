@@ -1,15 +1,21 @@
-"""Text becomes documents, and documents become blocks.
+"""Text becomes documents, documents become blocks, and blocks become examples.
 
 Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of one
 document. As in the reference, sentences are added until the next would not fit, one block in ten
 has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
 document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
+
+For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
+two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent
+Retrieval for Weakly Supervised Open Domain Question Answering") draws a random sentence of a
+passage as a pseudo-query, and removes it from its context in 90 % of the examples. Unlike there,
+one encoder serves query and context, and contexts have no titles.
 """
 
 import glob
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from itertools import chain, count, islice
@@ -29,6 +35,7 @@ from transformers import PreTrainedTokenizerBase
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.load import resolve_collection_name
 from modeling_condenser.collection.text_files import find_file
+from modeling_condenser.runs.recipe import fill
 
 from .collator import text_room
 from .counter_random import random_keys, uniforms
@@ -70,10 +77,24 @@ class Source:
     join_rows: int = 1
 
 
-def load_documents(
-    sources: Sequence[Source], *, streaming: bool = False
-) -> Dataset | IterableDataset:
-    """Open the parts of a corpus, one after the other; in turns when streaming.
+def read_sources(corpus: Any) -> list[Source]:
+    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of these.
+
+    Raises:
+        ValueError: a field is unknown, or has the wrong type.
+    """
+    match corpus:
+        case list():
+            return [source for part in corpus for source in read_sources(part)]
+        case Source():
+            return [corpus]
+        case Mapping():
+            return list(fill(corpus, Source))
+    return [Source(str(corpus))]
+
+
+def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | IterableDataset:
+    """Open a corpus (see `read_sources`), its parts one after the other; in turns when streaming.
 
     Returns:
         A data set with the one column `text`, a document a row; when streaming, read as needed.
@@ -82,7 +103,7 @@ def load_documents(
         FileNotFoundError: a local file does not exist.
         ValueError: no such column, files of several kinds, or an empty corpus.
     """
-    parts = [_load_source(source, streaming) for source in sources]
+    parts = [_load_source(source, streaming) for source in read_sources(corpus)]
     if len(parts) == 1:
         return parts[0]
     if streaming:
@@ -311,6 +332,50 @@ class KeyedBlocks(torch.utils.data.Dataset):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         return with_keys(self.blocks[indices]["input_ids"], self.keys(indices))
+
+
+class TextPairs(KeyedBlocks):
+    """Texts of two parts or more on disk, each of which gives two neighbouring examples.
+
+    `draw` makes the pair from the parts of a text, a new list, and two random numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        texts: Dataset,
+        *,
+        seed: int,
+        draw: Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]],
+    ):
+        super().__init__(texts, seed=seed)
+        self.draw = draw
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        rows, keys = self.blocks[indices], self.keys(indices)
+        columns = (rows["input_ids"], rows["starts"], uniforms(keys, 2))
+        texts = [
+            text
+            for ids, starts, draws in zip(*columns, strict=True)
+            for text in self.draw(np.split(ids, starts[1:]), draws)
+        ]
+        return with_keys(texts, random_keys(keys[:, None], np.arange(2)).ravel())
+
+
+def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two different spans of a document; every ordered pair is equally likely."""
+    first = parts.pop(int(draws[0] * len(parts)))
+    return first, parts[int(draws[1] * len(parts))]
+
+
+def draw_query(
+    parts: list[np.ndarray], draws: np.ndarray, *, query_room: int, removal_probability: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random sentence, cut to `query_room` tokens, and its passage, with or without it."""
+    number = int(draws[0] * len(parts))
+    query = parts[number]
+    if draws[1] < removal_probability:
+        del parts[number]
+    return query[:query_room], np.concatenate(parts)
 
 
 def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, Any]]:

@@ -14,8 +14,16 @@ from modeling_condenser.packing import use_packing, why_not_packed
 
 from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
-from .data import BlockBuilder, KeyedBlocks, StreamedBlocks, build_blocks, fingerprint_blocks
-from .pairs import TextPairs, draw_query, draw_spans
+from .data import (
+    BlockBuilder,
+    KeyedBlocks,
+    StreamedBlocks,
+    TextPairs,
+    build_blocks,
+    draw_query,
+    draw_spans,
+    fingerprint_blocks,
+)
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
 
@@ -68,8 +76,6 @@ def make_collator(
         mlm_probability=None if objective == "ict" else arguments.mlm_probability,
         head_mlm_probability=model.config.head_mlm_probability,
         bag_of_words=arguments.bow_weight > 0,
-        seed=arguments.seed,
-        packed=bool(packed),
     )
     if objective == "tsdae":
         return DenoisingCollator(collator, deletion_probability=arguments.deletion_probability)
@@ -112,7 +118,12 @@ def make_examples(
             logger.warning(
                 "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
             )
-        draw = _choose_draw(tokenizer, arguments)
+        draw: Any = draw_spans
+        if objective == "ict":
+            length = min(arguments.query_length, arguments.max_length)
+            room = text_room(tokenizer, length, name="query_length")
+            share = arguments.removal_probability
+            draw = partial(draw_query, query_room=room, removal_probability=share)
         return TextPairs(blocks, seed=seed, draw=draw), None, facts
     batches = None
     if (budget := arguments.tokens_per_batch) is not None:
@@ -122,13 +133,3 @@ def make_examples(
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     return KeyedBlocks(blocks, seed=seed), batches, facts
-
-
-def _choose_draw(tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments) -> Any:
-    """How the pair of a text is drawn."""
-    if arguments.objective == "cocondenser":
-        return draw_spans
-    length = min(arguments.query_length, arguments.max_length)
-    room = text_room(tokenizer, length, name="query_length")
-    share = arguments.removal_probability
-    return partial(draw_query, query_room=room, removal_probability=share)

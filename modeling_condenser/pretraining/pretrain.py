@@ -19,8 +19,8 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.hub.provenance import Stage, read_pretraining, write_provenance
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.runs.progress import show_loss_in_bar
 from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.reporting import check_trackers, show_loss_in_bar
 from modeling_condenser.runs.run_folder import (
     LOG_FILE,
     MODEL_FOLDER,
@@ -29,10 +29,9 @@ from modeling_condenser.runs.run_folder import (
     record_run,
     whole_folder,
 )
-from modeling_condenser.runs.trackers import check_trackers
 from modeling_condenser.runs.whole_files import write_json
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments, PretrainingRecipe
+from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .data import load_documents
 from .trainer import CondenserTrainer
@@ -41,24 +40,19 @@ from .warm_start import change_config, condenser_from_encoder, masked_lm_from_en
 
 logger = logging.getLogger(__name__)
 
-READINESS = "readiness"  # the field of a recipe that `analysis/callback.py` reads
-
 
 def pretrain(
     settings: Mapping[str, Any],
     *,
     callbacks: Sequence[Callable[[CondenserTrainer], TrainerCallback]] = (),
-    facts: Mapping[str, Any] | None = None,
 ) -> Path:
     """Run a pre-training recipe, from its start or from its last complete checkpoint.
 
     Settings and text are checked before anything is written. A finished run is not changed.
 
     Args:
-        settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`; with callbacks
-            also `readiness`, which they read.
+        settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`.
         callbacks: functions of the trainer, each of which returns a callback to add.
-        facts: further ones, for the run's record.
 
     Returns:
         The folder of the trained model, within the run folder.
@@ -69,28 +63,27 @@ def pretrain(
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe names no output_dir: add it, or pass --output_dir FOLDER.")
-    if settings.get(READINESS) is not None and not callbacks:
+    recipe, arguments = fill(settings, PretrainingRecipe, CondenserTrainingArguments)
+    if recipe.readiness is not None and not callbacks:
         raise ValueError(
-            f"pretrain() does not measure {READINESS}: call analysis.callback.pretrain_and_measure "
+            "pretrain() does not measure readiness: call analysis.callback.pretrain_and_measure "
             "with the same settings, or leave it out."
         )
-    own = {name: value for name, value in settings.items() if name != READINESS}
-    recipe, arguments = fill(own, PretrainingRecipe, CondenserTrainingArguments)
     check_trackers(arguments)
     run_folder = Path(str(arguments.output_dir))
     model_folder = run_folder / MODEL_FOLDER
     set_seed(arguments.seed)
-    tokenizer, model = open_tokenizer(recipe), open_model(recipe)
+    tokenizer_name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
+    tokenizer, model = AutoTokenizer.from_pretrained(tokenizer_name), open_model(recipe)
     check_run_folder(run_folder, settings)
     if model_folder.is_dir():
         logger.info("%s is finished.", run_folder)
         return model_folder
 
     with arguments.main_process_first(desc="reading the text"):
-        documents = load_documents(recipe.sources, streaming=recipe.streaming)
+        documents = load_documents(recipe.corpus, streaming=arguments.streaming)
     make_trainer = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
     trainer = make_trainer(model, arguments, train_dataset=documents, processing_class=tokenizer)
-    trainer.facts |= facts or {}
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings)
     show_loss_in_bar(trainer)
@@ -112,16 +105,10 @@ def pretrain(
     return model_folder
 
 
-def open_tokenizer(recipe: PretrainingRecipe) -> PreTrainedTokenizerBase:
-    """The tokenizer that a recipe names, or else its encoder's."""
-    name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
-    return AutoTokenizer.from_pretrained(name)
-
-
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     """The model that a recipe trains: started from an encoder, or a checkpoint to continue."""
     changes = recipe.encoder_changes
-    if recipe.objective in ("mlm", "ict", "tsdae"):
+    if recipe.objective not in WITH_HEAD:
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
     names = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
     stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}

@@ -14,24 +14,18 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
 
+from modeling_condenser.hub import provenance
 from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.provenance import (
-    PRETRAINING,
-    Stage,
-    publishable,
-    read_pretraining,
-    read_provenance,
-    write_provenance,
-)
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.hub.training_log import readiness_entries, thin_log
 from modeling_condenser.losses import IGNORE_INDEX
+from modeling_condenser.packing import is_packing, pack
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .arguments import CONTRASTIVE, CondenserTrainingArguments
-from .collator import TokenBudgetBatches, count_bags, is_packed, unpack
+from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
+from .collator import TokenBudgetBatches
 from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
 
@@ -90,8 +84,8 @@ class CondenserTrainer(WholeTrainer):
                 collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
                 examples = make_examples(documents, processing_class, args)
-                train_dataset, self.batches, facts = examples
-                self.facts = {"objective": args.objective, **facts}
+                train_dataset, self.batches, self.facts = examples
+                self.facts["objective"] = args.objective
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
@@ -105,7 +99,7 @@ class CondenserTrainer(WholeTrainer):
         if isinstance(self.train_dataset, IterableDataset):
             # Each process reads its own batches: they differ in width and cannot be dealt out.
             self.accelerator.dataloader_config.dispatch_batches = False
-        self.pad_token_id: Any = getattr(self.data_collator, "pad_token_id", None)
+        self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._probed: dict[str, float] = {}  # of this step's batch
@@ -155,20 +149,21 @@ class CondenserTrainer(WholeTrainer):
         self._since = self._since or self._now()
         self._counts, self._probed = {}, {}
         if "bow_targets" in first:
-            self._counts["num_bags_in_batch"] = self._sum_up(map(count_bags, samples))
+            targets = (sample["bow_targets"] for sample in samples)
+            has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
+            self._counts["num_bags_in_batch"] = self._count(has_bag)
         if "head_targets" in first:
-            self._counts["num_head_items_in_batch"] = self._sum_up(
-                (sample["head_targets"] != IGNORE_INDEX).sum() for sample in samples
-            )
+            is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
+            self._counts["num_head_items_in_batch"] = self._count(is_predicted)
         if "labels" in first and "noisy_input_ids" not in first and self._is_step_logged():
             batch = self._prepare_inputs(self.choose_probed(first))
             with self.accelerator.autocast():
                 self._probed = probe(self.accelerator.unwrap_model(self.model), batch)
         return samples, n_items
 
-    def _sum_up(self, counts: Iterable[torch.Tensor]) -> torch.Tensor:
+    def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
-        total = torch.stack([count.to(self.args.device) for count in counts]).sum()
+        total = torch.stack([marked.sum().to(self.args.device) for marked in marks]).sum()
         is_shared = self.args.average_tokens_across_devices
         return self.accelerator.reduce(total) if is_shared else total
 
@@ -180,11 +175,10 @@ class CondenserTrainer(WholeTrainer):
         return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The padded batch to probe: of a packed one as many blocks as twice its tokens hold."""
-        if not is_packed(inputs):
-            return inputs
-        room = 2 * inputs["input_ids"].numel()
-        return unpack(inputs, pad_token_id=self.pad_token_id, room=room)
+        """The first blocks of a batch, as many as twice its tokens hold with their padding."""
+        mask = inputs["attention_mask"]
+        n_blocks = 2 * int(mask.sum()) // mask.shape[1]
+        return {name: column[:n_blocks] for name, column in inputs.items()}
 
     def compute_loss(
         self,
@@ -193,6 +187,8 @@ class CondenserTrainer(WholeTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        if self.is_packing and "attention_mask" in inputs:
+            inputs = pack(inputs)
         if model.training:
             inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
@@ -245,13 +241,16 @@ class CondenserTrainer(WholeTrainer):
 
     def run_facts(self) -> dict[str, Any]:
         """Facts about data, model and training so far, for the run's record and the card."""
-        model = self.accelerator.unwrap_model(self.model)
+        model, log = self.accelerator.unwrap_model(self.model), self.state.log_history
+        seconds = sum(entry.get("seconds", 0.0) for entry in log if "loss" in entry)
+        if not seconds:  # the run is shorter than its logging interval
+            seconds = sum(entry.get("train_runtime", 0.0) for entry in log[-1:])
         return {
             **self.facts,
             "seed": self.args.seed,
             "steps": self.state.global_step,
             "tokens_seen": int(self.state.num_input_tokens_seen),
-            "train_seconds": round(train_seconds(self.state.log_history), 3),
+            "train_seconds": round(seconds, 3),
             "n_parameters": sum(p.numel() for p in model.parameters()),
         }
 
@@ -260,7 +259,7 @@ class CondenserTrainer(WholeTrainer):
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             folder = Path(output_dir or str(self.args.output_dir))
-            write_provenance(folder, self._describe_training())
+            provenance.write_provenance(folder, self._describe_training())
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill a folder with model, code, tokenizer, provenance and card."""
@@ -278,16 +277,15 @@ class CondenserTrainer(WholeTrainer):
         if self.is_world_process_zero():
             write_card(folder, name=self.hub_model_id)
 
-    def _describe_training(self) -> list[Stage]:
+    def _describe_training(self) -> list[provenance.Stage]:
         """The stages of the model so far, with the running one."""
-        stages = read_pretraining(Path(str(self.args.output_dir))) or self._stages_of_script()
+        recorded = provenance.read_pretraining(Path(str(self.args.output_dir)))
+        *earlier, own = recorded or self._stages_of_script()
         log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
-        running = dataclasses.replace(
-            stages[-1], run=run, log=thin_log(log), readiness=readiness_entries(log)
-        )
-        return [*stages[:-1], running]
+        measured: Any = {"log": thin_log(log), "readiness": readiness_entries(log)}
+        return [*earlier, dataclasses.replace(own, run=run, **measured)]
 
-    def _stages_of_script(self) -> list[Stage]:
+    def _stages_of_script(self) -> list[provenance.Stage]:
         """The stages of the encoder that a run without a recipe started from, and the run itself.
 
         Its settings are its arguments, except those that are the library's defaults.
@@ -301,9 +299,10 @@ class CondenserTrainer(WholeTrainer):
         }
         config: Any = self.accelerator.unwrap_model(self.model).config
         start = str(getattr(config, "encoder_config", config).name_or_path)
-        settings = publishable({"encoder": start, **changed} if start else changed)
-        earlier = read_provenance(Path(start)) if start and Path(start).is_dir() else []
-        return [*earlier, Stage(PRETRAINING, settings, {})]
+        own = provenance.publishable({"encoder": start, **changed} if start else changed)
+        is_folder = start and Path(start).is_dir()
+        earlier = provenance.read_provenance(Path(start)) if is_folder else []
+        return [*earlier, provenance.Stage(provenance.PRETRAINING, own, {})]
 
 
 def _check_arguments(args: TrainingArguments) -> None:
@@ -320,7 +319,7 @@ def _check_arguments(args: TrainingArguments) -> None:
 
 
 def _check_objective(objective: str, trainer: Any, model: Any) -> None:
-    needs_head = objective in ("condenser", "cocondenser")
+    needs_head = objective in WITH_HEAD
     if objective not in trainer.objectives or hasattr(model, "run_head") != needs_head:
         raise ValueError(
             f"objective {objective!r} needs a "
@@ -328,12 +327,3 @@ def _check_objective(objective: str, trainer: Any, model: Any) -> None:
             f"{'CondenserForPreTraining' if needs_head else 'CondenserForMaskedLM'}, but these are "
             f"a {type(trainer).__name__} and a {type(model).__name__}."
         )
-
-
-def train_seconds(log: list[dict[str, float]]) -> float:
-    """Time between the entries of a log, over all sessions of a run.
-
-    A run shorter than its logging interval has only the library's own entry at its end.
-    """
-    logged = sum(float(entry.get("seconds", 0.0)) for entry in log if "loss" in entry)
-    return logged or sum(float(entry.get("train_runtime", 0.0)) for entry in log[-1:])

@@ -1,6 +1,5 @@
-"""The pictures of a study: measures over labels, the loss of fine-tuning, a map of vectors."""
+"""The pictures of a study: measures over labels, and a map of vectors."""
 
-import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from modeling_condenser.evaluation.measures import Evaluation
+from modeling_condenser.hub.training_log import as_png
 
 CURVES_FILE, LABELS_FILE, FINETUNING_FILE = "curves.png", "labels.png", "finetuning.png"
 MAP_FILE = "map.png"
@@ -50,25 +50,7 @@ def draw_labels(
         panel.set_xlabel("labels", fontsize=_FONT_SIZE)
         panel.set_title(measure, fontsize=_FONT_SIZE)
     panels[-1].legend(fontsize=_FONT_SIZE - 1)
-    return _as_png(figure)
-
-
-def draw_finetuning(logs: Mapping[str, Sequence[Mapping[str, float]]], *, title: str) -> bytes:
-    """Draw the loss of fine-tuning over its steps, as in Figure 5 of the readiness paper.
-
-    Args:
-        logs: arm -> entries of its log.
-        title: how many labels the runs have.
-    """
-    figure, [panel] = _figure(1)
-    for number, (arm, log) in enumerate(logs.items()):
-        steps, losses = ([entry[name] for entry in log] for name in ("step", "loss"))
-        style = "-" if number < 10 else "--"
-        panel.plot(steps, losses, marker=".", color=f"C{number % 10}", linestyle=style, label=arm)
-    panel.set_xlabel("step of fine-tuning", fontsize=_FONT_SIZE)
-    panel.set_title(f"loss (nats a query), {title}", fontsize=_FONT_SIZE)
-    panel.legend(fontsize=_FONT_SIZE - 1)
-    return _as_png(figure)
+    return as_png(figure)
 
 
 def choose_topics(passages: Dataset) -> dict[str, list[int]]:
@@ -105,7 +87,7 @@ def draw_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[in
         panel.set_xticks([])
         panel.set_yticks([])
     panels[-1].legend(fontsize=_FONT_SIZE - 1)
-    return _as_png(figure)
+    return as_png(figure)
 
 
 def _figure(n_panels: int) -> tuple[Figure, list[Axes]]:
@@ -115,10 +97,3 @@ def _figure(n_panels: int) -> tuple[Figure, list[Axes]]:
         panel.grid(alpha=0.3)
         panel.tick_params(labelsize=_FONT_SIZE)
     return figure, panels
-
-
-def _as_png(figure: Figure) -> bytes:
-    """The same bytes for the same figure, whatever the library's version."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=130, metadata={"Software": None})
-    return stream.getvalue()

@@ -6,8 +6,7 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformerTrainingArguments
 
-from modeling_condenser.analysis.callback import read_readiness
-from modeling_condenser.analysis.sample import Measuring
+from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining
 from modeling_condenser.collection.load import HEALTH
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measures
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -18,7 +17,6 @@ from modeling_condenser.pretraining.arguments import (
     CondenserTrainingArguments,
     PretrainingRecipe,
 )
-from modeling_condenser.pretraining.pretrain import READINESS
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS
 from modeling_condenser.runs.recipe import fill
@@ -114,8 +112,8 @@ class StudyRecipe:
                 "tokens: set it under `pretraining`, for all of them."
             )
         own = {"encoder": "", "corpus": "", "output_dir": "", **self.pretraining, **changes}
-        read_readiness(own.pop(READINESS, None))
-        fill(own, PretrainingRecipe, CondenserTrainingArguments)
+        arm_recipe, _ = fill(own, PretrainingRecipe, CondenserTrainingArguments)
+        fill(arm_recipe.readiness or {}, MeasuringWhileTraining)
 
     @property
     def groups(self) -> dict[str, int | None]:

@@ -4,7 +4,6 @@ Each stage leaves a folder and is skipped if its folder is there, so a study tha
 or that got more arms or sizes, continues with what is missing.
 """
 
-import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -31,15 +30,10 @@ from modeling_condenser.evaluation.system_results import (
     report_on_card,
 )
 from modeling_condenser.finetuning.finetune import finetune
+from modeling_condenser.hub import training_log
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.training_log import (
-    ENTROPY_FILE,
-    draw_curves,
-    draw_entropies,
-    layer_entropies,
-)
-from modeling_condenser.pretraining.pretrain import READINESS
+from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.runs import read_run
@@ -54,16 +48,7 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .pictures import (
-    CURVES_FILE,
-    FINETUNING_FILE,
-    LABELS_FILE,
-    MAP_FILE,
-    choose_topics,
-    draw_finetuning,
-    draw_labels,
-    draw_map,
-)
+from . import pictures
 from .recipe import StudyRecipe
 from .results import FUSED, StudyResults, copy_page, mean_evaluation, swap_costs
 
@@ -113,6 +98,7 @@ class _Study:
     def __init__(self, recipe: StudyRecipe) -> None:
         self.recipe, self.out = recipe, Path(recipe.output_dir)
         self.groups = recipe.groups
+        *_, self.last_group = self.groups
         self.folder = Path(resolve_collection_name(recipe.collection))
         if recipe.collection == BUILTIN:
             self.folder = build_builtin_collection(self.out / "collection")
@@ -131,46 +117,45 @@ class _Study:
         out = self.out
         self.bm25 = self.evaluate(BM25, out=out / BM25)
         arms, failures = self.run_arms()
-        logs = {
-            arm: read_log(out / arm / "pretrain")
-            for arm in arms
-            if self.recipe.arms[arm] is not None
-        }
+        trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
+        logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
+        groups, fusions = {}, {}  # means over seeds, alone and fused with BM25
+        for group in (UNLABELLED, *self.groups):
+            runs = {arm: own[group] for arm, own in arms.items()}
+            found = {arm: [run.result.evaluation for run in seeds] for arm, seeds in runs.items()}
+            for arm, seeds in runs.items() if self.recipe.fusion else ():
+                found[FUSED + arm] = [run.fused for run in seeds if run.fused]
+                fusions[f"{arm}, {group}"] = [str(run.fusion) for run in seeds]
+            groups[group] = {arm: mean_evaluation(seeds) for arm, seeds in found.items()}
         results = StudyResults(
             bm25=self.bm25.evaluation,
-            groups={
-                group: self.summarise({arm: own[group] for arm, own in arms.items()})
-                for group in (UNLABELLED, *self.groups)
-            },
+            groups=groups,
             control=self.recipe.control,
             facts={**facts, **self.describe(arms)},
-            fusions={
-                f"{arm}, {group}": [str(m.fusion) for m in measured]
-                for group in (UNLABELLED, *self.groups)
-                for arm, own in arms.items()
-                if (measured := own[group]) and measured[0].fusion
-            },
+            fusions=fusions,
             swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
         fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
-        pictures = {
-            LABELS_FILE: draw_labels(results.by_labels(), results.bm25),
-            CURVES_FILE: draw_curves(logs),
-            FINETUNING_FILE: draw_finetuning(
-                {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}, title=fewest
+        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}
+        drawn = {
+            pictures.LABELS_FILE: pictures.draw_labels(results.by_labels(), results.bm25),
+            pictures.CURVES_FILE: training_log.draw_curves(logs),
+            pictures.FINETUNING_FILE: training_log.draw_logs(
+                losses, {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
             ),
             **self.draw_map(results.best_arm),
         }
-        for name, content in pictures.items():
+        for name, content in drawn.items():
             (out / name).write_bytes(content)
-        results.write(out, pictures=list(pictures), readiness=self.measure_readiness(arms))
+        results.write(out, pictures=list(drawn), readiness=self.measure_readiness(arms))
         for arm, own in arms.items():
-            self.publish(arm, own[[*self.groups][-1]][0].result)
+            self.publish(arm, own[self.last_group][0].result)
         self.write_search_file(results.best_arm)
         if self.recipe.page:
-            copy_page(out, Path(self.recipe.page), pictures=[*pictures, ENTROPY_FILE])
+            shown = [*drawn, training_log.ENTROPY_FILE]
+            copy_page(out, Path(self.recipe.page), pictures=shown)
         return results
 
     def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
@@ -243,51 +228,33 @@ class _Study:
 
     def choose_fusion(self, system: System, folder: Path) -> Fusion:
         dev = load_collection(self.folder, split="dev")
-        lexical, own = (
-            evaluate_system(
-                searched,
-                dev,
-                place / "dev",
-                split="dev",
-                depth=DEPTH,
-                search=self.search,
-                work_folder=place,
-            )
-            for searched, place in ((BM25, self.out / BM25), (system, folder))
-        )
-        return choose_fusion(
-            read_run(str(lexical.run_file)), read_run(str(own.run_file)), dev.qrels
-        )
+        runs = []
+        for searched, place in ((BM25, self.out / BM25), (system, folder)):
+            of_dev: Any = {"collection": dev, "split": "dev", "work_folder": place}
+            found = self.evaluate(searched, out=place / "dev", **of_dev)
+            runs.append(read_run(str(found.run_file)))
+        lexical, own = runs
+        return choose_fusion(lexical, own, dev.qrels)
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
 
     def first(self, arm: str) -> Path:
         """The run of an arm that is published: that with most labels, and the first seed."""
-        return self.finetuned(arm, [*self.groups][-1], self.recipe.finetuning_seeds[0])
-
-    def summarise(self, arms: Mapping[str, Sequence[_Measured]]) -> dict[str, Evaluation]:
-        """Means over seeds, of each arm and of each arm fused with BM25."""
-        means = {
-            arm: mean_evaluation([m.result.evaluation for m in runs]) for arm, runs in arms.items()
-        }
-        for arm, measured in arms.items():
-            if fused := [m.fused for m in measured if m.fused is not None]:
-                means[FUSED + arm] = mean_evaluation(fused)
-        return means
+        return self.finetuned(arm, self.last_group, self.recipe.finetuning_seeds[0])
 
     def describe(self, arms: Mapping[str, _Arm]) -> dict[str, Any]:
         """What the results depend on, and what they cost."""
         tokens, minutes = {}, {}
         for arm in arms:
-            records = [
-                json.loads((self.finetuned(arm, group, seed) / RUN_FILE).read_text())
+            files = (
+                self.finetuned(arm, group, seed) / RUN_FILE
                 for group in self.groups
                 for seed in self.recipe.finetuning_seeds
-            ]
-            minutes[arm] = {"fine-tuning": sum(run["session_seconds"] for run in records) / 60}
-            if self.recipe.arms[arm] is not None:
-                record = json.loads((self.out / arm / "pretrain" / RUN_FILE).read_text())
+            )
+            seconds = sum(read_json(file, {})["session_seconds"] for file in files)
+            minutes[arm] = {"fine-tuning": seconds / 60}
+            if record := read_json(self.out / arm / "pretrain" / RUN_FILE, {}):
                 tokens[arm] = record["tokens_seen"]
                 minutes[arm]["pre-training"] = record["train_seconds"] / 60
         return {
@@ -319,16 +286,17 @@ class _Study:
             models.append(single_model(self.first(arm) / MODEL_FOLDER, f"{arm}, fine-tuned"))
         sample = Sample.choose(measuring, self.collection.passages)
         entries = measure_models(models, sample)
-        written = write_analysis(self.out / READINESS, entries, sample)
+        written = write_analysis(self.out / "readiness", entries, sample)
         found = {entry["label"]: entry for entry in entries}
         panels, changes = {}, []
         for arm in arms:
             before = found.get(f"{arm}, pre-trained", found["start"])
             after = found[f"{arm}, fine-tuned"]
             panels[arm] = {"start": found["start"], "pre-trained": before, "fine-tuned": after}
-            change = np.abs(np.subtract(layer_entropies(after), layer_entropies(before))).mean()
-            changes.append(f"{arm} {change:.3f}")
-        (self.out / ENTROPY_FILE).write_bytes(draw_entropies(panels))
+            layers = np.array([training_log.layer_entropies(entry) for entry in (before, after)])
+            changes.append(f"{arm} {abs(layers[1] - layers[0]).mean():.3f}")
+        picture = training_log.draw_entropies(panels)
+        (self.out / training_log.ENTROPY_FILE).write_bytes(picture)
         return (
             f"{written}\n\nChange of a layer's entropy by fine-tuning, in nats, "
             f"mean over layers: {', '.join(changes)}."
@@ -336,7 +304,7 @@ class _Study:
 
     def draw_map(self, arm: str) -> dict[str, bytes]:
         """The passages of a few topics before and after fine-tuning of the control and an arm."""
-        topics = choose_topics(self.collection.passages)
+        topics = pictures.choose_topics(self.collection.passages)
         if not topics:
             return {}
         rows = np.concatenate(list(topics.values()))
@@ -344,9 +312,9 @@ class _Study:
         for name in dict.fromkeys((self.recipe.control, arm)):
             for folder in (self.out / name, self.first(name)):
                 embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
-                when = "no labels" if folder == self.out / name else [*self.groups][-1]
+                when = UNLABELLED if folder == self.out / name else self.last_group
                 vectors[f"{name}, {when}"] = embeddings.vectors(rows)
-        return {MAP_FILE: draw_map(vectors, topics)}
+        return {pictures.MAP_FILE: pictures.draw_map(vectors, topics)}
 
     def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""

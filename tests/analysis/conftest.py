@@ -3,14 +3,14 @@
 import pytest
 
 from modeling_condenser.analysis.callback import pretrain_and_measure
+from tests.pretraining.short_runs import SETTINGS
 
 
 @pytest.fixture(scope="session")
 def settings(bert_folder, corpus_file):
     given = {"encoder": str(bert_folder), "corpus": str(corpus_file), "n_head_layers": 1}
-    schedule = {"max_length": 32, "per_device_train_batch_size": 4, "max_steps": 5, "seed": 7}
-    quick = {"logging_steps": 2, "save_steps": 2, "disable_tqdm": True, "use_cpu": True}
-    return {**given, **schedule, **quick, "learning_rate": 1e-3}
+    saved = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 2}
+    return {**SETTINGS, **given, **saved, "per_device_train_batch_size": 4, "max_steps": 5}
 
 
 @pytest.fixture(scope="session")

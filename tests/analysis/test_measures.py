@@ -10,7 +10,6 @@ from datasets import Dataset
 from transformers import AutoModel, AutoTokenizer, set_seed
 
 from modeling_condenser import CondenserForPreTraining
-from modeling_condenser.analysis.callback import read_readiness
 from modeling_condenser.analysis.readiness import (
     Subject,
     alignment,
@@ -20,7 +19,8 @@ from modeling_condenser.analysis.readiness import (
     measure_condensing,
     uniformity,
 )
-from modeling_condenser.analysis.sample import Measuring, Sample, load_small
+from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample, load_small
+from modeling_condenser.runs.recipe import fill
 from tests.backbones.encoders import BACKBONES
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]
@@ -183,9 +183,8 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
     [
         ({"every": 0}, "every is 0, expected at least 1"),
         ({"labels": 5}, "labels is 5, but there is no collection"),
-        (500, "readiness is 500, expected a mapping"),
     ],
 )
 def test_wrong_settings_are_refused(readiness, message):
     with pytest.raises(ValueError, match=message):
-        read_readiness(readiness)
+        fill(readiness, MeasuringWhileTraining)

@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-    DebertaV2ForMaskedLM,
-    ElectraForPreTraining,
-    FNetConfig,
-    set_seed,
-)
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from modeling_condenser import (
     CondenserConfig,
@@ -179,8 +171,8 @@ def test_the_encoders_of_these_tests_are_those_that_are_accepted_and_those_of_th
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (FNetConfig(), "'fnet': it is not supported; supported: albert, bert, "),
-        (BertConfig(is_decoder=True), "set is_decoder=False"),
+        (transformers.FNetConfig(), "'fnet': it is not supported; supported: albert, bert, "),
+        (transformers.BertConfig(is_decoder=True), "set is_decoder=False"),
         (BACKBONES["DeBERTa-v3"].config(legacy=False), "legacy=True"),
     ],
 )
@@ -197,9 +189,9 @@ def test_an_encoder_that_does_not_fit_is_refused_before_its_weights_are_loaded(
 @pytest.mark.parametrize(
     ("title", "model_class", "changes"),
     [
-        ("ELECTRA", ElectraForPreTraining, {}),
+        ("ELECTRA", transformers.ElectraForPreTraining, {}),
         # Its LM head reads embeddings and is untrained; a new one starts, as the refusal says.
-        ("DeBERTa-v3", DebertaV2ForMaskedLM, {"legacy": True}),
+        ("DeBERTa-v3", transformers.DebertaV2ForMaskedLM, {"legacy": True}),
     ],
 )
 def test_a_discriminator_gets_an_lm_head_tied_to_its_embeddings(

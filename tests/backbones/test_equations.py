@@ -7,11 +7,11 @@ import torch
 from transformers import AutoModel
 
 from modeling_condenser.encoder_parts import embed
-from modeling_condenser.packing import use_packing
+from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.positions import n_positions
 from tests.backbones.encoders import BACKBONES, LAYERS, POSITIONS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders, our_name
-from tests.models import assert_same, losses_and_gradients, make_model, pack
+from tests.models import assert_same, losses_and_gradients, make_model
 from tests.pretraining.contrasting import build_trainer, naive_step, step
 
 WEIGHT = 0.3  # of the bag-of-words loss
@@ -51,7 +51,7 @@ def test_losses_and_every_gradient_are_those_of_two_encoders_of_the_library(back
     losses["loss"].backward()
     gradients = oracle.gradients()
     expected = gradients | {name: loss.detach() for name, loss in losses.items()}
-    for batch in (padded, pack(padded, filler=3)) if backbone.packed else (padded,):
+    for batch in (padded, pack(padded)) if backbone.packed else (padded,):
         if batch is not padded:
             use_packing(model)
         assert_same(losses_and_gradients(model, batch, bow_weight=WEIGHT), expected, 1e-7)
@@ -124,6 +124,9 @@ def test_gradient_checkpointing_gives_the_same_gradients_or_is_refused(backbone,
     model.gradient_checkpointing_enable()
     assert all(layer.gradient_checkpointing for layer in (*model.condenser.layers, *model.head))
     assert_same(losses_and_gradients(model, batch), expected)
+    if backbone.packed:  # in which all rows are then computed
+        use_packing(model)
+        assert_same(losses_and_gradients(model, pack(batch)), expected)
 
 
 def test_a_missing_or_unwanted_second_masking_is_refused():

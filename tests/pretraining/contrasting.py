@@ -62,7 +62,7 @@ def naive_step(trainer: ContrastiveTrainer, chunk_size: int) -> tuple[dict, torc
     model.train()
     torch.manual_seed(5)
     seed = int(torch.randint(2**62, ()))
-    chunks = split_batch(batch, chunk_size, seed=seed, pad_token_id=trainer.pad_token_id)
+    chunks = split_batch(batch, chunk_size, seed=seed, packed=trainer.is_packing)
     n_items = (batch["labels"] != -100).sum()
     total, vectors = 0.0, []
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Batches: what a model is given, that masks depend on a block and its key, packing, budgets."""
+"""Batches: what a model is given, that masks depend on a block and its key, and token budgets."""
 
 import copy
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser import CondenserDataCollator
-from modeling_condenser.pretraining.collator import TokenBudgetBatches, count_bags, pack, unpack
+from modeling_condenser.pretraining.collator import TokenBudgetBatches
 from modeling_condenser.pretraining.data import KeyedBlocks
 
 Batch = Mapping[str, torch.Tensor]
@@ -98,8 +98,7 @@ def test_masks_depend_on_the_block_and_its_key_only(any_tokenizer, texts):
     examples = examples_of(blocks)
     together = collator(examples)
     order = np.random.default_rng(0).permutation(60)
-    other_seed = CondenserDataCollator(any_tokenizer, max_length=48, seed=9)
-    shuffled = other_seed([examples[i] for i in order])
+    shuffled = collator([examples[i] for i in order])
     alone = collator([{**examples[7], "input_ids": torch.tensor(blocks[7])}])
     for name, column in together.items():
         assert torch.equal(shuffled[name], column[order])
@@ -154,8 +153,6 @@ def test_a_bag_holds_each_token_of_the_unmasked_block_once_and_no_special_one(to
     special = set(tokenizer.all_special_ids)
     assert bags(batch["bow_targets"]) == [sorted(set(ids) - special) for ids in blocks]
     assert bags(batch["bow_targets"])[-2:] == [[50, 51], []]
-    packed = pack(batch, pad_token_id=0)
-    assert int(count_bags(batch)) == int(count_bags(packed)) == len(blocks) - 1
 
 
 def test_the_second_masking_is_independent_and_leaves_the_first_as_it_was(tokenizer, blocks):
@@ -185,48 +182,6 @@ def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenize
     )
     with pytest.raises(ValueError, match="needs the CLS token .2. there"):
         CondenserDataCollator(tokenizer)
-
-
-def batch_of(*blocks: list[int]) -> dict[str, torch.Tensor]:
-    """A padded batch, by hand; a token's label is its tenfold."""
-    ids = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, blocks)), batch_first=True)
-    is_token = ids != 0
-    labels = torch.where(is_token, 10 * ids, -100)
-    return {"input_ids": ids, "attention_mask": is_token.long(), "labels": labels}
-
-
-def test_blocks_lie_end_to_end_and_the_filler_behind_them():
-    packed = pack(batch_of([2, 5, 3], [2, 3], [2, 7, 8, 9, 3]), pad_token_id=0)
-    text = [2, 5, 3, 2, 3, 2, 7, 8, 9, 3]
-    assert packed["input_ids"].tolist() == [text + [0] * 54]
-    assert packed["labels"].tolist() == [[10 * i for i in text] + [-100] * 54]
-    positions = [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, *[0] * 54]
-    assert packed["position_ids"].tolist() == [positions]
-    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-        assert packed[name].tolist() == [0, 3, 5, 10, 64]
-        assert packed[name].dtype == torch.int32
-    assert packed["max_length_q"] == packed["max_length_k"] == 54  # the filler's
-    assert "attention_mask" not in packed
-    some = unpack(packed, pad_token_id=0, room=14)
-    assert some["input_ids"].tolist() == [[2, 5, 3, 0, 0], [2, 3, 0, 0, 0]]
-    assert some["labels"].tolist() == [[20, 50, 30, -100, -100], [20, 30, -100, -100, -100]]
-    assert len(unpack(packed, pad_token_id=0, room=15)["input_ids"]) == 3
-    block = [2, *range(10, 40), 3]  # 32 tokens: two blocks need no filler
-    packed = pack(batch_of(block, block), pad_token_id=0)
-    assert packed["cu_seq_lens_q"].tolist() == [0, 32, 64]
-    assert unpack(packed, pad_token_id=0)["input_ids"].tolist() == [block, block]
-
-
-def test_unpacked_again_a_packed_batch_is_the_padded_one(any_tokenizer, texts):
-    settings: dict[str, Any] = {"max_length": 24, "bag_of_words": True}
-    for n in (1, 17):
-        examples = examples_of(blocks_of(any_tokenizer, texts[:n]))
-        expected = CondenserDataCollator(any_tokenizer, **settings)(examples)
-        packed = CondenserDataCollator(any_tokenizer, **settings, packed=True)(examples)
-        lengths = expected["attention_mask"].sum(1)
-        assert packed["input_ids"].numel() == -(-int(lengths.sum()) // 64) * 64
-        unpacked = unpack(packed, pad_token_id=any_tokenizer.pad_token_id)
-        assert same(unpacked, {name: rows[:, : lengths.max()] for name, rows in expected.items()})
 
 
 def epoch_of(batches: TokenBudgetBatches, epoch: int) -> list[list[int]]:

@@ -18,12 +18,14 @@ from modeling_condenser.pretraining.data import (
     BlockBuilder,
     Source,
     StreamedBlocks,
+    TextPairs,
     build_blocks,
+    draw_query,
+    draw_spans,
     fingerprint_blocks,
     load_documents,
     sentence_starts,
 )
-from modeling_condenser.pretraining.pairs import TextPairs, draw_query, draw_spans
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -46,9 +48,7 @@ def write(file: Path, texts: list[str], *, column: str = "text") -> Path:
 
 
 def read(*sources: Source | Path | str, streaming: bool = False) -> list[str]:
-    rows = load_documents(
-        [s if isinstance(s, Source) else Source(str(s)) for s in sources], streaming=streaming
-    )
+    rows = load_documents(list(sources), streaming=streaming)
     assert isinstance(rows, IterableDataset if streaming else Dataset)
     assert all(row.keys() == {"text"} for row in rows)
     return [row["text"] for row in rows]

@@ -20,11 +20,11 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from modeling_condenser.packing import use_packing
+from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.backbones.encoders import BACKBONES
-from tests.models import assert_same, gradients, losses_and_gradients, make_model, pack
+from tests.models import assert_same, gradients, losses_and_gradients, make_model
 from tests.pretraining.short_runs import SETTINGS
 
 pytestmark = pytest.mark.slow

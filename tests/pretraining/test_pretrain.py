@@ -40,7 +40,8 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     assert (record["seed"], record["steps"], record["objective"]) == (5, 3, "condenser")
     assert record["n_documents"] == 51 + 17 and len(record["blocks_sha256"]) == 64
     assert record["tokens_seen"] == read_log(run)[-1]["num_input_tokens_seen"] > 0
-    assert record["versions"]["torch"] and record["train_seconds"] > 0
+    assert record["versions"]["torch"] == torch.__version__ and record["train_seconds"] > 0
+    assert record["hardware"]["cores"] >= 1 and record["hardware"]["cpu"]
 
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     monkeypatch.setattr(CondenserTrainer, "train", None)  # fails if called
@@ -68,6 +69,9 @@ def test_other_objectives_see_the_same_blocks_as_the_condenser(settings, tmp_pat
     first, second = tmp_path / "condenser", tmp_path / objective
     names = ("step", "num_input_tokens_seen")
     assert column(first, *names) == column(second, *names)
+    if objective == "mlm":  # with the same masks: in the first step all weights are alike
+        losses = [column(run, "late_loss")[0] for run in (first, second)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     records = [json.loads((run / "run.json").read_text()) for run in (first, second)]
     assert records[0]["blocks_sha256"] == records[1]["blocks_sha256"]
 
@@ -141,6 +145,7 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_without_a_head_needs_new_
         ({"tokens_per_batch": 9}, "tokens_per_batch is 9, but a block has 32 tokens"),
         ({"tokens_per_batch": 99, "streaming": True}, "tokens_per_batch is not for a streamed"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
+        ({"objective": "ict", "head_mlm_probability": 0.5}, "head_mlm_probability is only for"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )

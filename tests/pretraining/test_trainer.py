@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
-from modeling_condenser.packing import PACKED
+from modeling_condenser.packing import PACKED, is_packing
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -136,7 +135,7 @@ def test_a_trainer_that_is_given_text_takes_the_steps_of_the_command(
     set_seed(42)
     model = CondenserForPreTraining.from_encoder(str(bert_folder), config_changes=NO_DROPOUT)
     trainer = CondenserTrainer(model, arguments(tmp_path / "a", **changes), train_dataset=texts)
-    assert trainer.data_collator.packed
+    assert trainer.is_packing
     names = ("loss", "head_loss", "late_loss", "bow_loss", "num_input_tokens_seen")
     for ours, expected in zip(steps_of(trainer), read_log(tmp_path / "run"), strict=True):
         for name in names:
@@ -194,7 +193,8 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
 
     def is_packed(encoder: Path = bert_folder, **changes: Any) -> bool:
         model = condenser_from_encoder(str(encoder))
-        return make_collator(model, find_tokenizer(model), arguments(tmp_path, **changes)).packed
+        make_collator(model, find_tokenizer(model), arguments(tmp_path, **changes))
+        return is_packing(model)
 
     assert is_packed() and is_packed(objective="cocondenser")
     assert not (is_packed(packed=False) or is_packed(attn_implementation="eager"))
@@ -214,8 +214,8 @@ def test_accumulated_budget_batches_take_the_step_of_their_union(tmp_path, bert_
     )
     [entry] = steps_of(trainer)
     indices = [*chain.from_iterable(islice(trainer.batches, 3))]
-    collator = replace(trainer.data_collator, packed=False)
-    output = model(**collator(trainer.train_dataset.__getitems__(indices)), bow_weight=0.7)
+    batch = trainer.data_collator(trainer.train_dataset.__getitems__(indices))
+    output = model(**batch, bow_weight=0.7)
     output.loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
     for name in ("head_loss", "late_loss", "bow_loss"):

@@ -14,16 +14,10 @@ from modeling_condenser.analysis.sample import Measuring
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.finetuning.finetune import FinetuningRecipe
 from modeling_condenser.mining.recipe import MiningRecipe
-from modeling_condenser.pretraining.data import Source
-from modeling_condenser.pretraining.pretrain import PretrainingRecipe
+from modeling_condenser.pretraining.arguments import CondenserTrainingArguments, PretrainingRecipe
+from modeling_condenser.pretraining.data import read_sources
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.runs.recipe import (
-    fill,
-    find_recipe,
-    is_required,
-    parse_value,
-    read_recipe,
-)
+from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 from modeling_condenser.study.recipe import StudyRecipe
 
 SHIPPED = Path(__file__).parents[2] / "configuration"
@@ -97,7 +91,7 @@ def test_a_shipped_recipe_is_found_by_name_from_any_folder(tmp_path, monkeypatch
 
 
 CLASSES: dict[str, tuple[type, ...]] = {
-    "pretrain": (PretrainingRecipe, TrainingArguments),
+    "pretrain": (PretrainingRecipe, CondenserTrainingArguments),
     "finetune": (FinetuningRecipe, SentenceTransformerTrainingArguments),
     "mine": (MiningRecipe, SearchSettings),
     "evaluate": (EvaluationRecipe, SearchSettings),
@@ -135,4 +129,4 @@ def check_fills(settings, kind):
     precision = {name: False for name in ("bf16", "fp16", "tf32") if name in settings}
     filled = fill({**left, **settings, **precision}, *CLASSES[kind])
     if kind == "pretrain":
-        assert all(isinstance(source, Source) for source in filled[0].sources)
+        assert read_sources(filled[0].corpus)
