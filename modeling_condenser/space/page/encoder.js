@@ -1,0 +1,40 @@
+// Encodes a query in the browser, with transformers.js and the encoder of this folder.
+
+import { AutoModel, AutoTokenizer, Tensor, env } from "./npm/transformers.web.min.js";
+
+env.allowLocalModels = true;
+env.allowRemoteModels = false;
+env.localModelPath = ".";
+env.useBrowserCache = false; // it would keep an encoder that was replaced; HTTP has a cache too
+env.useWasmCache = false;
+const { wasm } = env.backends.onnx;
+wasm.wasmPaths = { wasm: new URL("npm/ort-wasm-simd-threaded.wasm", import.meta.url).href };
+wasm.numThreads = 1; // threads need headers that a static Space does not send
+
+/**
+ * Load the encoder.
+ * @param settings queryPrompt, queryMaxLength, and nEnding: special tokens behind a query.
+ * @param onProgress is told the percentage of the file that has arrived.
+ * @returns a function from a query to its vector, a Float32Array.
+ */
+export async function loadEncoder(settings, onProgress) {
+  const tell = ({ status, file, progress }) => {
+    if (status === "progress" && file.endsWith(".onnx")) onProgress(progress);
+  };
+  const tokenizer = await AutoTokenizer.from_pretrained("encoder");
+  const model = await AutoModel.from_pretrained("encoder", {
+    dtype: "fp32", device: "wasm", progress_callback: tell,
+  });
+  return async (query) => {
+    const all = tokenizer(settings.queryPrompt + query, { return_tensor: false }).input_ids;
+    const ids = cut(all, settings.queryMaxLength, settings.nEnding);
+    const input_ids = new Tensor("int64", BigInt64Array.from(ids, BigInt), [1, ids.length]);
+    return (await model({ input_ids })).sentence_embedding.data;
+  };
+}
+
+/** Shorten token ids to a length; the special tokens at the end stay. */
+function cut(ids, length, nEnding) {
+  if (ids.length <= length) return ids;
+  return [...ids.slice(0, length - nEnding), ...ids.slice(ids.length - nEnding)];
+}
