@@ -8,8 +8,8 @@ import os
 import tarfile
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import NamedTuple
 
 from modeling_condenser.runs.run_folder import whole_folder
 
@@ -19,18 +19,17 @@ REGISTRY = "https://registry.npmjs.org"
 _TIMEOUT = 60  # seconds without an answer
 
 
-@dataclass(frozen=True)
-class NpmPackage:
-    """A version of a package: the SHA-512 of its archive as npm states it, and files to take."""
+class NpmPackage(NamedTuple):
+    """A version of a package, the SHA-512 of its archive as npm states it, and files to take."""
 
     name: str
     version: str
     integrity: str
-    files: tuple[str, ...]
+    files: Sequence[str]
 
 
-# transformers.js loads onnxruntime-web under a name that index.html maps to its smallest build:
-# the CPU in WebAssembly, without WebGPU.
+# transformers.js imports onnxruntime-web by a name that index.html maps to its smallest build: the
+# CPU in WebAssembly, without WebGPU.
 PACKAGES = (
     NpmPackage(
         "@huggingface/transformers",
@@ -56,29 +55,27 @@ def fetch_npm_files(packages: Sequence[NpmPackage] = PACKAGES) -> list[Path]:
     Raises:
         OSError: the registry cannot be reached, or what came is not the pinned package.
     """
-    return [file for package in packages for file in _fetch(package)]
-
-
-def _fetch(package: NpmPackage) -> list[Path]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "condenser" / "npm"
-    folder = cache / f"{package.name.replace('/', '-')}-{package.version}"
-    files = [folder / PurePosixPath(path).name for path in package.files]
-    if not all(file.is_file() for file in files):
-        archive = _download(package)
-        with whole_folder(folder) as partial, tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            for path, file in zip(package.files, files, strict=True):
-                content = tar.extractfile(f"package/{path}")
-                assert content is not None, path  # the integrity pins the content
-                (partial / file.name).write_bytes(content.read())
-    return files
+    found = []
+    for package in packages:
+        folder = cache / f"{package.name.replace('/', '-')}-{package.version}"
+        files = {f"package/{path}": folder / Path(path).name for path in package.files}
+        if not all(file.is_file() for file in files.values()):
+            archive = io.BytesIO(_download(package))
+            with whole_folder(folder) as partial, tarfile.open(fileobj=archive) as tar:
+                for path, file in files.items():
+                    content = tar.extractfile(path)
+                    assert content is not None  # the hash pins what is there
+                    (partial / file.name).write_bytes(content.read())
+        found += files.values()
+    return found
 
 
 def _download(package: NpmPackage) -> bytes:
-    """The archive of a package, checked against its integrity."""
+    """The archive of a package, checked against its hash."""
     registry = os.environ.get("npm_config_registry") or REGISTRY  # noqa: SIM112
-    name = package.name.rpartition("/")[2]
-    url = f"{registry.rstrip('/')}/{package.name}/-/{name}-{package.version}.tgz"
-    what = f"{package.name} {package.version}"
+    what, file = f"{package.name} {package.version}", package.name.rpartition("/")[2]
+    url = f"{registry.rstrip('/')}/{package.name}/-/{file}-{package.version}.tgz"
     logger.info("Downloading %s from the npm registry", what)
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
@@ -90,8 +87,5 @@ def _download(package: NpmPackage) -> bytes:
         ) from error
     digest = base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if f"sha512-{digest}" != package.integrity:
-        raise OSError(
-            f"{url} is not {what}: its SHA-512 is {digest}, expected {package.integrity[7:]}. Name"
-            " another registry in npm_config_registry."
-        )
+        raise OSError(f"{url} is not {what}: it has sha512-{digest}, expected {package.integrity}.")
     return archive

@@ -9,17 +9,17 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.space.onnx_export import export_onnx
+from modeling_condenser.space.onnx_export import write_encoder
 from tests.hub.making import plain_vectors
 
 TEXTS = ["glacier", "The old museum near Oslo repairs the engine.", "one two three " * 9]
 
 
-def run_onnx(file: Path, tokenizer, texts: list[str]) -> np.ndarray:
+def run_onnx(folder: Path, tokenizer, texts: list[str]) -> np.ndarray:
     """The vectors of texts of up to 40 tokens, one at a time."""
     from onnx.reference import ReferenceEvaluator
 
-    graph = ReferenceEvaluator(str(file))
+    graph = ReferenceEvaluator(str(folder / "onnx" / "model.onnx"))
     ids = [tokenizer(text, truncation=True, max_length=40)["input_ids"] for text in texts]
     return np.concatenate([graph.run(None, {"input_ids": np.array([row])})[0] for row in ids])
 
@@ -28,7 +28,7 @@ def test_onnx_is_asked_for_with_an_install_hint(bert_folder, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     hint = r'onnxscript is not installed: pip install -c constraints.txt -e "\.\[space\]"'
     with pytest.raises(ValueError, match=hint):
-        export_onnx(Retriever(bert_folder, pooling="cls", device="cpu"), tmp_path / "x.onnx")
+        write_encoder(tmp_path / "x", Retriever(bert_folder, pooling="cls", device="cpu"))
     assert not list(tmp_path.iterdir())
 
 
@@ -40,12 +40,12 @@ def test_the_graph_pools_truncates_and_normalises_as_the_contract_says(
     pytest.importorskip("onnxscript")
     settings = {"pooling": pooling, "similarity": "cosine", "truncate_dim": 20}
     opened = Retriever(bert_folder, device="cpu", **settings)
-    export_onnx(opened, tmp_path / "x.onnx", weights="float32")
-    found = run_onnx(tmp_path / "x.onnx", AutoTokenizer.from_pretrained(bert_folder), TEXTS)
+    write_encoder(tmp_path / "x", opened, weights="float32")
+    found = run_onnx(tmp_path / "x", AutoTokenizer.from_pretrained(bert_folder), TEXTS)
     expected = plain_vectors(bert_folder, TEXTS, 40, pooling)[:, :20].numpy()
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    content = (tmp_path / "x.onnx").read_bytes()
+    content = (tmp_path / "x" / "onnx" / "model.onnx").read_bytes()
     assert str(Path.home()).encode() not in content and b".py" not in content
 
 
@@ -54,8 +54,9 @@ def test_float16_weights_halve_the_file_and_round_the_weights_only(bert_folder, 
     pytest.importorskip("onnxscript")
     retriever = Retriever(bert_folder, pooling="cls", device="cpu")
     for weights in ("float16", "float32"):
-        export_onnx(retriever, tmp_path / f"{weights}.onnx", weights=weights)
-    sizes = [(tmp_path / f"{name}.onnx").stat().st_size for name in ("float16", "float32")]
+        write_encoder(tmp_path / weights, retriever, weights=weights)
+    files = [tmp_path / name / "onnx" / "model.onnx" for name in ("float16", "float32")]
+    sizes = [file.stat().st_size for file in files]
     assert sizes[0] < 0.75 * sizes[1]  # the rest of so small a graph is its structure
 
     model = AutoModel.from_pretrained(bert_folder)
@@ -66,7 +67,7 @@ def test_float16_weights_halve_the_file_and_round_the_weights_only(bert_folder, 
     model.save_pretrained(tmp_path / "rounded")
     tokenizer = AutoTokenizer.from_pretrained(bert_folder)
     tokenizer.save_pretrained(tmp_path / "rounded")
-    found = run_onnx(tmp_path / "float16.onnx", tokenizer, TEXTS)
+    found = run_onnx(tmp_path / "float16", tokenizer, TEXTS)
     rounded = plain_vectors(tmp_path / "rounded", TEXTS, 40).numpy()
     np.testing.assert_allclose(found, rounded, atol=1e-5)
     assert np.abs(found - plain_vectors(bert_folder, TEXTS, 40).numpy()).max() > 1e-5

@@ -13,7 +13,7 @@ wasm.numThreads = 1; // threads need headers that a static Space does not send
 
 /**
  * Load the encoder.
- * @param settings queryPrompt, queryMaxLength, and nEnding: special tokens behind a query.
+ * @param settings query_prompt, and query_max_length in tokens.
  * @param onProgress is told the percentage of the file that has arrived.
  * @returns a function from a query to its vector, a Float32Array.
  */
@@ -26,15 +26,17 @@ export async function loadEncoder(settings, onProgress) {
     dtype: "fp32", device: "wasm", progress_callback: tell,
   });
   return async (query) => {
-    const all = tokenizer(settings.queryPrompt + query, { return_tensor: false }).input_ids;
-    const ids = cut(all, settings.queryMaxLength, settings.nEnding);
+    const ids = tokenize(tokenizer, settings.query_prompt + query, settings.query_max_length);
     const input_ids = new Tensor("int64", BigInt64Array.from(ids, BigInt), [1, ids.length]);
     return (await model({ input_ids })).sentence_embedding.data;
   };
 }
 
-/** Shorten token ids to a length; the special tokens at the end stay. */
-function cut(ids, length, nEnding) {
+/** Token ids, cut to a length as in Python: the special tokens at the end stay. */
+function tokenize(tokenizer, text, length) {
+  const ids = tokenizer(text, { return_tensor: false }).input_ids;
   if (ids.length <= length) return ids;
-  return [...ids.slice(0, length - nEnding), ...ids.slice(ids.length - nEnding)];
+  const plain = tokenizer(text, { return_tensor: false, add_special_tokens: false }).input_ids;
+  const ending = ids.length - ids.lastIndexOf(plain.at(-1)) - 1;
+  return [...ids.slice(0, length - ending), ...ids.slice(ids.length - ending)];
 }

@@ -6,8 +6,8 @@ import { Bm25, Vectors, findWords, fuse } from "./ranking.js";
 const SHOWN = 10; // results in a column
 const $ = (id) => document.getElementById(id);
 const read = async (file, how) => {
-  const answer = await fetch(`data/${file}`);
-  if (!answer.ok) throw new Error(`data/${file}: ${answer.status}`);
+  const answer = await fetch(file);
+  if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
   return answer[how]();
 };
 
@@ -17,8 +17,8 @@ let latest = 0; // number of the newest search
 
 async function load() {
   const [settings, passages, words, index, codes] = await Promise.all([
-    read("settings.json", "json"), read("passages.json", "json"), read("words.json", "json"),
-    read("bm25.bin", "arrayBuffer"), read("vectors.bin", "arrayBuffer"),
+    read("space.json", "json"), read("data/passages.json", "json"), read("data/words.json", "json"),
+    read("data/bm25.bin", "arrayBuffer"), read("data/vectors.bin", "arrayBuffer"),
   ]);
   const bm25 = new Bm25(words, index, passages.ids.length);
   page = { settings, passages, bm25, vectors: new Vectors(codes, settings.dimension) };
