@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.space.onnx_export import write_encoder
+from tests.backbones.encoders import BACKBONES
 from tests.hub.making import plain_vectors
 
 TEXTS = ["glacier", "The old museum near Oslo repairs the engine.", "one two three " * 9]
@@ -47,6 +48,21 @@ def test_the_graph_pools_truncates_and_normalises_as_the_contract_says(
     np.testing.assert_allclose(found, expected, atol=1e-5)
     content = (tmp_path / "x" / "onnx" / "model.onnx").read_bytes()
     assert str(Path.home()).encode() not in content and b".py" not in content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKBONES)
+def test_onnx_runtime_gives_the_vectors_of_all_encoder_types(name, texts, tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    folder = BACKBONES[name].save(tmp_path / "encoder", texts)
+    write_encoder(tmp_path / "x", Retriever(folder, pooling="cls", device="cpu"), weights="float32")
+    session = onnxruntime.InferenceSession(tmp_path / "x" / "onnx" / "model.onnx")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        ids = tokenizer(text, truncation=True, max_length=40)["input_ids"]
+        [found] = session.run(None, {"input_ids": np.array([ids])})
+        np.testing.assert_allclose(found, plain_vectors(folder, [text], 40).numpy(), atol=1e-5)
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """The folder of a page: its data, what is kept and refused, and its push."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from hub_scripts.main import main
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.bm25 import Bm25
@@ -73,7 +75,9 @@ def test_a_page_is_kept_as_it_is_and_another_one_refused(write, collection, retr
 
 
 @pytest.mark.slow
-def test_a_page_is_pushed_as_a_static_space_in_one_commit(write, loopback_hub):
+def test_a_page_is_pushed_as_a_static_space_in_one_commit(
+    write, loopback_hub, retriever, shuffled, capsys
+):
     with pytest.raises(ValueError, match="nothing was sent:\n  - no license is named"):
         write(push="owner/search", title="Museums")
     assert not loopback_hub.repositories
@@ -85,7 +89,11 @@ def test_a_page_is_pushed_as_a_static_space_in_one_commit(write, loopback_hub):
     metadata = yaml.safe_load(sent["README.md"].decode().split("---\n")[1])
     assert (metadata["sdk"], metadata["license"]) == ("static", "mit")
     assert metadata["title"] == "Museums" and "models" not in metadata  # a local folder
-    assert write(push="owner/search", title="Museums").commit.oid == report.commit.oid
+    words = (retriever, shuffled, report.folder, "--title", "Museums", "--push", "owner/search")
+    assert main(["space", *map(str, words)]) == 0  # the license on the card is kept
+    printed = capsys.readouterr().out
+    assert re.search(f"files\npushed: http.*/commit/{report.commit.oid}\n$", printed)
+    assert f"{len(sent['index.html']):,} bytes  index.html\n" in printed
 
     (report.folder / "README.md").write_text("see /home/me/notes")
     with pytest.raises(ValueError, match=r"(?s)nothing was sent:.*README.md, line 1: a local path"):
