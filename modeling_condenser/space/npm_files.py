@@ -56,7 +56,7 @@ def fetch_npm_files(packages: Sequence[NpmPackage] = PACKAGES) -> list[Path]:
         OSError: the registry cannot be reached, or what came is not the pinned package.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "condenser" / "npm"
-    found = []
+    found: list[Path] = []
     for package in packages:
         folder = cache / f"{package.name.replace('/', '-')}-{package.version}"
         files = {f"package/{path}": folder / Path(path).name for path in package.files}

@@ -91,7 +91,7 @@ def write_space(
         )
     retriever = system.without("precision").open(device="cpu")
     name, contract = Path(collection).resolve().name, retriever.contract
-    settings = {
+    settings: dict[str, Any] = {
         "title": title or f"Search in {name}",
         "about": f"{len(passages):,} passages of {name}, by the encoder {parse_system(model).name}",
         "model": retriever.fingerprint,
