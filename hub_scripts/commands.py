@@ -320,6 +320,27 @@ def push(line: "CommandLine") -> None:
         print(f"pushed: {url}\npin it: {name}@{report.commit.oid}")
 
 
+def space(line: "CommandLine") -> None:
+    """Write a static search page of a collection, which runs in the browser; publish it as a Space.
+
+    condenser space runs/retriever/model my-collection my-page
+    condenser space runs/retriever/model my-collection my-page --push owner/my-search
+
+    The page compares BM25, the encoder and both together; transformers.js encodes the queries. Its
+    files must be served, as by `python -m http.server --directory my-page`.
+    """
+    from modeling_condenser.space.space import write_space
+
+    report = line.call(write_space, without=("token",))
+    for path, size in report.sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
+    if report.commit is None:
+        print(f"page: {report.folder}\nnext: python -m http.server --directory {report.folder}")
+    else:
+        print(f"pushed: {report.commit.commit_url}")
+
+
 def collection(line: "CommandLine") -> None:
     """Write the built-in collection, docstrings of installed packages, as a BEIR folder.
 
@@ -336,6 +357,6 @@ COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         *(demo, pretrain, import_reference, export, finetune, encode, mine),
-        *(evaluate, search, analyze, study, push, collection),
+        *(evaluate, search, analyze, study, push, space, collection),
     )
 }

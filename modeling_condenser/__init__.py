@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .pretraining.contrastive_trainer import ContrastiveTrainer
     from .pretraining.trainer import CondenserTrainer
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
+    from .space.space import write_space
 
 _MODULES = {
     "CondenserConfig": ".configuration_condenser",
@@ -50,6 +51,7 @@ _MODULES = {
     "mine": ".mining.mine",
     "mteb_model": ".evaluation.mteb_model",
     "push": ".hub.push",
+    "write_space": ".space.space",
 }
 
 LAZY = "CONDENSER_LAZY"

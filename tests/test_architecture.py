@@ -10,7 +10,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_condenser"
 # Each room may import from those before it.
 ROOMS = (
-    "runs hub collection pretraining encoding retrieval mining finetuning evaluation analysis study"
+    "runs hub collection pretraining encoding retrieval space mining finetuning evaluation "
+    "analysis study"
 ).split()
 
 

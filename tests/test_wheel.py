@@ -51,6 +51,7 @@ def test_an_installed_wheel_works_and_has_no_generic_names(tmp_path):
     assert recipe.is_relative_to(site)
     shipped = (ROOT / "configuration" / "pretrain" / "own-text.yaml").read_text()
     assert recipe.read_text() == shipped
-    templates = (ROOT / "modeling_condenser").rglob("*.jinja")
-    for file in (ROOT / "modeling_condenser" / "starter" / "model.safetensors", *templates):
+    rooms = ROOT / "modeling_condenser"
+    data = (*rooms.rglob("*.jinja"), *(rooms / "space" / "page").iterdir())
+    for file in (rooms / "starter" / "model.safetensors", *data):
         assert (site / file.relative_to(ROOT)).is_file()

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -133,25 +133,28 @@ def commit_folder(
     create_pr: bool = False,
     token: str | None = None,
     stale: Sequence[str] = STALE_WEIGHTS,
+    kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:
     """Upload a folder in one atomic commit; makes the repository and the branch if needed.
 
     Links are followed. Files of the repository that match `stale` and that the folder does not hold
-    are deleted. The other arguments and errors are those of `push`. Without a change there is no
-    commit.
+    are deleted. A new Space is static. The other arguments and errors are those of `push`. Without
+    a change there is no commit.
     """
     api = HfApi(token=token)
     try:
-        api.create_repo(name, private=private, exist_ok=True)
-        if private and not api.repo_info(name).private:
+        sdk = "static" if kind == "space" else None
+        api.create_repo(name, private=private, repo_type=kind, space_sdk=sdk, exist_ok=True)
+        if private and not api.repo_info(name, repo_type=kind).private:
             raise PermissionError(
                 f"{name} exists and is public: make it private in its settings, or push without "
                 "--private."
             )
         if revision is not None:
-            api.create_branch(name, branch=revision, exist_ok=True)
+            api.create_branch(name, branch=revision, repo_type=kind, exist_ok=True)
         return api.upload_folder(
             repo_id=name,
+            repo_type=kind,
             folder_path=folder,
             commit_message=message,
             revision=revision,

@@ -55,6 +55,9 @@ class Bm25:
         folder: for the index, which later calls open again; None to keep it in memory only.
         show_progress: show bars while indexing and searching.
 
+    Attributes:
+        index: the scores of all words, by bm25s.
+
     Raises:
         ValueError: the preset is unknown, or the folder holds another index.
     """
@@ -73,7 +76,7 @@ class Bm25:
         self.show_progress = show_progress
         self._ids = id_column(passages)
         if folder is None:
-            self._index = self._make_index(passages)
+            self.index = self._make_index(passages)
             return
 
         def build(partial: Path) -> None:
@@ -81,7 +84,7 @@ class Bm25:
 
         identity = {"k1": self.k1, "b": self.b, "passages": fingerprint_passages(passages)}
         build_once(Path(folder) / IDENTITY_FILE, identity, build)
-        self._index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
+        self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query, query id -> text."""
@@ -90,7 +93,7 @@ class Bm25:
         for query_id, text in tqdm(queries.items(), "BM25", unit="query", disable=is_quiet):
             # bm25s' own top-k does not break ties by id.
             [words] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)
-            scores = self._index.get_scores_from_ids(self._index.get_tokens_ids(words))  # (N,)
+            scores = self.index.get_scores_from_ids(self.index.get_tokens_ids(words))  # (N,)
             rows = np.flatnonzero(scores > 0)
             if depth < len(rows):
                 rows = rows[scores[rows] >= np.partition(scores[rows], -depth)[-depth]]

@@ -1,4 +1,4 @@
-"""Indices that are built once, in a folder that says what they were made from."""
+"""Indices and pages that are built once, in a folder that says what they were made from."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ INDEX_FILE, IDENTITY_FILE = "index.faiss", "index.json"
 
 
 def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
-    """Build an index, unless its folder holds one of the same identity, as `file` in it says.
+    """Build something, unless its folder holds one of the same identity, as `file` in it says.
 
     Args:
-        file: in the folder of the index, for the identity.
-        identity: everything that the index depends on.
-        build: writes the index into the folder that it is given.
+        file: in the folder of what is built, for the identity.
+        identity: everything that it depends on.
+        build: writes it into the folder that it is given.
     """
     folder = file.parent
     if not folder.exists() or not any(folder.iterdir()):
@@ -30,7 +30,8 @@ def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path
     stored = json.loads(file.read_text()) if file.is_file() else {}
     if changed := [name for name, value in identity.items() if stored.get(name) != value]:
         raise ValueError(
-            f"{folder} holds an index with another {', '.join(changed)}: name another folder."
+            f"{folder} holds something else, made with another {', '.join(changed)}: name another"
+            " folder, or remove this one to build it again."
         )
 
 

@@ -20,7 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-_PATH = r"/(?:api/)?(?:(models|datasets)/)?([^/]+/[^/]+)(?:/([a-z]+))?(?:/([^/]+))?(?:/(.+))?"
+_KIND = r"(?:(models|datasets|spaces)/)?"
+_PATH = rf"/(?:api/)?{_KIND}([^/]+/[^/]+)(?:/([a-z]+))?(?:/([^/]+))?(?:/(.+))?"
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class LoopbackHub(ThreadingHTTPServer):
         self.fails_next_commit = False
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def repo(self, name: str) -> Repository:
-        return self.repositories["models", name]
+    def repo(self, name: str, *, kind: str = "models") -> Repository:
+        return self.repositories[kind, name]
 
     def put(self, folder: Path, name: str, *, kind: str = "models") -> str:
         """Replace a repository's files by those of a folder; returns the commit."""
@@ -136,10 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer({"error": "Invalid credentials in Authorization header"}, 401)
         name = f"{told.get('organization') or 'owner'}/{told['name']}"
         url = {"url": f"{self.server.url}/{name}", "name": name, "id": name}
-        if ("models", name) in self.server.repositories:
+        kind = f"{told.get('type') or 'model'}s"
+        if (kind, name) in self.server.repositories:
             return self._answer({"error": "You already created this repo", **url}, 409)
         private = told.get("visibility") == "private" or bool(told.get("private"))
-        repository = self.server.repositories["models", name] = Repository(private)
+        repository = self.server.repositories[kind, name] = Repository(private)
         repository.add("main", "initial commit", {".gitattributes": b"\n"})
         self._answer(url)
 

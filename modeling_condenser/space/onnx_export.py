@@ -1,0 +1,115 @@
+"""Export the query side of a retriever to ONNX, for transformers.js: token ids to a vector.
+
+Pooling, truncation and normalisation are part of the graph, so that a consumer needs nothing of
+the encoding contract but prompt and length.
+"""
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from modeling_condenser.encoding.retriever import Retriever
+
+Weights = Literal["float16", "float32"]
+
+_SMALLEST = 1024  # numbers of a weight that is worth halving
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+class _QueryEncoder(torch.nn.Module):
+    """Token ids of one query without padding, (1, T) int64, to its vector, (1, D)."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        super().__init__()
+        self.model, self.contract = retriever.model, retriever.contract
+        self.dimension = retriever.dimension
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        features = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+        if self.contract.token_type_ids:
+            features["token_type_ids"] = torch.zeros_like(input_ids)
+        vector = self.model(features)["sentence_embedding"][:, : self.dimension]
+        return F.normalize(vector, dim=1) if self.contract.similarity == "cosine" else vector
+
+
+def write_encoder(folder: Path, retriever: Retriever, *, weights: Weights = "float16") -> None:
+    """Write a retriever's tokenizer, and its graph to onnx/model.onnx, into a new folder.
+
+    The graph's input `input_ids` is (1, T) int64, its output `sentence_embedding` (1, D) float32.
+    With float16 weights the file has half the size, and they are cast to float32 when it is opened:
+    nothing is lost of a model that was stored in float16, such as `starter`.
+
+    Raises:
+        ValueError: onnx or onnxscript is not installed, or the retriever's tokenizer or pooling is
+            not supported.
+    """
+    try:
+        import onnxscript  # noqa: F401 (torch's exporter imports it)
+        from onnx import helper, numpy_helper
+    except ModuleNotFoundError as error:
+        hint = 'pip install -c constraints.txt -e ".[space]"'
+        raise ValueError(f"{error.name} is not installed: {hint}") from error
+    if "prompt" in retriever.contract.pooling or not retriever.model.tokenizer.is_fast:
+        raise ValueError(
+            f"{retriever.folder} pools without its prompt, or has a tokenizer without"
+            " tokenizer.json, which the page does not support: state pooling=mean, or save a fast"
+            " tokenizer there."
+        )
+    model = _export(retriever)
+    if weights == "float16":
+        _halve_weights(model.graph, helper, numpy_helper)
+    (folder / "onnx").mkdir(parents=True)
+    (folder / "onnx" / "model.onnx").write_bytes(model.SerializeToString())
+    for file in map(Path, retriever.model.tokenizer.save_pretrained(folder)):
+        if file.name not in _TOKENIZER_FILES:
+            file.unlink(missing_ok=True)
+    transformer: Any = retriever.model[0]
+    config = {"model_type": transformer.model.config.model_type}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _export(retriever: Retriever) -> Any:
+    """The graph as an onnx.ModelProto, without the exporter's notes, which hold local paths."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports what it does not need
+    example = torch.tensor([retriever.model.tokenizer("which way do rivers run")["input_ids"]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside of the exporter
+        program: Any = torch.onnx.export(
+            _QueryEncoder(retriever).eval(),
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["input_ids"],
+            output_names=["sentence_embedding"],
+            dynamic_shapes=({1: torch.export.Dim.DYNAMIC},),
+        )
+    model = program.model_proto
+    graph = model.graph
+    parts = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
+    for item in (model, graph, *(item for part in parts for item in part)):
+        item.ClearField("metadata_props")
+        item.ClearField("doc_string")
+    return model
+
+
+def _halve_weights(graph: Any, helper: Any, numpy_helper: Any) -> None:
+    """Store the large weights as float16, each behind a cast to float32."""
+    casts = []
+    for weight in graph.initializer:
+        values = numpy_helper.to_array(weight)
+        if values.dtype != np.float32 or values.size < _SMALLEST:
+            continue
+        if np.abs(values).max() <= np.finfo(np.float16).max:
+            name = weight.name
+            half = numpy_helper.from_array(values.astype(np.float16), f"{name}_float16")
+            weight.CopyFrom(half)
+            casts.append(helper.make_node("Cast", [half.name], [name], to=1))  # 1 is float32
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)

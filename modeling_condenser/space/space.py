@@ -1,0 +1,188 @@
+"""Write a static search page of a collection, and publish it as a Space on the Hub.
+
+The page holds everything that a search needs: passages, their int8 vectors, the scores of BM25, and
+the encoder, which runs in the browser. Its rankings are those of `MODEL,precision=int8`, `bm25` and
+`hybrid:MODEL,precision=int8,fusion=rrf` in this package.
+"""
+
+import logging
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+from huggingface_hub import CommitInfo, SpaceCard, SpaceCardData, metadata_save
+
+from modeling_condenser.collection.collection import fingerprint_passages
+from modeling_condenser.collection.load import load_collection, load_passages
+from modeling_condenser.hub.card import CARD_FILE, read_card
+from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.hub.push import commit_folder, find_refusals
+from modeling_condenser.retrieval.stored_index import build_once
+from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+
+from .npm_files import fetch_npm_files
+from .onnx_export import Weights, write_encoder
+from .page_data import write_page_data
+
+logger = logging.getLogger(__name__)
+
+SETTINGS_FILE = "space.json"  # which the page reads
+MAX_PASSAGES = 100_000
+N_EXAMPLES, LONGEST_EXAMPLE = 6, 90  # queries, characters
+_PAGE, _CARD = Path(__file__).with_name("page"), Path(__file__).with_name("README.md.jinja")
+_UNCHECKED = ("data/", "npm/")  # texts of others, which may hold paths, and pinned code
+
+
+class SpaceReport(NamedTuple):
+    """The folder of a page, its files (path -> bytes), and the newest commit after a push."""
+
+    folder: Path
+    sizes: dict[str, int]
+    commit: CommitInfo | None
+
+
+def write_space(
+    model: str,
+    collection: str,
+    out: str | Path,
+    *,
+    split: str = "test",
+    title: str | None = None,
+    weights: Weights = "float16",
+    text_length: int = 600,
+    embeddings: str | None = None,
+    license: str | None = None,
+    push: str | None = None,
+    private: bool | None = None,
+    token: str | None = None,
+) -> SpaceReport:
+    """Write a static search page of a collection into a folder, or publish the one that is there.
+
+    Args:
+        model: a retriever, or an encoder with its pooling: MODEL,pooling=mean.
+        collection: folder or Hub name, of at most 100,000 passages.
+        out: new or empty folder; or a page of an earlier call with the same settings, which is
+            left as it is.
+        split: whose queries are the examples: up to six short ones, evenly spaced.
+        title: of the page; by default it names the collection.
+        weights: of the encoder, float16 (half the size) or float32.
+        text_length: characters of a passage that are shown; it is searched whole.
+        embeddings: folder for the passages' embeddings, or with them; by default none is kept.
+        license: such as apache-2.0; by default that of the model's card.
+        push: owner/name of a Space to publish the page as, in one commit.
+        private: whether a new Space is private.
+        token: None for the one that is logged in, or HF_TOKEN.
+
+    Raises:
+        FileNotFoundError: there is no such model or collection.
+        ValueError: a setting does not fit, the folder holds something else, or something must be
+            corrected before publishing.
+        OSError: the npm registry or the Hub failed.
+    """
+    out, system = Path(out), _read_system(model)
+    passages, examples = _load(collection, split)
+    if len(passages) > MAX_PASSAGES:
+        raise ValueError(
+            f"{collection} has {len(passages):,} passages, but a browser loads all of them: at most"
+            f" {MAX_PASSAGES:,} are supported. Take a part, or a database (docs/databases.md)."
+        )
+    retriever = system.without("precision").open(device="cpu")
+    name, contract = Path(collection).resolve().name, retriever.contract
+    settings: dict[str, Any] = {
+        "title": title or f"Search in {name}",
+        "about": f"{len(passages):,} passages of {name}, by the encoder {parse_system(model).name}",
+        "model": retriever.fingerprint,
+        "passages": fingerprint_passages(passages),
+        "weights": weights,
+        "text_length": text_length,
+        "dimension": retriever.dimension,
+        "query_prompt": contract.query_prompt,
+        "query_max_length": contract.query_max_length,
+        "examples": examples,
+    }
+    metadata = SpaceCardData(
+        title=settings["title"],
+        sdk="static",
+        emoji="🔎",
+        license=read_card(retriever.folder / CARD_FILE)[0].get("license"),
+        models=_as_published(system.model),
+        datasets=_as_published(collection),
+    )
+
+    def build(folder: Path) -> None:
+        shutil.copytree(_PAGE, folder, dirs_exist_ok=True)
+        (folder / "npm").mkdir()
+        for file in fetch_npm_files():
+            shutil.copyfile(file, folder / "npm" / file.name)
+        write_encoder(folder / "encoder", retriever, weights=weights)
+        with tempfile.TemporaryDirectory(prefix="condenser-space-") as scratch:
+            place = Path(embeddings) if embeddings else None
+            dense: Any = open_searcher(system, passages, Path(scratch), embeddings=place)
+            write_page_data(folder / "data", passages, dense.index, text_length=text_length)
+        card = SpaceCard.from_template(metadata, template_path=str(_CARD), about=settings["about"])
+        (folder / CARD_FILE).write_text(f"{card}\n", encoding="utf-8")
+
+    build_once(out / SETTINGS_FILE, settings, build)
+    stated, _ = read_card(out / CARD_FILE)
+    if license and license != stated.get("license"):
+        metadata_save(out / CARD_FILE, {**stated, "license": license})
+    where: Any = {"private": private, "token": token}
+    commit = _publish(out, push, **where) if push else None
+    sizes = {path: file.stat().st_size for path, file in _list_files(out).items()}
+    return SpaceReport(out, sizes, commit)
+
+
+def _list_files(folder: Path) -> dict[str, Path]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def _publish(folder: Path, name: str, **where: Any) -> CommitInfo:
+    """Push a page, unless a file of our own holds what must not be published."""
+    own = {p: file for p, file in _list_files(folder).items() if not p.startswith(_UNCHECKED)}
+    reasons = find_refusals(own)
+    if not read_card(folder / CARD_FILE)[0].get("license"):
+        reasons.append("no license is named: pass --license, such as --license apache-2.0")
+    if reasons:
+        listed = "\n  - ".join(["", *reasons])
+        raise ValueError(f"{folder} cannot be published; nothing was sent:{listed}")
+    message = "Push with condenser"
+    return commit_folder(folder, name, message=message, stale=(), kind="space", **where)
+
+
+def _read_system(model: str) -> System:
+    """The encoder, with int8 vectors."""
+    system = parse_system(model)
+    settings = {"precision": "int8", **system.settings}
+    if system.kind != "encoder" or settings["precision"] != "int8" or "dtype" in settings:
+        raise ValueError(
+            f"{model} cannot be searched in a page: name an encoder, without precision (which is"
+            " int8) and dtype; the page adds bm25 and the hybrid."
+        )
+    return replace(system, settings=settings)
+
+
+def _load(collection: str, split: str) -> tuple[Dataset, list[dict[str, Any]]]:
+    """The passages, and example queries with the ids of their relevant passages."""
+    try:
+        loaded = load_collection(collection, split=split)
+    except (FileNotFoundError, ValueError) as error:
+        passages = load_passages(collection)
+        logger.warning("The page has no example queries: %s", error)
+        return passages, []
+    short = [key for key, text in loaded.queries.items() if len(text) <= LONGEST_EXAMPLE]
+    chosen = short[:: -(-len(short) // N_EXAMPLES) or 1]
+    relevant = {
+        key: [passage for passage, grade in loaded.qrels.get(key, {}).items() if grade > 0]
+        for key in chosen
+    }
+    return loaded.passages, [{"query": loaded.queries[k], "relevant": relevant[k]} for k in chosen]
+
+
+def _as_published(name: str) -> list[str] | None:
+    """A Hub name as an entry of a card's metadata; None for a local folder."""
+    found = None if Path(name).exists() else hub_name(name)
+    return [found] if found else None
