@@ -295,8 +295,8 @@ def build_blocks(
         problem = "has any text: the corpus is empty."
         if builder.kind != "blocks":
             problem = (
-                "can be cut in two to make a pair. Give whole documents (join_rows), or shorter "
-                "spans (span_length; spans: windows where sentences are not found)."
+                "can be cut in two to make a pair: use pretrain/own-text-condenser, or give whole "
+                "documents (join_rows), or shorter spans (span_length; spans: windows)."
             )
         raise ValueError(f"None of the {len(documents)} documents {problem}")
     return blocks
