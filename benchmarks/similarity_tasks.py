@@ -20,7 +20,6 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-import yaml
 from scipy import stats
 
 from benchmarks.harness import print_conditions, print_table
@@ -34,7 +33,7 @@ from modeling_condenser.evaluation.similarity import (
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.retrieval.systems import System
-from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.runs.recipe import parse_value, read_recipe
 from modeling_condenser.study.results import mean_evaluation
 
 TASKS = {"stsb": ("graded_pairs", "Spearman"), "sections": ("triplets", "triplet accuracy")}
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument(
         "--settings",
-        type=yaml.safe_load,
+        type=parse_value,
         default={},
         help="in place of the recipe's, such as '{learning_rate: 3e-4, bf16: true}'",
     )
