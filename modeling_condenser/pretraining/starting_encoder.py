@@ -9,8 +9,7 @@ from transformers import BertConfig, BertTokenizer, set_seed
 
 from modeling_condenser.configuration_condenser import CondenserConfig
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM
-
-from .pretrain import save_model
+from modeling_condenser.runs.run_folder import whole_folder
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -31,7 +30,9 @@ def make_starting_encoder(
     tokenizer.model_max_length = encoder.max_position_embeddings
     set_seed(seed)
     model = CondenserForMaskedLM(CondenserConfig(encoder_config=encoder))
-    save_model(model, tokenizer, out)
+    with whole_folder(out) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
     return out
 
 

@@ -17,17 +17,16 @@ from transformers.trainer_utils import TrainOutput
 from modeling_condenser.hub import provenance
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.trainer import WholeTrainer
-from modeling_condenser.hub.training_log import readiness_entries, thin_log
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
-from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
 from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
+from .tsdae import remove_decoder
 
 # Arguments that transformers or the trainer computes where none are given.
 _DERIVED = (
@@ -109,18 +108,13 @@ class CondenserTrainer(WholeTrainer):
         epochs.on_epoch_begin = self._set_epoch  # type: ignore[method-assign]
         self.add_callback(epochs)
 
-    def train(  # type: ignore[override]
-        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
-    ) -> TrainOutput:
-        """Train, by default from the last complete checkpoint of `output_dir`, if any.
-
-        `resume_from_checkpoint` is a folder; a repository of the Hub that was pushed with
-        `hub_strategy="checkpoint"`; or False to start anew.
-        """
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As `WholeTrainer.train`; TSDAE's decoder is removed from the model at the end."""
         self._since = None
-        resume = self.find_resume(resume_from_checkpoint)
-        output = super().train(resume_from_checkpoint=resume, **kwargs)
+        output = super().train(*args, **kwargs)
         model: Any = self.accelerator.unwrap_model(self.model)
+        if getattr(self.args, "objective", None) == "tsdae":
+            remove_decoder(model)
         model.training_stages = self._describe_training()
         return output
 
@@ -142,8 +136,6 @@ class CondenserTrainer(WholeTrainer):
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
         """The micro-batches of a step; counts their bags and second masks, and probes the first."""
-        if self.state.global_step >= self.state.max_steps:  # resumed after the last step
-            return [], None
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         first = samples[0] if samples else {}
         self._since = self._since or self._now()
@@ -246,9 +238,7 @@ class CondenserTrainer(WholeTrainer):
         if not seconds:  # the run is shorter than its logging interval
             seconds = sum(entry.get("train_runtime", 0.0) for entry in log[-1:])
         return {
-            **self.facts,
-            "seed": self.args.seed,
-            "steps": self.state.global_step,
+            **super().run_facts(),
             "tokens_seen": int(self.state.num_input_tokens_seen),
             "train_seconds": round(seconds, 3),
             "n_parameters": sum(p.numel() for p in model.parameters()),
@@ -281,9 +271,7 @@ class CondenserTrainer(WholeTrainer):
         """The stages of the model so far, with the running one."""
         recorded = provenance.read_pretraining(Path(str(self.args.output_dir)))
         *earlier, own = recorded or self._stages_of_script()
-        log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
-        measured: Any = {"log": thin_log(log), "readiness": readiness_entries(log)}
-        return [*earlier, dataclasses.replace(own, run=run, **measured)]
+        return [*earlier, self.describe_run(own)]
 
     def _stages_of_script(self) -> list[provenance.Stage]:
         """The stages of the encoder that a run without a recipe started from, and the run itself.
