@@ -101,8 +101,8 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
             train_dataset=data.examples,
             loss=make_loss(recipe, encoder.model),
             data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
-            callbacks=data.callbacks,
         )
+        self.drawn_anew = [data.drawn] if data.drawn else []
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Write the encoder's repository; the checkpoint is not needed."""

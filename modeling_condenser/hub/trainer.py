@@ -6,6 +6,7 @@ arguments. They are switched off by its arguments, and a callback pushes after e
 
 import logging
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -43,15 +44,18 @@ class WholeTrainer(Trainer):
 
     Attributes:
         facts: for the run's record and the model card.
+        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins, which the
+            library does in some distributed setups only.
     """
 
     facts: dict[str, Any]
+    drawn_anew: Sequence[Any] = ()
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
         self._last_upload: Future | None = None
-        self.add_callback(_AfterSaving(self))
+        self.add_callback(_Events(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -210,9 +214,13 @@ class WholeTrainer(Trainer):
         return self._last_upload
 
 
-class _AfterSaving(TrainerCallback):
+class _Events(TrainerCallback):
     def __init__(self, trainer: WholeTrainer):
         self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        for drawn in self.trainer.drawn_anew:
+            drawn.set_epoch(int(state.epoch or 0))
 
     def on_save(self, *_: Any, **__: Any) -> None:
         self.trainer.finish_checkpoint()

@@ -38,7 +38,7 @@ from modeling_condenser.collection.text_files import find_file
 from modeling_condenser.runs.recipe import fill
 
 from .collator import text_room
-from .counter_random import random_keys, uniforms
+from .counter_random import EpochKeys, random_keys, uniforms
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
 _BUILDERS = {kind: kind for kind in ("json", "csv", "parquet")} | {"txt": "text", "jsonl": "json"}
@@ -312,46 +312,27 @@ def fingerprint_blocks(blocks: Dataset) -> str:
     return digest.hexdigest()
 
 
-class KeyedBlocks(torch.utils.data.Dataset):
-    """Blocks on disk (`input_ids`), each with the key of its masks in this epoch."""
+Draw = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Makes a pair from the parts of a text, a new list, and two random numbers in [0, 1)."""
 
-    def __init__(self, blocks: Dataset, *, seed: int):
-        self.blocks = blocks.with_format("numpy")
-        self.seed = seed
-        # Shared, so that workers that outlive an epoch see the next one's number.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch.fill_(epoch)
+class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
+    """Blocks on disk (`input_ids`), each with the key of its masks in this epoch.
 
-    def keys(self, indices: Sequence[int]) -> np.ndarray:
-        return random_keys(self.seed, int(self._epoch), np.array(indices))
+    With `draw`, each is a text of two parts or more that gives two neighbouring examples.
+    """
+
+    def __init__(self, blocks: Dataset, *, seed: int, draw: Draw | None = None):
+        super().__init__(seed)
+        self.blocks, self.draw = blocks.with_format("numpy"), draw
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        return with_keys(self.blocks[indices]["input_ids"], self.keys(indices))
-
-
-class TextPairs(KeyedBlocks):
-    """Texts of two parts or more on disk, each of which gives two neighbouring examples.
-
-    `draw` makes the pair from the parts of a text, a new list, and two random numbers in [0, 1).
-    """
-
-    def __init__(
-        self,
-        texts: Dataset,
-        *,
-        seed: int,
-        draw: Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]],
-    ):
-        super().__init__(texts, seed=seed)
-        self.draw = draw
-
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rows, keys = self.blocks[indices], self.keys(indices)
+        if self.draw is None:
+            return with_keys(rows["input_ids"], keys)
         columns = (rows["input_ids"], rows["starts"], uniforms(keys, 2))
         texts = [
             text

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
 
@@ -103,10 +103,8 @@ class CondenserTrainer(WholeTrainer):
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
         self._probed: dict[str, float] = {}  # of this step's batch
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
-        # The library does so in some distributed setups only.
-        epochs = TrainerCallback()
-        epochs.on_epoch_begin = self._set_epoch  # type: ignore[method-assign]
-        self.add_callback(epochs)
+        data = (self.train_dataset, self.batches)
+        self.drawn_anew = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As `WholeTrainer.train`; TSDAE's decoder is removed from the model at the end."""
@@ -117,11 +115,6 @@ class CondenserTrainer(WholeTrainer):
             remove_decoder(model)
         model.training_stages = self._describe_training()
         return output
-
-    def _set_epoch(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for data in (self.train_dataset, self.batches):
-            if set_epoch := getattr(data, "set_epoch", None):
-                set_epoch(int(state.epoch or 0))
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""

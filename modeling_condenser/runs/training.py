@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_callback import ProgressCallback
 
@@ -47,26 +47,15 @@ def read_run(
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
     recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
-    _check_trackers(arguments)
+    for tracker in arguments.report_to or []:  # with a ValueError, and before data are prepared
+        try:
+            for make_callback in get_reporting_integration_callbacks(tracker):
+                make_callback()
+        except (RuntimeError, ImportError) as error:
+            raise ValueError(f"report_to names {tracker}, which cannot be used: {error}") from error
     check_run_folder(Path(arguments.output_dir), settings)
     set_seed(arguments.seed)
     return recipe, arguments
-
-
-def _check_trackers(arguments: TrainingArguments) -> None:
-    """Raise a ValueError if a tracker that `report_to` names is unknown or not installed.
-
-    The Trainer finds this out, too, but after the run folder was made, and with other errors.
-    """
-    for tracker in arguments.report_to or []:
-        for make_callback in get_reporting_integration_callbacks(tracker):
-            try:
-                make_callback()
-            except (RuntimeError, ImportError) as error:
-                raise ValueError(
-                    f"report_to names {tracker}, which cannot be used: {error} Install it, or "
-                    "leave report_to out."
-                ) from error
 
 
 def train_run(trainer: Any, settings: Mapping[str, Any]) -> Path:

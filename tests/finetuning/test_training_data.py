@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import TrainerState
 
 from modeling_condenser.collection import text_files
 from modeling_condenser.finetuning import examples as module
@@ -287,7 +286,6 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
         load(data=file, format="negatives")
     settings = {"data": file, "format": "negatives", "n_negatives": 4}
     data = load(**settings)
-    drawn = data.callbacks[0]
     first = data.examples[:]
     rows = list(zip(*(first[f"negative_{i}"] for i in (1, 2, 3, 4)), strict=True))
     assert all(len(set(row)) == 4 for row in rows[:100])
@@ -295,8 +293,8 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     part = load(**settings, train_size=9).examples[:]
     places = [first["query"].index(query) for query in part["query"]]
     assert part["negative_3"] == [first["negative_3"][place] for place in places]
-    drawn.on_epoch_begin(None, TrainerState(epoch=1.0), None)
-    assert drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
+    data.drawn.set_epoch(1)
+    assert data.drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
     for other in (data, load(seed=1, **settings)):
         pairs = zip(first["negative_1"], other.examples[:]["negative_1"], strict=True)
         assert sum(a != b for a, b in pairs) > 70
