@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice, starmap
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,14 +78,13 @@ class DrawnNegatives(EpochKeys):
         places = [self._draw(len(passages), key) for passages, key in pairs]
         chosen = _take(rows["passages"], places)
         if self.passages is not None and self.contract is not None:
-            found = iter(titles_and_texts(self.passages, list(chain.from_iterable(chosen))))
-            texts = starmap(self.contract.passage, found)
-            chosen = [list(islice(texts, len(own))) for own in chosen]
-        drawn = {"query": rows["query"], "positive": [own[0] for own in chosen]}
-        for n in range(1, self.n_negatives + 1):
-            drawn[f"negative_{n}"] = [own[n] for own in chosen]
+            found = titles_and_texts(self.passages, chosen.ravel())
+            texts = [self.contract.passage(title, text) for title, text in found]
+            chosen = np.array(texts, dtype=object).reshape(chosen.shape)
+        names = ["positive", *(f"negative_{n}" for n in range(1, self.n_negatives + 1))]
+        drawn = {"query": rows["query"], **dict(zip(names, chosen.T.tolist(), strict=True))}
         if any(rows["scores"]):
-            drawn[LABEL] = _take(rows["scores"], places)
+            drawn[LABEL] = _take(rows["scores"], places).tolist()
         return drawn
 
     def _draw(self, n_passages: int, key: np.ndarray) -> list[int]:
@@ -95,8 +94,10 @@ class DrawnNegatives(EpochKeys):
         return [0, *(1 + negatives).tolist()]
 
 
-def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> list[list[Any]]:
-    return [[own[place] for place in taken] for own, taken in zip(values, places, strict=True)]
+def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> np.ndarray:
+    """(B, 1 + negatives) objects."""
+    rows = zip(values, places, strict=True)
+    return np.array([[own[place] for place in taken] for own, taken in rows], dtype=object)
 
 
 def load_training_data(
@@ -119,8 +120,14 @@ def load_training_data(
         facts["left_out"] = left_out
     if not len(table):
         raise ValueError(f"{what} contains no training example (left out: {left_out}).")
-    n_negatives = _n_negatives(recipe, table, what)
-    table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
+    n_negatives, size = _n_negatives(recipe, table, what), recipe.train_size
+    if size is not None:  # the subsets of one seed are nested
+        if size > len(table):
+            raise ValueError(
+                f"train_size is {size}, but {what} has {len(table)} training examples."
+            )
+        chosen = np.random.default_rng(recipe.subset_seed).permutation(len(table))[:size]
+        table = table.select(np.sort(chosen))
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
         return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), None, facts)
@@ -188,17 +195,3 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
             "n_negatives, how many of them to train with (they are drawn anew each epoch)."
         )
     return numbers[0]
-
-
-def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: str) -> Dataset:
-    """Choose training examples at random; the subsets of one seed are nested.
-
-    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5).
-    """
-    n = len(examples)
-    if train_size is None:
-        return examples
-    if train_size > n:
-        raise ValueError(f"train_size is {train_size}, but {what} has {n} training examples.")
-    chosen = np.random.default_rng(seed).permutation(n)[:train_size]
-    return examples.select(np.sort(chosen))

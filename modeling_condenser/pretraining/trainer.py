@@ -101,7 +101,7 @@ class CondenserTrainer(WholeTrainer):
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
-        self._probed: dict[str, float] = {}  # of this step's batch
+        self._batch: dict[str, Any] = {}  # the first of this step
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
         data = (self.train_dataset, self.batches)
         self.drawn_anew = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
@@ -128,11 +128,11 @@ class CondenserTrainer(WholeTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step; counts their bags and second masks, and probes the first."""
+        """The micro-batches of a step; counts their bags and second masks, and keeps the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        first = samples[0] if samples else {}
+        self._batch = first = samples[0] if samples else {}
         self._since = self._since or self._now()
-        self._counts, self._probed = {}, {}
+        self._counts = {}
         if "bow_targets" in first:
             targets = (sample["bow_targets"] for sample in samples)
             has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
@@ -140,10 +140,6 @@ class CondenserTrainer(WholeTrainer):
         if "head_targets" in first:
             is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
             self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-        if "labels" in first and "noisy_input_ids" not in first and self._is_step_logged():
-            batch = self._prepare_inputs(self.choose_probed(first))
-            with self.accelerator.autocast():
-                self._probed = probe(self.accelerator.unwrap_model(self.model), batch)
         return samples, n_items
 
     def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -152,12 +148,13 @@ class CondenserTrainer(WholeTrainer):
         is_shared = self.args.average_tokens_across_devices
         return self.accelerator.reduce(total) if is_shared else total
 
-    def _is_step_logged(self) -> bool:
-        if self.is_fsdp_enabled:  # which gathers shards for a whole forward pass only
-            return False
-        step = self.state.global_step
-        every = max(int(self.state.logging_steps), 1)
-        return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
+    def _probe(self) -> dict[str, float]:
+        """Measures of this step's batch; none under FSDP, which shards the model."""
+        if "labels" not in self._batch or "noisy_input_ids" in self._batch or self.is_fsdp_enabled:
+            return {}
+        batch = self._prepare_inputs(self.choose_probed(self._batch))
+        with self.accelerator.autocast():
+            return probe(self.accelerator.unwrap_model(self.model), batch)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The first blocks of a batch, as many as twice its tokens hold with their padding."""
@@ -217,7 +214,7 @@ class CondenserTrainer(WholeTrainer):
                 logs["bow_weight"] = self._bow_weight_at(step - 1)
             logs["tokens_per_second"] = (tokens - first_token) / max(now - since, 1e-9)
             logs["seconds"] = now - since
-            logs.update(self._probed)
+            logs.update(self._probe())
         super().log(logs, start_time)
 
     def _now(self) -> tuple[float, int, int]:

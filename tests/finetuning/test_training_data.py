@@ -17,7 +17,6 @@ from modeling_condenser.finetuning.training_data import (
     DrawnNegatives,
     TrainingData,
     load_training_data,
-    take_subset,
 )
 from modeling_condenser.hub.contract import EncodingContract
 
@@ -267,12 +266,16 @@ def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
         load(data=str(write_text(" \tp\n", "blank.tsv")), **settings)
 
 
-def test_the_subsets_of_one_seed_are_nested():
-    examples = Dataset.from_dict({"n": list(range(2000))})
-    subsets = [take_subset(examples, n, seed=5, what="data")["n"][:] for n in (50, 100, 1000)]
-    assert [len(subset) for subset in subsets] == [50, 100, 1000]
+def test_the_subsets_of_one_seed_are_nested_and_in_the_order_of_the_data(write_jsonl):
+    file = str(write_jsonl([{"query": f"q{i}", "positive": "p"} for i in range(200)]))
+    subsets = [
+        load(data=file, format="pairs", train_size=n, subset_seed=5).examples["query"][:]
+        for n in (20, 40, 100)
+    ]
+    assert [len(subset) for subset in subsets] == [20, 40, 100]
     assert set(subsets[0]) < set(subsets[1]) < set(subsets[2])
-    assert subsets[1] == sorted(subsets[1])
+    places = [int(query.removeprefix("q: q")) for query in subsets[1]]
+    assert places == sorted(places)
 
 
 POOL = [f"n{i:02}" for i in range(20)]
