@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
+from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch import nn
@@ -81,11 +81,8 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
             "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
-    transformer = modules[0]
-    _freeze_pooler(transformer.model)
-    pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
-    device = str(opened.model.device)
-    opened.model = SentenceTransformer(modules=[transformer, pooler], device=device)
+    _freeze_pooler(modules[0].model)
+    del opened.model[2:]
     return opened
 
 
@@ -94,9 +91,7 @@ def _freeze_pooler(encoder: Any) -> None:
 
     One that was never trained, as its bias of zeros tells, becomes tanh(CLS).
     """
-    pooler = getattr(encoder, "pooler", None)
-    if not isinstance(pooler, nn.Module):
-        return
+    pooler = getattr(encoder, "pooler", None) or nn.Identity()
     pooler.requires_grad_(False)
     for module in pooler.modules():
         if isinstance(module, nn.Linear) and module.bias is not None and not module.bias.any():
