@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertForMaskedLM
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
+from modeling_condenser import CondenserConfig, CondenserForMaskedLM
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
-from modeling_condenser.pretraining.starting_encoder import make_starting_encoder
+from modeling_condenser.hub.model_folder import STARTER_FOLDER
 from modeling_condenser.runs.run_folder import describe_machine
 
 
@@ -123,18 +124,21 @@ def make_encoder(
     texts: Iterable[str], folder: Path, arguments: argparse.Namespace, *, positions: int
 ) -> Path:
     """A BERT of the wanted size with random weights, and a tokenizer trained on the texts."""
-    return make_starting_encoder(
-        texts,
-        folder,
-        encoder_config={
-            "vocab_size": arguments.vocabulary,
-            "hidden_size": arguments.hidden,
-            "num_hidden_layers": arguments.layers,
-            "num_attention_heads": max(arguments.hidden // 64, 1),
-            "intermediate_size": 4 * arguments.hidden,
-            "max_position_embeddings": positions,
-        },
+    starter = AutoTokenizer.from_pretrained(STARTER_FOLDER)
+    tokenizer = starter.train_new_from_iterator(texts, arguments.vocabulary)
+    tokenizer.model_max_length = positions
+    encoder_config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=arguments.hidden,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=max(arguments.hidden // 64, 1),
+        intermediate_size=4 * arguments.hidden,
+        max_position_embeddings=positions,
     )
+    set_seed(0)
+    CondenserForMaskedLM(CondenserConfig(encoder_config=encoder_config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def as_bert(ours: Any) -> BertForMaskedLM:

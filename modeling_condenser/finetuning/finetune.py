@@ -1,24 +1,21 @@
 """Run a fine-tuning recipe: the output folder holds the retriever, its log and its record."""
 
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
+from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from torch import nn
-from transformers import set_seed
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
-from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.reporting import check_trackers, show_loss_in_bar
-from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, whole_folder
+from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.training import read_run, train_run
 
 from .objectives import matryoshka_dims
 from .recipe import FinetuningRecipe
@@ -44,42 +41,23 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         ValueError: a setting or the data does not fit.
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
-    if "output_dir" not in settings:
-        raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
-    defaults = {
-        "dataloader_pin_memory": torch.cuda.is_available(),
-        "report_to": "none",
+    recipe, arguments = read_run(
+        settings,
+        FinetuningRecipe,
+        SentenceTransformerTrainingArguments,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        report_to="none",
         # A recipe that sets save_steps wants checkpoints.
-        "save_strategy": "steps" if "save_steps" in settings else "no",
-    }
-    recipe, arguments = fill(
-        {**defaults, **settings}, FinetuningRecipe, SentenceTransformerTrainingArguments
+        save_strategy="steps" if "save_steps" in settings else "no",
     )
-    check_trackers(arguments)
-    output_folder = Path(str(arguments.output_dir))
-    model_folder = output_folder / MODEL_FOLDER
+    model_folder = Path(arguments.output_dir, MODEL_FOLDER)
     if model_folder.is_dir():
-        claim_run_folder(output_folder, settings)
-        logger.info("%s is finished.", output_folder)
+        logger.info("%s is finished.", model_folder.parent)
         return model_folder
-    set_seed(arguments.seed)
     encoder = open_encoder(recipe.encoder, recipe.contract_changes)
     matryoshka_dims(recipe, encoder.model)  # checks them
     data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
-    with arguments.main_process_first():
-        claim_run_folder(output_folder, settings)
-    trainer = RetrieverTrainer(recipe, encoder, data, arguments)
-    show_loss_in_bar(trainer)
-    started = time.perf_counter()
-    trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
-    if trainer.is_world_process_zero():
-        trainer.facts["session_seconds"] = round(time.perf_counter() - started, 1)
-        with whole_folder(model_folder) as partial:
-            trainer.write_repository(partial, None)
-    trainer.accelerator.wait_for_everyone()
-    if arguments.push_to_hub:
-        trainer.push_to_hub()
-    return model_folder
+    return train_run(RetrieverTrainer(recipe, encoder, data, arguments), settings)
 
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
@@ -103,11 +81,8 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
             "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
-    transformer = modules[0]
-    _freeze_pooler(transformer.model)
-    pooler = PoolingModule(transformer.get_embedding_dimension(), pooling_mode=pooling)
-    device = str(opened.model.device)
-    opened.model = SentenceTransformer(modules=[transformer, pooler], device=device)
+    _freeze_pooler(modules[0].model)
+    del opened.model[2:]
     return opened
 
 
@@ -116,9 +91,7 @@ def _freeze_pooler(encoder: Any) -> None:
 
     One that was never trained, as its bias of zeros tells, becomes tanh(CLS).
     """
-    pooler = getattr(encoder, "pooler", None)
-    if not isinstance(pooler, nn.Module):
-        return
+    pooler = getattr(encoder, "pooler", None) or nn.Identity()
     pooler.requires_grad_(False)
     for module in pooler.modules():
         if isinstance(module, nn.Linear) and module.bias is not None and not module.bias.any():

@@ -10,23 +10,18 @@ from typing import Any
 import torch
 from datasets import Dataset
 from sentence_transformers import (
-    SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from torch.utils.data import RandomSampler, SequentialSampler
-from transformers import PreTrainedTokenizerBase, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import TrainOutput
+from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.hub.trainer import WholeTrainer
-from modeling_condenser.runs.run_folder import LOG_FILE, record_run
-from modeling_condenser.runs.whole_files import write_json
 
 from .objectives import make_loss
 from .recipe import FinetuningRecipe
@@ -88,10 +83,7 @@ def sample_batches(
 
 
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
-    """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes.
-
-    `facts` are recorded with each repository that is written.
-    """
+    """sentence-transformers' trainer with `WholeTrainer`'s checkpoints, resume and pushes."""
 
     def __init__(
         self,
@@ -101,7 +93,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         arguments: SentenceTransformerTrainingArguments,
     ):
         self.encoder = encoder
-        self.facts = {"objective": recipe.objective, "seed": arguments.seed, **data.facts}
+        self.facts = {"objective": recipe.objective, **data.facts}
         arguments.batch_sampler = partial(sample_batches, recipe, arguments.seed)
         super().__init__(
             model=encoder.model,
@@ -109,36 +101,21 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
             train_dataset=data.examples,
             loss=make_loss(recipe, encoder.model),
             data_collator=LengthCollator(encoder.model.tokenizer, encoder.contract),
-            callbacks=data.callbacks,
         )
-
-    def train(  # type: ignore[override]
-        self, resume_from_checkpoint: str | bool | None = None, **arguments: Any
-    ) -> TrainOutput:
-        """Train, from the checkpoint that `find_resume` finds, if there is one."""
-        resume = self.find_resume(resume_from_checkpoint)
-        if resume is not None:
-            self.state = TrainerState.load_from_json(str(Path(resume, TRAINER_STATE_NAME)))
-            if self.state.global_step >= self.state.max_steps:  # the library would train one more
-                self.model.load_state_dict(SentenceTransformer(resume).state_dict())
-                return TrainOutput(self.state.global_step, 0.0, {})
-        return super().train(resume_from_checkpoint=resume, **arguments)
+        self.drawn_anew = [data.drawn] if data.drawn else []
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
-        """Write log and record of the training so far, and the encoder's repository with them."""
+        """Write the encoder's repository; the checkpoint is not needed."""
         if not self.is_world_process_zero():
             return
-        run_folder = Path(str(self.args.output_dir))
-        write_json(run_folder / LOG_FILE, self.state.log_history)
-        record_run(run_folder, {**self.facts, "steps": self.state.global_step})
-        stages = [*read_provenance(self.encoder.folder), read_stage(run_folder, FINETUNING)]
+        own = read_stage(Path(str(self.args.output_dir)), FINETUNING)
         transformer: Any = self.encoder.model[0]
         write_repository(
             folder,
             transformer.model,
             copy.deepcopy(transformer.tokenizer),  # which is changed, and training may continue
             self.encoder.contract,
-            list(filter(None, stages)),
+            [*read_provenance(self.encoder.folder), *([self.describe_run(own)] if own else [])],
             name=self.hub_model_id,
         )
 

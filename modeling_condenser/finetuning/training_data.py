@@ -2,17 +2,14 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, starmap
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
 from datasets import Dataset, List, Value
-from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from modeling_condenser.collection.collection import (
     Collection,
@@ -23,7 +20,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import file_states, store_rows, titles_and_texts
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import HardNegatives, read_hard_negatives
-from modeling_condenser.pretraining.counter_random import random_keys, uniforms
+from modeling_condenser.pretraining.counter_random import EpochKeys, uniforms
 
 from .examples import (
     LEFT_OUT,
@@ -43,20 +40,19 @@ ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset i
 
 
 class TrainingData(NamedTuple):
-    """What a recipe trains on, the trainer's callbacks, and facts for the record.
+    """What a recipe trains on, what draws its negatives, and facts for the record.
 
     The columns of `examples` are `query`, `positive`, `negative_1`, ... and, for distillation,
     `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`.
     """
 
     examples: Dataset
-    callbacks: list[TrainerCallback]
+    drawn: "DrawnNegatives | None"
     facts: dict[str, Any]
 
 
-@dataclass(eq=False)
-class DrawnNegatives(TrainerCallback):
-    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`, and a callback.
+class DrawnNegatives(EpochKeys):
+    """Draws the negatives of an epoch; a transform of a `datasets.Dataset`.
 
     An example may have far more negatives than a batch has room for. Which ones are used depends
     only on the seed, the epoch and the example's number, so that data loader workers, batch sizes
@@ -65,44 +61,43 @@ class DrawnNegatives(TrainerCallback):
     With `passages`, the examples name them by row, and `contract` says how they are written.
     """
 
-    n_negatives: int
-    seed: int
-    contract: EncodingContract | None = None
-    passages: Dataset | None = None
-
-    def __post_init__(self) -> None:
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # with worker processes
-
-    def on_epoch_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._epoch.fill_(int(state.epoch or 0))
+    def __init__(
+        self,
+        n_negatives: int,
+        seed: int,
+        *,
+        contract: EncodingContract | None = None,
+        passages: Dataset | None = None,
+    ):
+        super().__init__(seed)
+        self.n_negatives, self.contract, self.passages = n_negatives, contract, passages
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
-        pairs = zip(rows["passages"], rows[ROW_NUMBER], strict=True)
-        places = [self._draw(len(passages), number) for passages, number in pairs]
+        pairs = zip(rows["passages"], self.keys(rows[ROW_NUMBER]), strict=True)
+        places = [self._draw(len(passages), key) for passages, key in pairs]
         chosen = _take(rows["passages"], places)
         if self.passages is not None and self.contract is not None:
-            found = iter(titles_and_texts(self.passages, list(chain.from_iterable(chosen))))
-            texts = starmap(self.contract.passage, found)
-            chosen = [list(islice(texts, len(own))) for own in chosen]
-        drawn = {"query": rows["query"], "positive": [own[0] for own in chosen]}
-        for n in range(1, self.n_negatives + 1):
-            drawn[f"negative_{n}"] = [own[n] for own in chosen]
+            found = titles_and_texts(self.passages, chosen.ravel())
+            texts = [self.contract.passage(title, text) for title, text in found]
+            chosen = np.array(texts, dtype=object).reshape(chosen.shape)
+        names = ["positive", *(f"negative_{n}" for n in range(1, self.n_negatives + 1))]
+        drawn = {"query": rows["query"], **dict(zip(names, chosen.T.tolist(), strict=True))}
         if any(rows["scores"]):
-            drawn[LABEL] = _take(rows["scores"], places)
+            drawn[LABEL] = _take(rows["scores"], places).tolist()
         return drawn
 
-    def _draw(self, n_passages: int, number: int) -> list[int]:
+    def _draw(self, n_passages: int, key: np.ndarray) -> list[int]:
         """Places of an example's positive, which is the first, and of the negatives to use."""
-        draws = uniforms(random_keys(self.seed, int(self._epoch), number), n_passages - 1)[0]
+        [draws] = uniforms(np.atleast_1d(key), n_passages - 1)
         negatives = np.sort(np.resize(np.argsort(draws), self.n_negatives))
         return [0, *(1 + negatives).tolist()]
 
 
-def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> list[list[Any]]:
-    return [[own[place] for place in taken] for own, taken in zip(values, places, strict=True)]
+def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> np.ndarray:
+    """(B, 1 + negatives) objects."""
+    rows = zip(values, places, strict=True)
+    return np.array([[own[place] for place in taken] for own, taken in rows], dtype=object)
 
 
 def load_training_data(
@@ -125,14 +120,20 @@ def load_training_data(
         facts["left_out"] = left_out
     if not len(table):
         raise ValueError(f"{what} contains no training example (left out: {left_out}).")
-    n_negatives = _n_negatives(recipe, table, what)
-    table = take_subset(table, recipe.train_size, seed=recipe.subset_seed, what=what)
+    n_negatives, size = _n_negatives(recipe, table, what), recipe.train_size
+    if size is not None:  # the subsets of one seed are nested
+        if size > len(table):
+            raise ValueError(
+                f"train_size is {size}, but {what} has {len(table)} training examples."
+            )
+        chosen = np.random.default_rng(recipe.subset_seed).permutation(len(table))[:size]
+        table = table.select(np.sort(chosen))
     facts |= {"n_negatives": n_negatives, "n_examples": len(table)}
     if recipe.objective == "mse_cosine":
-        return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), [], facts)
+        return TrainingData(table.remove_columns([LEFT_OUT, ROW_NUMBER]), None, facts)
     passages = collection and collection.passages
     drawn = DrawnNegatives(n_negatives, seed, contract=contract, passages=passages)
-    return TrainingData(table.with_transform(drawn), [drawn], facts)
+    return TrainingData(table.with_transform(drawn), drawn, facts)
 
 
 def _store_examples(
@@ -194,17 +195,3 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
             "n_negatives, how many of them to train with (they are drawn anew each epoch)."
         )
     return numbers[0]
-
-
-def take_subset(examples: Dataset, train_size: int | None, *, seed: int, what: str) -> Dataset:
-    """Choose training examples at random; the subsets of one seed are nested.
-
-    The papers compare encoders at 500, 1K and 10K labels (Condenser, Tables 1, 2, 3 and 5).
-    """
-    n = len(examples)
-    if train_size is None:
-        return examples
-    if train_size > n:
-        raise ValueError(f"train_size is {train_size}, but {what} has {n} training examples.")
-    chosen = np.random.default_rng(seed).permutation(n)[:train_size]
-    return examples.select(np.sort(chosen))

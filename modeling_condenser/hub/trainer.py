@@ -6,7 +6,9 @@ arguments. They are switched off by its arguments, and a callback pushes after e
 
 import logging
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,13 @@ from modeling_condenser.runs.checkpoints import (
     last_whole_checkpoint,
     seal_checkpoint,
 )
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .model_folder import fetch
+from .provenance import Stage, publishable
 from .push import STALE_WEIGHTS, commit_folder
+from .training_log import readiness_entries, thin_log
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +41,21 @@ class WholeTrainer(Trainer):
 
     `push_to_hub` and `hub_strategy` mean what they mean in the library. Every push is one commit of
     a repository that can be loaded. A push that fails does not end the training.
+
+    Attributes:
+        facts: for the run's record and the model card.
+        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins, which the
+            library does in some distributed setups only.
     """
+
+    facts: dict[str, Any]
+    drawn_anew: Sequence[Any] = ()
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
         self._last_upload: Future | None = None
-        self.add_callback(_AfterSaving(self))
+        self.add_callback(_Events(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -50,6 +63,16 @@ class WholeTrainer(Trainer):
         A checkpoint was just saved and holds the model; None means to save it from memory.
         """
         raise NotImplementedError
+
+    def run_facts(self) -> dict[str, Any]:
+        """Facts about data and training so far, for the run's record and the card."""
+        return {**self.facts, "seed": self.args.seed, "steps": self.state.global_step}
+
+    def describe_run(self, stage: Stage) -> Stage:
+        """A stage of this training, with the record and the log so far."""
+        log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
+        measured = readiness_entries(log)
+        return replace(stage, run=publishable(run), log=thin_log(log), readiness=measured)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: `write_repository` writes the card."""
@@ -82,18 +105,30 @@ class WholeTrainer(Trainer):
                 checkpoint = fetched
         return str(checkpoint) if checkpoint else None
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `Trainer.train`; returns after the last push has ended."""
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> TrainOutput:
+        """Train from the checkpoint that `find_resume` finds; return when the last push has ended.
+
+        By default it is the last complete checkpoint of `output_dir`, if there is one.
+        """
+        resume = self.find_resume(resume_from_checkpoint)
         arguments = self.args
         self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
         arguments.push_to_hub, arguments.save_total_limit = False, None
         try:
-            output = super().train(*args, **kwargs)
+            output = super().train(resume_from_checkpoint=resume, **kwargs)
         finally:
             arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
         if self._last_upload is not None:
             self._last_upload.exception()  # wait
         return output
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
+        """As of `Trainer`, but none for a training that is resumed after its last step."""
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
+        return super().get_batch_samples(*args, **kwargs)
 
     def finish_checkpoint(self) -> None:
         """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
@@ -179,9 +214,13 @@ class WholeTrainer(Trainer):
         return self._last_upload
 
 
-class _AfterSaving(TrainerCallback):
+class _Events(TrainerCallback):
     def __init__(self, trainer: WholeTrainer):
         self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        for drawn in self.trainer.drawn_anew:
+            drawn.set_epoch(int(state.epoch or 0))
 
     def on_save(self, *_: Any, **__: Any) -> None:
         self.trainer.finish_checkpoint()

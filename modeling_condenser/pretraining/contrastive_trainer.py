@@ -150,12 +150,9 @@ class ContrastiveTrainer(CondenserTrainer):
         """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
         seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
         chunks = split_batch(inputs, size, seed=seed, packed=self.is_packing)
-        # Processes average their gradients, but each holds only its own vectors' part of this one.
-        n_processes = self.accelerator.num_processes
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
-            term = self._contrast_all(put_back([vectors], chunks))
-            return _with_value(model_loss + term * n_processes, model_loss + term)
+            return model_loss + self._contrast_all(put_back([vectors], chunks))
 
         with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
             parts = []
@@ -164,7 +161,7 @@ class ContrastiveTrainer(CondenserTrainer):
                     parts.append(_vectors(model(**chunk.inputs, vectors_only=True), chunk))
         vectors = put_back(parts, chunks).requires_grad_()  # (S, H)
         term = self._contrast_all(vectors)
-        (cache,) = torch.autograd.grad(term * n_processes, vectors)
+        (cache,) = torch.autograd.grad(term, vectors)
 
         value = surrogate = term.detach()
         for chunk in chunks:
@@ -176,7 +173,7 @@ class ContrastiveTrainer(CondenserTrainer):
                 surrogate = model_loss + (own * cache[chunk.rows]).sum()
                 if not is_last:
                     self.accelerator.backward(surrogate)
-        return _with_value(surrogate, value)
+        return surrogate + (value - surrogate).detach()  # the gradient of one, the value to log
 
     def _run(
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
@@ -189,13 +186,15 @@ class ContrastiveTrainer(CondenserTrainer):
         return loss, _vectors(outputs, chunk)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
-        """The weighted loss of the vectors of all processes, with a graph to this one's (S, H)."""
+        """The weighted loss of the vectors of all processes, of which this one's are (S, H).
+
+        The gradient is the sum of those of all processes' losses, of which they take the mean.
+        """
         n_processes = self.accelerator.num_processes
         if n_processes > 1:
-            gathered = self.accelerator.gather(vectors.detach().contiguous())
-            parts = list(gathered.split(len(vectors)))
-            parts[self.accelerator.process_index] = vectors
-            vectors = torch.cat(parts)
+            from torch.distributed.nn.functional import all_gather  # not in all builds of torch
+
+            vectors = torch.cat(all_gather(vectors.contiguous()))
         is_cosine = self.args.similarity == "cosine"
         loss, accuracy = contrast(
             vectors,
@@ -212,8 +211,3 @@ class ContrastiveTrainer(CondenserTrainer):
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
     """(C, H) a chunk's vectors, without that of a packed batch's filler, the last one."""
     return outputs["cls_late"][: len(chunk.rows)].float()
-
-
-def _with_value(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """A loss with its own gradient and another value, the one to log."""
-    return loss + (value - loss).detach()

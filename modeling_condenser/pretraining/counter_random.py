@@ -4,7 +4,10 @@ So a block's draws do not depend on dataloader workers, batch sizes or resuming.
 SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", figure 15).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPARE_BITS = np.uint64(11)  # of 64, which a float64 in [0, 1) has no room for
@@ -28,6 +31,21 @@ def uniforms(keys: np.ndarray, n_draws: int, *, stream: int = 0) -> np.ndarray:
     seeds = _mix(keys.astype(np.uint64) + offset)  # (B,)
     counters = np.arange(1, n_draws + 1, dtype=np.uint64) * _GOLDEN  # (n_draws,)
     return (_mix(seeds[:, None] + counters) >> _SPARE_BITS) * 2.0**-53
+
+
+class EpochKeys:
+    """Keys of rows that depend on a seed, the epoch and the row only."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        # Shared, so that workers that outlive an epoch see the next one's number.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
+
+    def keys(self, rows: Sequence[int]) -> np.ndarray:
+        return random_keys(self.seed, int(self._epoch), np.array(rows))
 
 
 def _mix(z: np.ndarray) -> np.ndarray:

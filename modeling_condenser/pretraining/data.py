@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from itertools import chain, count, islice
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ from modeling_condenser.collection.text_files import find_file
 from modeling_condenser.runs.recipe import fill
 
 from .collator import text_room
-from .counter_random import random_keys, uniforms
+from .counter_random import EpochKeys, random_keys, uniforms
 
 _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORECASE)
 _BUILDERS = {kind: kind for kind in ("json", "csv", "parquet")} | {"txt": "text", "jsonl": "json"}
@@ -219,43 +219,41 @@ class BlockBuilder:
         return self.rows(*zip(*chunk, strict=True))["input_ids"]
 
     def _tokenize(self, texts: Sequence[str | None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The token ids of each document, int32, and how many tokens each of its sentences has."""
+        """The token ids of each document, int32, and where its sentences begin among them."""
         present = [text or "" for text in texts]
         options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
         encoded = self.tokenizer(present, verbose=False, **options)
         columns = (present, encoded["input_ids"], encoded["offset_mapping"])
         for text, ids, offsets in zip(*columns, strict=True):
-            yield np.array(ids, dtype=np.int32), _sentence_lengths(text, offsets)
+            yield np.array(ids, dtype=np.int32), _first_tokens(text, offsets)
 
     def _split(
-        self, ids: np.ndarray, lengths: np.ndarray, number: int
+        self, ids: np.ndarray, sentences: np.ndarray, number: int
     ) -> Iterator[tuple[np.ndarray, Sequence[int] | np.ndarray]]:
         """The texts of a document, and where the parts of each begin, the first at 0."""
         if self.kind == "windows":
             n_windows = -(-len(ids) // self.room)
             yield ids, [i * len(ids) // n_windows for i in range(n_windows)]
             return
-        cuts = self._cut(lengths, number)
+        cuts = self._cut(sentences.tolist(), len(ids), number)
         if self.kind == "sentences":
             yield ids, [0, *cuts]
             return
-        sentences = lengths.cumsum() - lengths
         parts = np.split(sentences, np.searchsorted(sentences, cuts))
         for start, block, starts in zip([0, *cuts], np.split(ids, cuts), parts, strict=True):
             yield block, starts - start
 
-    def _cut(self, lengths: np.ndarray, number: int) -> list[int]:
-        """Where all blocks of a document but the first begin, by the lengths of its sentences."""
-        draws = uniforms(random_keys(self.seed, number), 2 * (len(lengths) + 1))[0]
+    def _cut(self, sentences: list[int], n_tokens: int, number: int) -> list[int]:
+        """Where all blocks of a document but the first begin."""
+        draws = uniforms(random_keys(self.seed, number), 2 * (len(sentences) + 1))[0]
         is_short = draws[::2] < self.short_block_probability
         targets = np.where(is_short, 1 + (draws[1::2] * self.room).astype(np.int64), self.room)
         cuts: list[int] = []
-        total = start = 0
-        for length in lengths.tolist():
-            if total > start and total + length - start > targets[len(cuts)]:
-                cuts.append(total)
-                start = total
-            total += length
+        first = 0  # token of the block
+        for start, end in pairwise([*sentences, n_tokens]):
+            if start > first and end - first > targets[len(cuts)]:
+                cuts.append(start)
+                first = start
         return cuts
 
     @property
@@ -265,14 +263,13 @@ class BlockBuilder:
         return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
 
 
-def _sentence_lengths(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
-    """Tokens in each sentence that has any; (S,) int64."""
+def _first_tokens(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
+    """The first token of each sentence that has any; (S,) int64."""
     spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # A marker piece may begin at the blank before its word, so a token is where it ends.
     token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
-    lengths = np.bincount(np.maximum.accumulate(sentence))
-    return lengths[lengths > 0]
+    return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
 
 
 def build_blocks(
@@ -312,46 +309,27 @@ def fingerprint_blocks(blocks: Dataset) -> str:
     return digest.hexdigest()
 
 
-class KeyedBlocks(torch.utils.data.Dataset):
-    """Blocks on disk (`input_ids`), each with the key of its masks in this epoch."""
+Draw = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Makes a pair from the parts of a text, a new list, and two random numbers in [0, 1)."""
 
-    def __init__(self, blocks: Dataset, *, seed: int):
-        self.blocks = blocks.with_format("numpy")
-        self.seed = seed
-        # Shared, so that workers that outlive an epoch see the next one's number.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch.fill_(epoch)
+class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
+    """Blocks on disk (`input_ids`), each with the key of its masks in this epoch.
 
-    def keys(self, indices: Sequence[int]) -> np.ndarray:
-        return random_keys(self.seed, int(self._epoch), np.array(indices))
+    With `draw`, each is a text of two parts or more that gives two neighbouring examples.
+    """
+
+    def __init__(self, blocks: Dataset, *, seed: int, draw: Draw | None = None):
+        super().__init__(seed)
+        self.blocks, self.draw = blocks.with_format("numpy"), draw
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        return with_keys(self.blocks[indices]["input_ids"], self.keys(indices))
-
-
-class TextPairs(KeyedBlocks):
-    """Texts of two parts or more on disk, each of which gives two neighbouring examples.
-
-    `draw` makes the pair from the parts of a text, a new list, and two random numbers in [0, 1).
-    """
-
-    def __init__(
-        self,
-        texts: Dataset,
-        *,
-        seed: int,
-        draw: Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]],
-    ):
-        super().__init__(texts, seed=seed)
-        self.draw = draw
-
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rows, keys = self.blocks[indices], self.keys(indices)
+        if self.draw is None:
+            return with_keys(rows["input_ids"], keys)
         columns = (rows["input_ids"], rows["starts"], uniforms(keys, 2))
         texts = [
             text

@@ -18,7 +18,6 @@ from .data import (
     BlockBuilder,
     KeyedBlocks,
     StreamedBlocks,
-    TextPairs,
     build_blocks,
     draw_query,
     draw_spans,
@@ -124,7 +123,7 @@ def make_examples(
             room = text_room(tokenizer, length, name="query_length")
             share = arguments.removal_probability
             draw = partial(draw_query, query_room=room, removal_probability=share)
-        return TextPairs(blocks, seed=seed, draw=draw), None, facts
+        return KeyedBlocks(blocks, seed=seed, draw=draw), None, facts
     batches = None
     if (budget := arguments.tokens_per_batch) is not None:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()

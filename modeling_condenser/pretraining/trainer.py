@@ -10,24 +10,23 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
 
 from modeling_condenser.hub import provenance
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.trainer import WholeTrainer
-from modeling_condenser.hub.training_log import readiness_entries, thin_log
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
 from modeling_condenser.runs.checkpoints import TRAINING_STATE
-from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
 from .examples import as_documents, find_tokenizer, make_collator, make_examples
 from .probe import probe
+from .tsdae import remove_decoder
 
 # Arguments that transformers or the trainer computes where none are given.
 _DERIVED = (
@@ -102,32 +101,20 @@ class CondenserTrainer(WholeTrainer):
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
         self._counts: dict[str, torch.Tensor] = {}  # divisors of the losses of this step
-        self._probed: dict[str, float] = {}  # of this step's batch
+        self._batch: dict[str, Any] = {}  # the first of this step
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
-        # The library does so in some distributed setups only.
-        epochs = TrainerCallback()
-        epochs.on_epoch_begin = self._set_epoch  # type: ignore[method-assign]
-        self.add_callback(epochs)
+        data = (self.train_dataset, self.batches)
+        self.drawn_anew = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
 
-    def train(  # type: ignore[override]
-        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
-    ) -> TrainOutput:
-        """Train, by default from the last complete checkpoint of `output_dir`, if any.
-
-        `resume_from_checkpoint` is a folder; a repository of the Hub that was pushed with
-        `hub_strategy="checkpoint"`; or False to start anew.
-        """
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As `WholeTrainer.train`; TSDAE's decoder is removed from the model at the end."""
         self._since = None
-        resume = self.find_resume(resume_from_checkpoint)
-        output = super().train(resume_from_checkpoint=resume, **kwargs)
+        output = super().train(*args, **kwargs)
         model: Any = self.accelerator.unwrap_model(self.model)
+        if getattr(self.args, "objective", None) == "tsdae":
+            remove_decoder(model)
         model.training_stages = self._describe_training()
         return output
-
-    def _set_epoch(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for data in (self.train_dataset, self.batches):
-            if set_epoch := getattr(data, "set_epoch", None):
-                set_epoch(int(state.epoch or 0))
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's loader, with batches of its own for a token budget."""
@@ -141,13 +128,11 @@ class CondenserTrainer(WholeTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step; counts their bags and second masks, and probes the first."""
-        if self.state.global_step >= self.state.max_steps:  # resumed after the last step
-            return [], None
+        """The micro-batches of a step; counts their bags and second masks, and keeps the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        first = samples[0] if samples else {}
+        self._batch = first = samples[0] if samples else {}
         self._since = self._since or self._now()
-        self._counts, self._probed = {}, {}
+        self._counts = {}
         if "bow_targets" in first:
             targets = (sample["bow_targets"] for sample in samples)
             has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
@@ -155,10 +140,6 @@ class CondenserTrainer(WholeTrainer):
         if "head_targets" in first:
             is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
             self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-        if "labels" in first and "noisy_input_ids" not in first and self._is_step_logged():
-            batch = self._prepare_inputs(self.choose_probed(first))
-            with self.accelerator.autocast():
-                self._probed = probe(self.accelerator.unwrap_model(self.model), batch)
         return samples, n_items
 
     def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -167,12 +148,13 @@ class CondenserTrainer(WholeTrainer):
         is_shared = self.args.average_tokens_across_devices
         return self.accelerator.reduce(total) if is_shared else total
 
-    def _is_step_logged(self) -> bool:
-        if self.is_fsdp_enabled:  # which gathers shards for a whole forward pass only
-            return False
-        step = self.state.global_step
-        every = max(int(self.state.logging_steps), 1)
-        return (step + 1) % every == 0 or (step == 0 and self.args.logging_first_step)
+    def _probe(self) -> dict[str, float]:
+        """Measures of this step's batch; none under FSDP, which shards the model."""
+        if "labels" not in self._batch or "noisy_input_ids" in self._batch or self.is_fsdp_enabled:
+            return {}
+        batch = self._prepare_inputs(self.choose_probed(self._batch))
+        with self.accelerator.autocast():
+            return probe(self.accelerator.unwrap_model(self.model), batch)
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The first blocks of a batch, as many as twice its tokens hold with their padding."""
@@ -232,7 +214,7 @@ class CondenserTrainer(WholeTrainer):
                 logs["bow_weight"] = self._bow_weight_at(step - 1)
             logs["tokens_per_second"] = (tokens - first_token) / max(now - since, 1e-9)
             logs["seconds"] = now - since
-            logs.update(self._probed)
+            logs.update(self._probe())
         super().log(logs, start_time)
 
     def _now(self) -> tuple[float, int, int]:
@@ -246,9 +228,7 @@ class CondenserTrainer(WholeTrainer):
         if not seconds:  # the run is shorter than its logging interval
             seconds = sum(entry.get("train_runtime", 0.0) for entry in log[-1:])
         return {
-            **self.facts,
-            "seed": self.args.seed,
-            "steps": self.state.global_step,
+            **super().run_facts(),
             "tokens_seen": int(self.state.num_input_tokens_seen),
             "train_seconds": round(seconds, 3),
             "n_parameters": sum(p.numel() for p in model.parameters()),
@@ -281,9 +261,7 @@ class CondenserTrainer(WholeTrainer):
         """The stages of the model so far, with the running one."""
         recorded = provenance.read_pretraining(Path(str(self.args.output_dir)))
         *earlier, own = recorded or self._stages_of_script()
-        log, run = self.state.log_history, {**describe_machine(), **self.run_facts()}
-        measured: Any = {"log": thin_log(log), "readiness": readiness_entries(log)}
-        return [*earlier, dataclasses.replace(own, run=run, **measured)]
+        return [*earlier, self.describe_run(own)]
 
     def _stages_of_script(self) -> list[provenance.Stage]:
         """The stages of the encoder that a run without a recipe started from, and the run itself.

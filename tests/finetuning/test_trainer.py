@@ -1,6 +1,5 @@
 """Batches, and training that resumes: token lengths, no duplicates, the same result bit for bit."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from modeling_condenser.finetuning.trainer import (
     sample_batches,
 )
 from modeling_condenser.hub.contract import EncodingContract
+from tests.pretraining.short_runs import column
 
 LONG = "the river is near the old market and the engine is near the old museum " * 4
 
@@ -114,10 +114,8 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monk
     assert checkpoint.name == "checkpoint-4"
     assert not (checkpoint / "README.md").exists()  # the library's card shows examples of the data
     resumed = train("stopped", **settings)
-    logs = [json.loads((run.parent / "log.json").read_text()) for run in (whole, resumed)]
-    losses = [[(e["step"], e["loss"], e["grad_norm"]) for e in log if "loss" in e] for log in logs]
-    assert len(losses[0]) == 6
-    assert losses[0] == losses[1]
+    first, second = (column(run.parent, "step", "loss", "grad_norm") for run in (whole, resumed))
+    assert first == second and len(first) == 6
     weights = (whole / "model.safetensors").read_bytes()
     assert (resumed / "model.safetensors").read_bytes() == weights
     shutil.rmtree(resumed)  # as if killed between the last checkpoint and the export

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import TrainerState
 
 from modeling_condenser.collection import text_files
 from modeling_condenser.finetuning import examples as module
@@ -18,7 +17,6 @@ from modeling_condenser.finetuning.training_data import (
     DrawnNegatives,
     TrainingData,
     load_training_data,
-    take_subset,
 )
 from modeling_condenser.hub.contract import EncodingContract
 
@@ -268,12 +266,16 @@ def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
         load(data=str(write_text(" \tp\n", "blank.tsv")), **settings)
 
 
-def test_the_subsets_of_one_seed_are_nested():
-    examples = Dataset.from_dict({"n": list(range(2000))})
-    subsets = [take_subset(examples, n, seed=5, what="data")["n"][:] for n in (50, 100, 1000)]
-    assert [len(subset) for subset in subsets] == [50, 100, 1000]
+def test_the_subsets_of_one_seed_are_nested_and_in_the_order_of_the_data(write_jsonl):
+    file = str(write_jsonl([{"query": f"q{i}", "positive": "p"} for i in range(200)]))
+    subsets = [
+        load(data=file, format="pairs", train_size=n, subset_seed=5).examples["query"][:]
+        for n in (20, 40, 100)
+    ]
+    assert [len(subset) for subset in subsets] == [20, 40, 100]
     assert set(subsets[0]) < set(subsets[1]) < set(subsets[2])
-    assert subsets[1] == sorted(subsets[1])
+    places = [int(query.removeprefix("q: q")) for query in subsets[1]]
+    assert places == sorted(places)
 
 
 POOL = [f"n{i:02}" for i in range(20)]
@@ -287,7 +289,6 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
         load(data=file, format="negatives")
     settings = {"data": file, "format": "negatives", "n_negatives": 4}
     data = load(**settings)
-    drawn = data.callbacks[0]
     first = data.examples[:]
     rows = list(zip(*(first[f"negative_{i}"] for i in (1, 2, 3, 4)), strict=True))
     assert all(len(set(row)) == 4 for row in rows[:100])
@@ -295,8 +296,8 @@ def test_a_draw_depends_on_seed_epoch_and_row_alone(write_jsonl):
     part = load(**settings, train_size=9).examples[:]
     places = [first["query"].index(query) for query in part["query"]]
     assert part["negative_3"] == [first["negative_3"][place] for place in places]
-    drawn.on_epoch_begin(None, TrainerState(epoch=1.0), None)
-    assert drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
+    data.drawn.set_epoch(1)
+    assert data.drawn._epoch.is_shared()  # with persistent workers, which started before the epoch
     for other in (data, load(seed=1, **settings)):
         pairs = zip(first["negative_1"], other.examples[:]["negative_1"], strict=True)
         assert sum(a != b for a, b in pairs) > 70

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_condenser import condenser_from_encoder
-from modeling_condenser.hub.provenance import read_pretraining
-from modeling_condenser.pretraining.pretrain import save_model
+from modeling_condenser.hub.card import write_card
+from modeling_condenser.hub.provenance import read_pretraining, write_provenance
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, claim_run_folder, record_run
 
 # In a process that begins with this, no import of this project can succeed.
@@ -49,9 +49,10 @@ def make_run(encoder: Path, folder: Path) -> Path:
             if "pooler" not in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     record_run(folder, {"objective": "condenser", "seed": 7, "steps": 11})
-    stages = read_pretraining(folder)
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    save_model(model, tokenizer, folder / MODEL_FOLDER, stages=stages)
+    model.save_pretrained(folder / MODEL_FOLDER)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder / MODEL_FOLDER)
+    write_provenance(folder / MODEL_FOLDER, read_pretraining(folder))
+    write_card(folder / MODEL_FOLDER)
     return folder
 
 

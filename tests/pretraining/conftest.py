@@ -7,7 +7,7 @@ import pytest
 from accelerate import Accelerator
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from modeling_condenser.pretraining import pretrain
+from modeling_condenser.pretraining import trainer
 from tests.backbones.encoders import BACKBONES
 from tests.pretraining.short_runs import NO_DROPOUT, SETTINGS
 
@@ -32,7 +32,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Both take longer than the steps of a short run.
     """
-    monkeypatch.setattr(pretrain, "write_card", lambda folder: None)
+    monkeypatch.setattr(trainer, "write_card", lambda folder, name: None)
     monkeypatch.setattr(Accelerator, "free_memory", lambda self, *objects: list(objects))
 
 

@@ -16,9 +16,9 @@ from modeling_condenser.pretraining import data
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
+    KeyedBlocks,
     Source,
     StreamedBlocks,
-    TextPairs,
     build_blocks,
     draw_query,
     draw_spans,
@@ -292,7 +292,7 @@ def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
     spans = [set(map(tuple, parts)) for parts in parts_of(rows)]
 
     def pairs_of(indices, *, seed=0, epoch=0):
-        pairs = TextPairs(rows, seed=seed, draw=draw_spans)
+        pairs = KeyedBlocks(rows, seed=seed, draw=draw_spans)
         pairs.set_epoch(epoch)
         examples = [(e["input_ids"].tolist(), e["mask_key"]) for e in pairs.__getitems__(indices)]
         assert len({key for _, key in examples}) == 2 * len(indices)

@@ -1,0 +1,91 @@
+"""A training in a run folder: settings checked, then trained, recorded and saved."""
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer_callback import ProgressCallback
+
+from .recipe import fill
+from .run_folder import (
+    LOG_FILE,
+    MODEL_FOLDER,
+    check_run_folder,
+    claim_run_folder,
+    record_run,
+    whole_folder,
+)
+from .whole_files import write_json
+
+
+class LossBar(ProgressCallback):
+    """The Trainer's bar; it shows the loss, where the Trainer's own prints all log entries."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if self.training_bar is not None and logs and "loss" in logs:
+            self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3f}", refresh=False)
+
+
+def read_run(
+    settings: Mapping[str, Any], recipe_class: type, arguments_class: type, **defaults: Any
+) -> tuple[Any, Any]:
+    """Read the settings of a training, check its run folder, and set the seed.
+
+    Args:
+        settings: fields of both classes.
+        recipe_class: the recipe's dataclass.
+        arguments_class: `TrainingArguments` or a subclass.
+        **defaults: settings that hold where none is given.
+
+    Raises:
+        ValueError: a setting is wrong, or `output_dir` holds a run with other settings.
+    """
+    if "output_dir" not in settings:
+        raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
+    recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
+    for tracker in arguments.report_to or []:  # with a ValueError, and before data are prepared
+        try:
+            for make_callback in get_reporting_integration_callbacks(tracker):
+                make_callback()
+        except (RuntimeError, ImportError) as error:
+            raise ValueError(f"report_to names {tracker}, which cannot be used: {error}") from error
+    check_run_folder(Path(arguments.output_dir), settings)
+    set_seed(arguments.seed)
+    return recipe, arguments
+
+
+def train_run(trainer: Any, settings: Mapping[str, Any]) -> Path:
+    """Train in the run folder of these settings, or resume; write record, log and model.
+
+    Args:
+        trainer: a `WholeTrainer` with `facts`, to which the seconds are added, and `run_facts`.
+        settings: as `read_run` got them.
+
+    Returns:
+        The folder of the model, within the run folder.
+    """
+    arguments = trainer.args
+    run_folder = Path(arguments.output_dir)
+    model_folder = run_folder / MODEL_FOLDER
+    with arguments.main_process_first(desc="claiming the run folder"):
+        claim_run_folder(run_folder, settings)
+    if trainer.pop_callback(ProgressCallback):
+        trainer.add_callback(LossBar)
+    started = time.perf_counter()
+    trainer.train(arguments.resume_from_checkpoint)
+    trainer.facts["session_seconds"] = round(time.perf_counter() - started, 1)
+    is_first = trainer.is_world_process_zero()
+    if is_first:
+        write_json(run_folder / LOG_FILE, trainer.state.log_history)
+        record_run(run_folder, trainer.run_facts())
+    # All processes, because each may hold a part of the model.
+    with whole_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
+        trainer.write_repository(folder, None)
+    trainer.accelerator.wait_for_everyone()
+    if arguments.push_to_hub:
+        trainer.push_to_hub()
+    return model_folder
