@@ -139,11 +139,18 @@ def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
 def _declare_ties(model: Any) -> None:
     """List the decoder's weights that are the encoder's, which are saved once."""
     sources = {id(p): name for name, p in model.condenser.encoder.named_parameters()}
-    model._tied_weights_keys |= {
+    tied = {
         f"head.{name}": f"condenser.encoder.{sources[id(p)]}"
         for name, p in model.head.named_parameters(remove_duplicate=False)
         if id(p) in sources
     }
+    model._tied_weights_keys |= tied
+
+    def forget_tied(_: torch.nn.Module, keys: Any) -> None:
+        """Report no tied weight as missing: a checkpoint has it as the encoder's."""
+        keys.missing_keys[:] = [key for key in keys.missing_keys if key not in tied]
+
+    model.head.register_load_state_dict_post_hook(forget_tied)
 
 
 def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
