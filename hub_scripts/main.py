@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from .commands import COMMANDS
 
-# These import and register the model themselves, when a system needs it.
+# Opening an encoder imports and registers the model, when a system needs it.
 _WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
 
 

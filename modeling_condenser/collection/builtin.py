@@ -15,11 +15,10 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 from tqdm.auto import tqdm
@@ -43,6 +42,7 @@ _SKIPPED_FOLDERS = frozenset(
     "test tests testing _testing site-packages dist-packages _vendor vendored extern externals "
     "lib2to3 idlelib turtledemo".split()
 )
+_COLUMNS = ("package", "name", "query", "passage")  # of a docstring; the name is qualified
 _QUERY_WORDS = range(3, 65)
 _MIN_PASSAGE_WORDS = 15
 _BLANK_LINE = re.compile(r"\n\s*\n")
@@ -56,15 +56,6 @@ _NOT_PROSE = re.compile(
     r"|examples?|usage|references?|see also)\s*:",
     re.IGNORECASE,
 )
-
-
-class Docstring(NamedTuple):
-    """A docstring split in two; `name` is the qualified name of the object."""
-
-    package: str
-    name: str
-    query: str
-    passage: str
 
 
 def build_builtin_collection(
@@ -93,7 +84,10 @@ def build_builtin_collection(
     with ProcessPoolExecutor(2) as pool:
         parsed = pool.map(_read_docstrings, *zip(*sources, strict=True), chunksize=32)
         progress = tqdm(parsed, total=len(sources), desc="docstrings", unit="file")
-        kept = pd.DataFrame(_drop_duplicates(chain.from_iterable(progress)))
+        kept = pd.DataFrame(chain.from_iterable(progress), columns=_COLUMNS)
+    for column in ("name", "query", "passage"):  # the first of those that differ only in case
+        folded = kept[column].str.casefold().str.split().str.join(" ")
+        kept = kept[~folded.duplicated()]
     with whole_folder(out) as folder:
         _write_collection(folder, kept, max_queries=max_queries_per_eval_split)
         pairs, installed = Counter(kept["package"]), importlib.metadata.packages_distributions()
@@ -125,8 +119,8 @@ def _list_source_files(roots: Mapping[str, Path]) -> Iterator[tuple[str, str, Pa
                 yield package, ".".join(parts), path
 
 
-def _read_docstrings(package: str, module: str, path: Path) -> list[Docstring]:
-    """Read the usable docstrings of a file; none if this version of Python cannot parse it."""
+def _read_docstrings(package: str, module: str, path: Path) -> list[tuple[str, ...]]:
+    """`_COLUMNS` of a file's usable docstrings; none if this Python cannot parse the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the packages' strings
@@ -134,7 +128,7 @@ def _read_docstrings(package: str, module: str, path: Path) -> list[Docstring]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, module))
-    return [Docstring(package, name, *halves) for name, halves in parts if halves]
+    return [(package, name, *halves) for name, halves in parts if halves]
 
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -164,19 +158,6 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
     if all(_NOT_PROSE.match(paragraph) for paragraph in _BLANK_LINE.split(passage)):
         return None
     return query, passage
-
-
-def _drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
-    """Keep the first one of each name, query and passage, up to case and white space."""
-    seen: set[tuple[int, str]] = set()
-    kept = []
-    for docstring in docstrings:
-        parts = enumerate(docstring[1:])
-        folded = {(place, " ".join(text.casefold().split())) for place, text in parts}
-        if seen.isdisjoint(folded):
-            kept.append(docstring)
-            seen |= folded
-    return kept
 
 
 def _hash_name(name: str) -> int:

@@ -112,7 +112,7 @@ def claim_folder(
     passages: Dataset,
     folder: str | Path,
     *,
-    shard_size: int,
+    shard_size: int = 8192,
     creates: bool = True,
 ) -> Embeddings:
     """Write manifest and ids, or check those of an earlier call; for errors see above.

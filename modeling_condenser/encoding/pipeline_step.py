@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from datasets import Dataset
 
 from modeling_condenser.collection.load import load_passages
 
@@ -53,8 +53,7 @@ class EncodeShards:
             ValueError: the folder holds other embeddings.
             FileExistsError: the folder holds something else.
         """
-        passages = load_passages(self.collection)
-        return claim_folder(self._open(), passages, self.folder, shard_size=shard_size)
+        return claim_folder(*self._open(), self.folder, shard_size=shard_size)
 
     def __call__(
         self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1
@@ -71,26 +70,10 @@ class EncodeShards:
             ValueError: model or passages are not those that the folder was prepared for.
         """
         embeddings = Embeddings.open(self.folder, complete=False)
-        missing = [shard for shard in embeddings.missing_shards() if shard % world_size == rank]
-        if not missing:
-            return
-        retriever, passages = self._open(), load_passages(self.collection)
-        # Of the passages only the ids, because a task encodes few of them.
-        ids = passages.select_columns(["_id"])
-        is_same = (
-            retriever.fingerprint == embeddings.retriever
-            and len(passages) == embeddings.n_passages
-            and all(
-                ids[rows.start : rows.stop]["_id"] == embeddings.ids(np.array(rows))
-                for rows in map(embeddings.shards.__getitem__, missing)
-            )
-        )
-        if not is_same:
-            raise ValueError(
-                f"{self.folder} was prepared for another model or other passages: pass the same"
-                " model, settings and collection, or prepare another folder."
-            )
-        encode_shards(retriever, passages, embeddings, world_size, rank)
+        if any(shard % world_size == rank for shard in embeddings.missing_shards()):
+            retriever, passages = self._open()
+            claim_folder(retriever, passages, self.folder)
+            encode_shards(retriever, passages, embeddings, world_size, rank)
 
-    def _open(self) -> Retriever:
-        return Retriever(self.model, **self.settings)
+    def _open(self) -> tuple[Retriever, Dataset]:
+        return Retriever(self.model, **self.settings), load_passages(self.collection)

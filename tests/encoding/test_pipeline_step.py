@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,8 @@ from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
-from tests.encoding.making import HashRetriever, hash_vectors
-
-
-def all_bytes(embeddings: Embeddings) -> bytes:
-    return b"".join(block.tobytes() for _, block in embeddings.blocks())
+from tests.encoding.making import HashRetriever, all_bytes, hash_vectors
+from tests.hub.making import make_collection
 
 
 @pytest.fixture
@@ -46,19 +44,12 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
     assert all_bytes(Embeddings.open(step.folder)) == hash_vectors(passages).tobytes()
 
 
-def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
-    from tests.hub.making import make_collection
-
-    retriever = HashRetriever()
-    monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
+def test_another_collection_is_refused(step, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline_step, "Retriever", lambda model: HashRetriever())
     step.prepare(shard_size=7)
-    other = make_collection(tmp_path / "other", texts[:50])
-    changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
-    with pytest.raises(ValueError, match="prepared for another model or other passages"):
-        changed(rank=1, world_size=2)
-    retriever.fingerprint = "other"
-    with pytest.raises(ValueError, match="prepared for another model or other passages"):
-        step(rank=1, world_size=2)
+    other = make_collection(tmp_path / "other", texts[1:])
+    with pytest.raises(ValueError, match="holds other embeddings, with a different passages"):
+        replace(step, collection=str(other))(rank=1, world_size=2)
     assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
 
 
