@@ -81,7 +81,6 @@ class Retriever:
         self.truncate_dim: int | None = None
         if truncate_dim is not None:
             self._truncate(truncate_dim)
-        self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
         self.token_budget = token_budget or default
@@ -210,21 +209,17 @@ class Retriever:
             token_budget=self.token_budget,
             packed=self._is_packed,
         ):
-            features = {name: self._move(column) for name, column in batch.items()}
-            part = self.model({**extra, **features})["sentence_embedding"].float()
+            features = {**extra, **batch}
+            for name, column in batch.items():
+                if isinstance(column, torch.Tensor):  # does not wait for the batch before
+                    features[name] = column.to(self.model.device, non_blocking=True)
+            part = self.model(features)["sentence_embedding"].float()
             order.append(rows)
             parts.append(part[: len(rows), : self.dimension])  # without the filler
         found = torch.cat(parts)
         if self.contract.similarity == "cosine":  # bfloat16 and truncation change lengths
             found = F.normalize(found, dim=1)
         vectors[np.concatenate(order)] = found.cpu().numpy()
-
-    def _move(self, column: Any) -> Any:
-        """Copy a column to the model's device without blocking: the next batch is prepared."""
-        if not isinstance(column, torch.Tensor):
-            return column
-        column = column.pin_memory() if self._is_cuda else column
-        return column.to(self.model.device, non_blocking=self._is_cuda)
 
 
 def _read_window(

@@ -1,7 +1,7 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
 The library's own pushes during training leave out code and card, and send a pickle of the
-arguments. They are switched off by its arguments, and a callback pushes after each checkpoint.
+arguments. They are switched off while it saves a checkpoint.
 """
 
 import logging
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from modeling_condenser.runs.checkpoints import (
     drop_old_checkpoints,
@@ -42,7 +42,6 @@ class WholeTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._api = HfApi()  # its background thread runs one upload after the other
         self._last_upload: Future | None = None
-        self.add_callback(_AfterSaving(self))
 
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
@@ -82,31 +81,29 @@ class WholeTrainer(Trainer):
                 checkpoint = fetched
         return str(checkpoint) if checkpoint else None
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `Trainer.train`; returns after the last push has ended."""
-        arguments = self.args
-        self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint, mark it as complete, push it, and drop old ones."""
+        arguments, run_folder = self.args, Path(str(self.args.output_dir))
+        is_pushing, keep = arguments.push_to_hub, arguments.save_total_limit
         arguments.push_to_hub, arguments.save_total_limit = False, None
         try:
-            output = super().train(*args, **kwargs)
+            super()._save_checkpoint(*args, **kwargs)
         finally:
-            arguments.push_to_hub, arguments.save_total_limit = self._is_pushing, self._keep
-        if self._last_upload is not None:
-            self._last_upload.exception()  # wait
-        return output
-
-    def finish_checkpoint(self) -> None:
-        """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
-        run_folder = Path(str(self.args.output_dir))
+            arguments.push_to_hub, arguments.save_total_limit = is_pushing, keep
         checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.accelerator.wait_for_everyone()  # each process writes its random state
-        if self.args.should_save:
+        if arguments.should_save:
             seal_checkpoint(checkpoint)
-        if self._is_pushing and self.is_world_process_zero():
+        if is_pushing and self.is_world_process_zero():
             self._push_checkpoint(checkpoint)
-        if self.args.should_save:
+        if arguments.should_save:
             best = self.state.best_model_checkpoint
-            drop_old_checkpoints(run_folder, keep=self._keep, best=best)
+            drop_old_checkpoints(run_folder, keep=keep, best=best)
+
+    def _finish_current_push(self) -> None:
+        """Wait for the last push, as the library does at the end of a training."""
+        if self._last_upload is not None:
+            self._last_upload.exception()
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""
@@ -177,14 +174,6 @@ class WholeTrainer(Trainer):
 
         self._last_upload = self._api.run_as_future(upload)
         return self._last_upload
-
-
-class _AfterSaving(TrainerCallback):
-    def __init__(self, trainer: WholeTrainer):
-        self.trainer = trainer
-
-    def on_save(self, *_: Any, **__: Any) -> None:
-        self.trainer.finish_checkpoint()
 
 
 def _warn_of_failure(upload: Future) -> None:
