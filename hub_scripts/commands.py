@@ -83,8 +83,7 @@ def export(line: "CommandLine") -> None:
     """
     from modeling_condenser.hub.export import export_encoder
 
-    out = line.call(export_encoder, without=("contract",))
-    print(f"encoder: {out}")
+    print(f"encoder: {line.call(export_encoder, without=('contract',))}")
 
 
 def finetune(line: "CommandLine") -> None:
@@ -348,8 +347,7 @@ def collection(line: "CommandLine") -> None:
     from modeling_condenser.collection.builtin import build_builtin_collection
 
     without = ("max_queries_per_eval_split", "roots")
-    out = line.call(build_builtin_collection, without=without)
-    print(f"collection: {out}")
+    print(f"collection: {line.call(build_builtin_collection, without=without)}")
 
 
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {
