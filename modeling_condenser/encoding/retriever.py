@@ -202,7 +202,7 @@ class Retriever:
 
     def _encode_window(self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray) -> None:
         """Encode the N texts of a window into `vectors`, (N, D)."""
-        order, parts = [], []
+        device, order, parts = self.model.device, [], []
         for rows, batch in make_batches(
             tokens,
             tokenizer=self.model.tokenizer,
@@ -212,7 +212,7 @@ class Retriever:
             features = {**extra, **batch}
             for name, column in batch.items():
                 if isinstance(column, torch.Tensor):  # does not wait for the batch before
-                    features[name] = column.to(self.model.device, non_blocking=True)
+                    features[name] = column.to(device, non_blocking=device.type == "cuda")
             part = self.model(features)["sentence_embedding"].float()
             order.append(rows)
             parts.append(part[: len(rows), : self.dimension])  # without the filler

@@ -28,6 +28,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
+from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 from tests.hub.making import make_run, plain_vectors
 from tests.hub.test_evaluate_retrieval import open_script
@@ -125,9 +126,7 @@ def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
 def test_the_default_lengths_fit_the_encoders_positions(run, tmp_path):
     """RoBERTa has two positions more than it can use; its tokenizer here says no limit."""
     model = Path(shutil.copytree(run / "model", tmp_path / "run" / "model"))
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    del settings["model_max_length"]
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    change_json(model / "tokenizer_config.json", model_max_length=None)
     folder = export_encoder(tmp_path / "run", tmp_path / "out")
     assert EncodingContract.load(folder) == EncodingContract(64, 64)
 

@@ -15,6 +15,7 @@ from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
+from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 
 NAME = "owner/encoder"
@@ -89,13 +90,11 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
 @pytest.mark.slow
 def test_what_does_not_open_is_refused(folder):
     pooling = folder / "1_Pooling" / "config.json"
-    original = pooling.read_text()
-    pooling.write_text(json.dumps({**json.loads(original), "pooling_mode": "mean"}))
+    change_json(pooling, pooling_mode="mean")
     told = find_opening_error(folder)
     assert told == "ValueError: pooling is mean, but cls in the contract"
-    pooling.write_text(original)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
+    change_json(pooling, pooling_mode="cls")
+    change_json(folder / "config.json", num_hidden_layers=6)
     assert "32 weights are missing" in find_opening_error(folder)
 
 

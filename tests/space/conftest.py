@@ -16,15 +16,10 @@ from tests.hub.making import write_collection
 UNSAFE = '<img src="/stolen" onerror="document.title=1"> <script>document.title=2</script>'
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """Serve a folder on this machine: its address."""
-    handler = partial(_Quiet, directory=str(folder))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
