@@ -161,8 +161,9 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
         even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
         if even:  # the same for all, on one sample
             found["even attention"] = even[:1] * max(map(len, found.values()))
-        lines = {label: list(enumerate(values, start=1)) for label, values in found.items()}
-        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = lines
+        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = {
+            label: list(enumerate(values, start=1)) for label, values in found.items()
+        }
     return _draw(drawn, "layer")
 
 
