@@ -116,17 +116,9 @@ def test_a_retriever_is_pushed_as_a_plain_encoder(loopback_hub, exported, collec
 def test_a_script_without_a_recipe_pushes_a_card_of_its_arguments(
     loopback_hub, bert_folder, texts, tmp_path
 ):
-    arguments = CondenserTrainingArguments(
-        str(tmp_path / "run"),
-        max_length=32,
-        max_steps=2,
-        logging_steps=1,
-        learning_rate=3e-4,
-        disable_tqdm=True,
-        use_cpu=True,
-        hub_strategy="end",
-        **PUSHING,
-    )
+    settings: dict[str, Any] = {"max_length": 32, "max_steps": 2, "logging_steps": 1}
+    settings |= {"learning_rate": 3e-4, "disable_tqdm": True, "use_cpu": True, **PUSHING}
+    arguments = CondenserTrainingArguments(str(tmp_path / "run"), hub_strategy="end", **settings)
     examples = [{"text": text} for text in texts[:40]]
     model = condenser_from_encoder(str(bert_folder))
     trainer = CondenserTrainer(model, arguments, train_dataset=examples)
