@@ -85,14 +85,6 @@ class CommandLine:
         (filled,) = fill(self.read(cls, plain=plain), cls)
         return function(**vars(filled))
 
-    @staticmethod
-    def register_model(*systems: str | None) -> None:
-        """Register the model with the Auto classes, if a system may be one; this imports torch."""
-        if any(system and system.partition(",")[0] != "bm25" for system in systems):
-            from modeling_condenser import register_auto_classes
-
-            register_auto_classes()
-
 
 def _separate(
     words: Sequence[str], flags: set[str], lists: set[str]

@@ -7,7 +7,7 @@ help starts at once.
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def export(line: "CommandLine") -> None:
     """
     from modeling_condenser.hub.export import export_encoder
 
-    out = line.call(export_encoder, without=("contract",))
-    print(f"encoder: {out}")
+    print(f"encoder: {line.call(export_encoder, without=('contract',))}")
 
 
 def finetune(line: "CommandLine") -> None:
@@ -187,7 +186,6 @@ def mine(line: "CommandLine") -> None:
 
     plain = ("system", "collection", "output_dir")
     settings = line.read(MiningRecipe, SearchSettings, plain=plain)
-    line.register_model(settings.get("system"))
     from modeling_condenser.mining import mine as stage
     from modeling_condenser.runs.run_folder import RUN_FILE
 
@@ -227,7 +225,6 @@ def evaluate(line: "CommandLine") -> None:
     both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
     further = "--mteb TASK ... in place of COLLECTION: tasks or benchmarks of MTEB"
     settings = line.read(*both, plain=plain, further=further)
-    line.register_model(*settings.get("systems", ()), settings.get("baseline"))
     report = stage.evaluate(**settings)
     print(f"{report}\n\nreport: {report.file}")
 
@@ -237,7 +234,6 @@ def _evaluate_on_mteb(line: "CommandLine") -> None:
     from modeling_condenser.retrieval.dense import SearchSettings
 
     settings = line.read(stage.MtebRecipe, SearchSettings, plain=("systems",))
-    line.register_model(*settings["systems"])
     results = stage.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
     folder = settings.get("output_dir", stage.MtebRecipe.output_dir)
     print(f"{stage.format_results(results)}\n\nresults: {folder}/mteb/results")
@@ -310,14 +306,18 @@ def push(line: "CommandLine") -> None:
     report = line.call(publish, without=("token",))
     if report.commit is None:
         print(f"{report.card}\n")
-    for path, size in report.sizes.items():
-        print(f"{size:>14,} bytes  {path}")
-    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
+    _print_sizes(report.sizes)
     if report.commit is None:
         print("dry run: nothing was sent; the model card is above")
     else:
         url, name = report.commit.pr_url or report.commit.commit_url, report.commit.repo_url.repo_id
         print(f"pushed: {url}\npin it: {name}@{report.commit.oid}")
+
+
+def _print_sizes(sizes: Mapping[str, int]) -> None:
+    for path, size in sizes.items():
+        print(f"{size:>14,} bytes  {path}")
+    print(f"{sum(sizes.values()):>14,} bytes in {len(sizes)} files")
 
 
 def space(line: "CommandLine") -> None:
@@ -332,9 +332,7 @@ def space(line: "CommandLine") -> None:
     from modeling_condenser.space.space import write_space
 
     report = line.call(write_space, without=("token",))
-    for path, size in report.sizes.items():
-        print(f"{size:>14,} bytes  {path}")
-    print(f"{sum(report.sizes.values()):>14,} bytes in {len(report.sizes)} files")
+    _print_sizes(report.sizes)
     if report.commit is None:
         print(f"page: {report.folder}\nnext: python -m http.server --directory {report.folder}")
     else:
@@ -349,8 +347,7 @@ def collection(line: "CommandLine") -> None:
     from modeling_condenser.collection.builtin import build_builtin_collection
 
     without = ("max_queries_per_eval_split", "roots")
-    out = line.call(build_builtin_collection, without=without)
-    print(f"collection: {out}")
+    print(f"collection: {line.call(build_builtin_collection, without=without)}")
 
 
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {

@@ -83,25 +83,21 @@ def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
 def gains(results: StudyResults) -> list[str]:
     """Sentences on what each arm gains over the control, and the best over BM25."""
     measure = next(iter(results.bm25.means))
-    lines = []
-    for arm in next(iter(results.groups.values())):
-        if arm == results.control or arm.startswith(FUSED):
-            continue
-        parts = []
-        for group, arms in results.groups.items():
-            test = results.tests[group, arm, measure, results.control]
-            own, control = arms[arm].means[measure], arms[results.control].means[measure]
-            p = p_in_words(test.p_adjusted)
-            parts.append(f"{own:.3f} in place of {control:.3f} with {group} ({p})")
-        lines.append(f"{arm} against {results.control}: {measure} {', and '.join(parts)}.")
+
+    def gain(group: str, arm: str, other: str) -> str:
+        evaluations = {**results.groups[group], BM25: results.bm25}
+        own, others = (evaluations[name].means[measure] for name in (arm, other))
+        p = p_in_words(results.tests[group, arm, measure, other].p_adjusted)
+        return f"{own:.3f} in place of {others:.3f} with {group} ({p})"
+
     group, arms = list(results.groups.items())[-1]
+    lines = []
+    for arm in arms:
+        if arm != results.control and not arm.startswith(FUSED):
+            found = ", and ".join(gain(each, arm, results.control) for each in results.groups)
+            lines.append(f"{arm} against {results.control}: {measure} {found}.")
     best = max(arms, key=lambda arm: arms[arm].means[measure])
-    own, lexical = arms[best].means[measure], results.bm25.means[measure]
-    p = p_in_words(results.tests[group, best, measure, BM25].p_adjusted)
-    return [
-        *lines,
-        f"{best} with {group} against {BM25}: {own:.3f} in place of {lexical:.3f} ({p}).",
-    ]
+    return [*lines, f"{best} against {BM25}: {measure} {gain(group, best, BM25)}."]
 
 
 def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:

@@ -1,7 +1,6 @@
 """The `condenser` command: finds the function of a verb and runs it."""
 
 import argparse
-import importlib
 import inspect
 import logging
 import os
@@ -10,7 +9,7 @@ from typing import Any, TextIO
 
 from .commands import COMMANDS
 
-# These import and register the model themselves, when a system needs it.
+# Opening an encoder imports and registers the model, when a system needs it.
 _WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
 
 
@@ -41,9 +40,10 @@ def main(words: list[str] | None = None) -> int:
         os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
         sys.stderr = _Lines(sys.stderr)
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
-        _import_without_model()
-    from .command_line import CommandLine  # after the package
+        os.environ["CONDENSER_LAZY"] = "1"  # no torch and transformers, which take seconds
+    from .command_line import CommandLine  # imports the package
 
+    os.environ.pop("CONDENSER_LAZY", None)
     try:
         verb = arguments.verb
         COMMANDS[verb](CommandLine(verb, arguments.words, about[verb]))
@@ -66,13 +66,6 @@ class _Lines:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _import_without_model() -> None:
-    """Import the package without torch and transformers, which take seconds."""
-    os.environ["CONDENSER_LAZY"] = "1"
-    importlib.import_module("modeling_condenser")
-    del os.environ["CONDENSER_LAZY"]
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ def run(line: CommandLine) -> None:
             f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}): name a"
             ' collection too, as in condenser search MODEL COLLECTION "query".'
         )
-    line.register_model(fields.model)
     system = parse_system(fields.model).completed(how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")

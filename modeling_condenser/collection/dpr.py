@@ -64,10 +64,12 @@ class AnswerMatcher:
     """
 
     def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
-        forms = [unicodedata.normalize("NFD", answer) for answer in answers]
-        self._answers = [_tokenize(form) for form in forms] if match == "string" else []
-        self._patterns = []
-        for form in forms if match == "regex" else ():
+        self._answers, self._patterns = [], []
+        for answer in answers:
+            form = unicodedata.normalize("NFD", answer)
+            if match == "string":
+                self._answers.append(_tokens(form))
+                continue
             try:
                 self._patterns.append(regex.compile(form, flags=regex.IGNORECASE | regex.MULTILINE))
             except regex.error as error:
@@ -75,21 +77,13 @@ class AnswerMatcher:
 
     def is_in(self, text: str) -> bool:
         """Whether a passage's text (without its title, as in DPR) contains one of the answers."""
-        text = unicodedata.normalize("NFD", text)
+        form = unicodedata.normalize("NFD", text)
         if self._patterns:
-            return any(pattern.search(text) for pattern in self._patterns)
-        # Most passages fail this test, and splitting a text into tokens takes much longer. Lower
-        # case can depend on neighbouring letters (Greek sigma), but not for ASCII letters.
-        lowered = text.lower()
-        possible = [
-            tokens for tokens in self._answers if all(t in lowered for t in tokens if t.isascii())
-        ]
-        if not possible:
-            return False
-        words = f" {' '.join(_tokenize(text))} "  # no token contains a blank
-        # An answer without tokens is found everywhere, as in DPR.
-        return any(not tokens or f" {' '.join(tokens)} " in words for tokens in possible)
+            return any(pattern.search(form) for pattern in self._patterns)
+        tokens = _tokens(form)
+        return any(answer in tokens for answer in self._answers)
 
 
-def _tokenize(form: str) -> list[str]:
-    return [token.lower() for token in _TOKEN.findall(form)]
+def _tokens(form: str) -> str:
+    """Lower-case tokens with blanks around each; nothing for none, which is in any text."""
+    return "".join(f" {token} " for token in _TOKEN.findall(form)).lower()

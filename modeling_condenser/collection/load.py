@@ -5,7 +5,6 @@ A layout is a module that reads passages (`read_passages`), and queries and judg
 """
 
 import logging
-import re
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ from typing import Any
 from datasets import Dataset
 
 from modeling_condenser.hub.model_folder import fetch, split_revision
+from modeling_condenser.hub.provenance import hub_name
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection
@@ -26,7 +26,6 @@ HEALTH = "health"
 """Name of the collection that comes with the package."""
 
 _LAYOUTS = (beir, dpr, msmarco)
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 _BEIR_PATTERNS = (beir.CARD_FILE, "corpus.jsonl*", "queries.jsonl*", "qrels/*")
 
 
@@ -83,7 +82,7 @@ def resolve_collection_name(name: str | Path) -> str:
 
 
 def _is_on_hub(source: str | Path) -> bool:
-    return not Path(source).exists() and _HUB_NAME.fullmatch(str(source)) is not None
+    return not Path(source).exists() and hub_name(str(source)) is not None
 
 
 def _find(source: str | Path) -> tuple[ModuleType, Path]:

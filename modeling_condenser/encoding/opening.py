@@ -16,6 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers import AutoModel
 
+from modeling_condenser import register_auto_classes
 from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract, Pooling, Similarity
 from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
@@ -30,6 +31,8 @@ from modeling_condenser.positions import n_positions
 from modeling_condenser.runs.recipe import fill
 
 from .fingerprints import MODULES_CONFIG_FILE, Dtype
+
+register_auto_classes()  # a command imports the package without it
 
 _POOLINGS, _SIMILARITIES = (", ".join(get_args(kind)) for kind in (Pooling, Similarity))
 _UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length

@@ -46,11 +46,7 @@ def tokenize_texts(
 
 
 def make_batches(
-    texts: Tokens,
-    *,
-    tokenizer: PreTrainedTokenizerBase,
-    token_budget: int,
-    packed: bool = False,
+    texts: Tokens, *, tokenizer: PreTrainedTokenizerBase, token_budget: int, packed: bool = False
 ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     """Make the batches of `plan_batches`.
 

@@ -55,13 +55,8 @@ class EncodingContract:
             FileNotFoundError: the folder has none.
             ValueError: it has an unknown field or value.
         """
-        file = folder / CONTRACT_FILE
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"{folder} has no {CONTRACT_FILE}, so how it encodes is unknown: export the "
-                "encoder with `condenser export`, which writes it."
-            )
-        return fill(json.loads(file.read_text(encoding="utf-8")), cls)[0]
+        stored = json.loads((folder / CONTRACT_FILE).read_text(encoding="utf-8"))
+        return fill(stored, cls)[0]
 
     def query(self, text: str) -> str:
         """A query as it is encoded."""

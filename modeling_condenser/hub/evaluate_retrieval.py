@@ -9,7 +9,7 @@ judgements may also lie in COLLECTION-qrels. How texts become vectors is read fr
 encoding_contract.json, and the card's figures from evaluation_results.json.
 
 The status is 1 if a figure is not the card's to 4 decimals, 2 if something cannot be evaluated.
-Exact search. Needs sentence-transformers, datasets, faiss-cpu, ir-measures; runs no remote code.
+Exact search. Needs sentence-transformers, datasets and ir-measures; runs no remote code.
 """
 
 import argparse
@@ -25,9 +25,7 @@ from statistics import fmean
 from typing import Any
 
 import datasets
-import faiss
 import ir_measures
-import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from sentence_transformers import SentenceTransformer
@@ -38,8 +36,8 @@ MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 COLLECTION_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
 QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
 OTHER_SPLIT = {"dev": "validation", "validation": "dev"}  # data sets have the one for the other
-CHUNK = 8192  # passages that are searched together
-MARGIN = 32  # passages that faiss proposes beyond the depth, among which float64 decides
+CHUNK = 4096  # passages that are searched together
+MARGIN = 32  # passages beyond the depth, among which ids decide where scores are equal
 Texts = Iterator[tuple[str, str, str]]  # id, title and text
 Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
 Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage id, best first
@@ -64,15 +62,15 @@ class Encoder:
             model_kwargs={"use_safetensors": True, "dtype": torch.float32},
         )
 
-    def encode_queries(self, texts: Iterable[str]) -> np.ndarray:
-        """Vectors of N queries, (N, H) float32."""
-        return np.asarray(self.model.encode_query(list(texts), show_progress_bar=False))
+    def encode_queries(self, texts: Iterable[str]) -> torch.Tensor:
+        """Vectors of N queries, (N, H) float32 on the CPU."""
+        return torch.as_tensor(self.model.encode_query(list(texts), show_progress_bar=False))
 
-    def encode_passages(self, titles: Iterable[str], texts: Iterable[str]) -> np.ndarray:
-        """Vectors of N passages, (N, H) float32."""
+    def encode_passages(self, titles: Iterable[str], texts: Iterable[str]) -> torch.Tensor:
+        """Vectors of N passages, (N, H) float32 on the CPU."""
         starts = [title and title + self.contract["title_separator"] for title in titles]
         bodies = [start + text for start, text in zip(starts, texts, strict=True)]
-        return np.asarray(self.model.encode_document(bodies, show_progress_bar=False))
+        return torch.as_tensor(self.model.encode_document(bodies, show_progress_bar=False))
 
 
 def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels]:
@@ -140,21 +138,18 @@ def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
 
 def search(encoder: Encoder, passages: Texts, queries: dict[str, str], depth: int) -> Run:
     """The best `depth` passages of each query, ties by id; one chunk of passages at a time."""
-    query_vectors = encoder.encode_queries(queries.values())  # (Q, H)
-    is_far = encoder.contract["similarity"] == "euclidean"
-    metric = faiss.METRIC_L2 if is_far else faiss.METRIC_INNER_PRODUCT
+    query_vectors = encoder.encode_queries(queries.values()).double()  # (Q, H)
     best: Run = {query: [] for query in queries}
     chunks = iter(lambda: list(islice(passages, CHUNK)), [])
     for chunk in datasets.utils.tqdm(chunks, desc=f"{CHUNK} passages each"):
         ids, titles, texts = zip(*chunk, strict=True)
-        vectors = encoder.encode_passages(titles, texts)  # (P, H)
-        k = min(depth + MARGIN, len(vectors))
-        _, proposed = faiss.knn(query_vectors, vectors, k, metric=metric)  # (Q, k)
-        for query, vector, rows in zip(queries, query_vectors, proposed, strict=True):
-            near, wide = vectors[rows].astype(np.float64), vector.astype(np.float64)
-            costs = ((near - wide) ** 2).sum(axis=1) if is_far else -(near * wide).sum(axis=1)
-            found = zip(costs.tolist(), [ids[row] for row in rows], strict=True)
-            best[query] = heapq.nsmallest(depth, [*best[query], *found])
+        vectors = encoder.encode_passages(titles, texts).double()  # (P, H)
+        # Rounded to float32, so that equal vectors have equal scores.
+        scores = encoder.model.similarity(query_vectors, vectors).float()  # (Q, P)
+        top, rows = scores.topk(min(depth + MARGIN, len(ids)))  # (Q, k) both
+        for query, own, found in zip(queries, (-top).tolist(), rows.tolist(), strict=True):
+            costs = zip(own, (ids[row] for row in found), strict=True)
+            best[query] = heapq.nsmallest(depth, [*best[query], *costs])
     return best
 
 

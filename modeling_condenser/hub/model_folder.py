@@ -63,7 +63,9 @@ def fetch(
     try:
         return Path(snapshot_download(repository, repo_type=repo_type, **which))
     except _NOT_FOUND as error:
-        raise FileNotFoundError(f"Cannot fetch {name} from the Hub: {error}") from None
+        raise FileNotFoundError(
+            f"There is no folder {name!r}, and it cannot be fetched from the Hub: {error}"
+        ) from None
 
 
 def find_model_folder(model: str | Path) -> Path:
@@ -78,16 +80,10 @@ def find_model_folder(model: str | Path) -> Path:
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
         return find_weights(Path(name)) or Path(name)
-    try:
-        folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
-        if any(folder.glob("*.safetensors")) or any(folder.glob("0_*/*.safetensors")):
-            return folder
-        return fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"There is no encoder {name!r}: expected a folder, or the name of a model on the Hub, "
-            f"such as owner/name. {error}"
-        ) from None
+    folder = fetch(name, only=_NEEDED_FILES, without=_OTHER_FORMATS)
+    if any(folder.glob("*.safetensors")) or any(folder.glob("0_*/*.safetensors")):
+        return folder
+    return fetch(name, only=["*pytorch_model*.bin"], without=_OTHER_FORMATS)
 
 
 def find_weights(folder: Path) -> Path | None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,11 +41,13 @@ class PushReport:
     """What was pushed, or would be.
 
     Attributes:
+        folder: the model or the page.
         sizes: path in the repository -> bytes.
-        card: the text of the model card.
-        commit: the newest commit after the push; None in a dry run.
+        card: the text of the repository's card.
+        commit: the newest commit after the push; None if nothing was sent.
     """
 
+    folder: Path
     sizes: dict[str, int]
     card: str
     commit: CommitInfo | None = None
@@ -103,24 +105,44 @@ def push(
         if not license and not read_card(card)[0].get("license"):
             stated = _read_published_license(name, revision, token)
         write_card(staging, name=name, metadata=stated)
-        paths = sorted(path for path in staging.rglob("*") if path.is_file())
-        files = {path.relative_to(staging).as_posix(): path for path in paths}
-        reasons = find_refusals(files)
-        if not read_card(card)[0].get("license"):
-            reasons.append("no license is named: pass --license, such as --license apache-2.0")
-        # A model is opened only if nothing else is wrong, since opening a pickle executes code.
-        if not reasons and (error := find_opening_error(staging)):
-            reasons = [f"opening it: {error}"]
-        if reasons:
-            listed = "\n  - ".join(["", *reasons])
-            raise ValueError(f"{source} cannot be published; nothing was sent:{listed}")
-        sizes = {path: file.stat().st_size for path, file in files.items()}
-        report = PushReport(sizes, card.read_text(encoding="utf-8"))
-        if dry_run:
-            return report
+        check_publishable(staging)
         where: Any = {"revision": revision, "private": private, "create_pr": create_pr}
-        commit = commit_folder(staging, name, message=message, token=token, **where)
-        return replace(report, commit=commit)
+        commit = None
+        if not dry_run:
+            commit = commit_folder(staging, name, message=message, token=token, **where)
+        return PushReport(source, measure_files(staging), card.read_text("utf-8"), commit)
+
+
+def measure_files(folder: Path) -> dict[str, int]:
+    """Path within a folder -> bytes, in the order of the paths."""
+    return {path: file.stat().st_size for path, file in _list_files(folder).items()}
+
+
+def _list_files(folder: Path) -> dict[str, Path]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def check_publishable(
+    folder: Path, *, unchecked: tuple[str, ...] = (), kind: Literal["model", "space"] = "model"
+) -> None:
+    """Raise a ValueError with all reasons not to publish a folder.
+
+    Args:
+        folder: of the repository, with its card.
+        unchecked: subfolders (`data/`) whose files may hold anything.
+        kind: a model must also open in a process without this package.
+    """
+    files = _list_files(folder).items()
+    reasons = find_refusals({path: file for path, file in files if not path.startswith(unchecked)})
+    if not read_card(folder / CARD_FILE)[0].get("license"):
+        reasons.append("no license is named: pass --license, such as --license apache-2.0")
+    # A model is opened only if nothing else is wrong, since opening a pickle executes code.
+    if kind == "model" and not reasons and (error := find_opening_error(folder)):
+        reasons = [f"opening it: {error}"]
+    if reasons:
+        listed = "\n  - ".join(["", *reasons])
+        raise ValueError(f"{folder.name} cannot be published; nothing was sent:{listed}")
 
 
 def commit_folder(

@@ -61,7 +61,7 @@ _FONT = 9
 
 Entry = Mapping[str, float]
 Log = Sequence[Entry]
-Lines = Mapping[str, Sequence[tuple[float, float]]]  # label -> points
+Points = Sequence[tuple[float, float]]
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -122,34 +122,31 @@ def has_curves(log: Log) -> bool:
     return any(name in entry for entry in log for name in _CURVES if name != "swap_cost")
 
 
-def draw_curves(runs: Mapping[str, Log]) -> bytes:
-    """Draw losses or readiness, a panel for each measure with a line for each run that has it.
+def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None) -> bytes:
+    """Draw measures, a panel for each of them with a line for each run that has it.
 
     They are drawn over the tokens seen, or over the steps where tokens were not counted.
 
     Args:
         runs: label -> entries of its log, as `thin_log` or `readiness_entries` returns them.
+        titles: name -> title of the measures; by default of all losses and of readiness.
 
     Returns:
         A PNG file.
     """
     entries = [entry for log in runs.values() for entry in log]
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
-    return draw_logs(runs, titled_measures(entries) or {"late_loss": _CURVES["late_loss"]})
-
-
-def draw_logs(runs: Mapping[str, Log], titles: Mapping[str, str]) -> bytes:
-    """Draw a panel for each measure (name -> title), as `draw_curves` does."""
-    counts_tokens = all(_TOKENS in entry for log in runs.values() for entry in log)
-    over, scale = (_TOKENS, 1e6) if counts_tokens else ("step", 1)
-    drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    titles = titles or titled_measures(entries) or {"late_loss": _CURVES["late_loss"]}
+    over, scale, xlabel = "step", 1.0, "steps"
+    if all(_TOKENS in entry for entry in entries):
+        over, scale, xlabel = _TOKENS, 1e6, "tokens seen (millions)"
+    drawn: dict[str, dict[str, Points]] = {title: {} for title in titles.values()}
     for name, title in titles.items():
-        drawn[title] = {}
         for run, log in runs.items():
-            has_both = [entry for entry in log if name in entry and over in entry]
-            if has_both:
-                drawn[title][run] = [(entry[over] / scale, entry[name]) for entry in has_both]
-    return _draw(drawn, "tokens seen (millions)" if counts_tokens else "steps")
+            known = [entry for entry in log if name in entry and over in entry]
+            if known:
+                drawn[title][run] = [(entry[over] / scale, entry[name]) for entry in known]
+    return _draw(drawn, xlabel)
 
 
 def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
@@ -158,18 +155,19 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
     Args:
         panels: title -> label -> entry with readiness. A label has one colour in all panels.
     """
-    drawn: dict[str, Lines] = {}
+    drawn: dict[str, dict[str, Points]] = {}
     for title, entries in panels.items():
-        lines = {n: list(enumerate(layer_entropies(e), start=1)) for n, e in entries.items()}
-        even = {entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry}
+        found = {label: layer_entropies(entry) for label, entry in entries.items()}
+        even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
         if even:  # the same for all, on one sample
-            longest = max(lines.values(), key=len)
-            lines["even attention"] = [(layer, max(even)) for layer, _ in longest]
-        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = lines
+            found["even attention"] = even[:1] * max(map(len, found.values()))
+        drawn[f"{title}\nCLS attention entropy (nats)".strip()] = {
+            label: list(enumerate(values, start=1)) for label, values in found.items()
+        }
     return _draw(drawn, "layer")
 
 
-def _draw(panels: Mapping[str, Lines], xlabel: str) -> bytes:
+def _draw(panels: Mapping[str, Mapping[str, Points]], xlabel: str) -> bytes:
     """Draw at most three panels in a row; the same panels always give the same bytes."""
     n_columns = min(len(panels), 3)
     n_rows = -(-len(panels) // n_columns)

@@ -10,16 +10,16 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datasets import Dataset
-from huggingface_hub import CommitInfo, SpaceCard, SpaceCardData, metadata_save
+from huggingface_hub import SpaceCard, SpaceCardData, metadata_save
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.hub.card import CARD_FILE, read_card
 from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.push import commit_folder, find_refusals
+from modeling_condenser.hub.push import PushReport, check_publishable, commit_folder, measure_files
 from modeling_condenser.retrieval.stored_index import build_once
 from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
 
@@ -36,14 +36,6 @@ _PAGE, _CARD = Path(__file__).with_name("page"), Path(__file__).with_name("READM
 _UNCHECKED = ("data/", "npm/")  # texts of others, which may hold paths, and pinned code
 
 
-class SpaceReport(NamedTuple):
-    """The folder of a page, its files (path -> bytes), and the newest commit after a push."""
-
-    folder: Path
-    sizes: dict[str, int]
-    commit: CommitInfo | None
-
-
 def write_space(
     model: str,
     collection: str,
@@ -58,7 +50,7 @@ def write_space(
     push: str | None = None,
     private: bool | None = None,
     token: str | None = None,
-) -> SpaceReport:
+) -> PushReport:
     """Write a static search page of a collection into a folder, or publish the one that is there.
 
     Args:
@@ -129,28 +121,12 @@ def write_space(
     stated, _ = read_card(out / CARD_FILE)
     if license and license != stated.get("license"):
         metadata_save(out / CARD_FILE, {**stated, "license": license})
-    where: Any = {"private": private, "token": token}
-    commit = _publish(out, push, **where) if push else None
-    sizes = {path: file.stat().st_size for path, file in _list_files(out).items()}
-    return SpaceReport(out, sizes, commit)
-
-
-def _list_files(folder: Path) -> dict[str, Path]:
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {file.relative_to(folder).as_posix(): file for file in files}
-
-
-def _publish(folder: Path, name: str, **where: Any) -> CommitInfo:
-    """Push a page, unless a file of our own holds what must not be published."""
-    own = {p: file for p, file in _list_files(folder).items() if not p.startswith(_UNCHECKED)}
-    reasons = find_refusals(own)
-    if not read_card(folder / CARD_FILE)[0].get("license"):
-        reasons.append("no license is named: pass --license, such as --license apache-2.0")
-    if reasons:
-        listed = "\n  - ".join(["", *reasons])
-        raise ValueError(f"{folder} cannot be published; nothing was sent:{listed}")
-    message = "Push with condenser"
-    return commit_folder(folder, name, message=message, stale=(), kind="space", **where)
+    commit = None
+    if push:
+        check_publishable(out, unchecked=_UNCHECKED, kind="space")
+        where: Any = {"kind": "space", "private": private, "token": token}
+        commit = commit_folder(out, push, message="Push with condenser", stale=(), **where)
+    return PushReport(out, measure_files(out), (out / CARD_FILE).read_text("utf-8"), commit)
 
 
 def _read_system(model: str) -> System:
@@ -174,12 +150,12 @@ def _load(collection: str, split: str) -> tuple[Dataset, list[dict[str, Any]]]:
         logger.warning("The page has no example queries: %s", error)
         return passages, []
     short = [key for key, text in loaded.queries.items() if len(text) <= LONGEST_EXAMPLE]
-    chosen = short[:: -(-len(short) // N_EXAMPLES) or 1]
-    relevant = {
-        key: [passage for passage, grade in loaded.qrels.get(key, {}).items() if grade > 0]
-        for key in chosen
-    }
-    return loaded.passages, [{"query": loaded.queries[k], "relevant": relevant[k]} for k in chosen]
+    examples = []
+    for key in short[:: -(-len(short) // N_EXAMPLES) or 1]:
+        grades = loaded.qrels.get(key, {})
+        relevant = [passage for passage, grade in grades.items() if grade > 0]
+        examples.append({"query": loaded.queries[key], "relevant": relevant})
+    return loaded.passages, examples
 
 
 def _as_published(name: str) -> list[str] | None:

@@ -142,7 +142,7 @@ class _Study:
         drawn = {
             pictures.LABELS_FILE: pictures.draw_labels(results.by_labels(), results.bm25),
             pictures.CURVES_FILE: training_log.draw_curves(logs),
-            pictures.FINETUNING_FILE: training_log.draw_logs(
+            pictures.FINETUNING_FILE: training_log.draw_curves(
                 losses, {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
             ),
             **self.draw_map(results.best_arm),

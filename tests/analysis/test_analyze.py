@@ -91,7 +91,7 @@ def test_tables_show_each_model_with_its_difference_from_the_first(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("no/such/model out --corpus CORPUS", "There is no encoder 'no/such/model'"),
+        ("no/such/model out --corpus CORPUS", "There is no folder 'no/such/model'"),
         ("ENCODER out", "There is no text to measure on"),
         ("ENCODER out --corpus CORPUS --card true", "no model is a finished pre-training run"),
     ],

@@ -267,7 +267,7 @@ def test_a_folder_comes_before_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_collection("owner/set").name == "set"
     for source, message in (
-        ("owner/d", "Cannot fetch owner/d"),
+        ("owner/d", "There is no folder 'owner/d', and it cannot be fetched"),
         ("nowhere", "no collection at nowhere, which holds nothing: expected a data set on the"),
         ("owner/other", "other, which holds a.txt: .* folder with corpus.jsonl .*DPR"),
     ):

@@ -18,12 +18,7 @@ from modeling_condenser.encoding import encode
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings, write_table
 from modeling_condenser.encoding.encode import encode_collection, local_device
 from modeling_condenser.encoding.retriever import Retriever
-from tests.encoding.making import (
-    HashRetriever,
-    all_bytes,
-    hash_vectors,
-    make_passages,
-)
+from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
 
 IDS = ["", "a", "a\x00", "\uffff", "\U0001d11e", "東京", "é ", "Z", "0", "a b", "z", "Ä"]
 

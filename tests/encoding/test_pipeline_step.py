@@ -13,11 +13,8 @@ from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.encoding.encode import encode_collection
 from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
-from tests.encoding.making import HashRetriever, hash_vectors
-
-
-def all_bytes(embeddings: Embeddings) -> bytes:
-    return b"".join(block.tobytes() for _, block in embeddings.blocks())
+from tests.encoding.making import HashRetriever, all_bytes, hash_vectors
+from tests.hub.making import make_collection
 
 
 @pytest.fixture
@@ -47,8 +44,6 @@ def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
 
 
 def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
-    from tests.hub.making import make_collection
-
     retriever = HashRetriever()
     monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
     step.prepare(shard_size=7)

@@ -17,21 +17,19 @@ from tests.hub.making import BLOCKER, plain_vectors
 TEXTS = ["The glacier visits Oslo.", "Why?", "In 1987, the poet cost $12.50! " * 12]
 SCRIPTS = {
     "OPENVINO_PYTHON": """
-        import sys, json
-        from sentence_transformers import SentenceTransformer
-        precision = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}
-        model = SentenceTransformer(sys.argv[1], backend="openvino", model_kwargs=precision)
-        vectors = model.encode(json.loads(sys.argv[2]))
-    """,
+from sentence_transformers import SentenceTransformer
+precision = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}
+model = SentenceTransformer(sys.argv[1], backend="openvino", model_kwargs=precision)
+vectors = model.encode(json.loads(sys.argv[2]))
+""",
     "ONNX_PYTHON": """
-        import sys, json
-        from optimum.onnxruntime import ORTModelForFeatureExtraction
-        from transformers import AutoTokenizer
-        tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-        model = ORTModelForFeatureExtraction.from_pretrained(sys.argv[1], export=True)
-        cut = {"padding": True, "truncation": True, "max_length": 64, "return_tensors": "pt"}
-        vectors = model(**tokenizer(json.loads(sys.argv[2]), **cut)).last_hidden_state[:, 0]
-    """,
+from optimum.onnxruntime import ORTModelForFeatureExtraction
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = ORTModelForFeatureExtraction.from_pretrained(sys.argv[1], export=True)
+cut = {"padding": True, "truncation": True, "max_length": 64, "return_tensors": "pt"}
+vectors = model(**tokenizer(json.loads(sys.argv[2]), **cut)).last_hidden_state[:, 0]
+""",
 }
 
 
@@ -43,8 +41,7 @@ def test_an_export_gives_the_vectors_of_torch(variable, run, request, tmp_path):
     if python is None:
         pytest.skip(f"{variable} names no Python with optimum (docs/hub.md)")
     export = export_encoder(request.getfixturevalue(run), tmp_path / "export")
-    lines = [line.strip() for line in SCRIPTS[variable].splitlines()]
-    script = BLOCKER + "\n".join([*lines, "print(json.dumps(vectors.tolist()))"])
+    script = f"{BLOCKER}import json\n{SCRIPTS[variable]}print(json.dumps(vectors.tolist()))"
     found = subprocess.run(
         [python, "-c", script, str(export), json.dumps(TEXTS)],
         capture_output=True,

@@ -1,6 +1,5 @@
 """Model cards: what they say, and whose words they keep."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +13,7 @@ from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.model_folder import STARTER_FOLDER, STARTER_TITLE
 from modeling_condenser.hub.provenance import Stage, read_provenance, write_provenance
 from modeling_condenser.hub.results import EvaluationResult, add_result
+from tests.encoding.making import change_json
 
 LOG = [
     {"step": i, "late_loss": 5 - i / 10, "head_loss": 6 - i / 10, "num_input_tokens_seen": i * 100}
@@ -164,9 +164,7 @@ def test_a_checkpoints_card_names_the_code_that_it_executes(bert_run, tmp_path):
     text = read(folder).text
     assert "[configuration\\_condenser.py](configuration_condenser.py)" in text
     assert "the head reads the tokens after layer" in text
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"] = ["CondenserForMaskedLM"]
-    (folder / "config.json").write_text(json.dumps(config))
+    change_json(folder / "config.json", architectures=["CondenserForMaskedLM"])
     write_card(folder)
     text = read(folder).text
     assert "without a Condenser head" in text and "AutoModelForPreTraining" not in text

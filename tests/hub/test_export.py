@@ -23,11 +23,11 @@ from transformers import (
 )
 
 from hub_scripts.main import main
-from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
+from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 from tests.hub.making import make_run, plain_vectors
 from tests.hub.test_evaluate_retrieval import open_script
@@ -87,17 +87,6 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     assert saved["truncation"] is None and saved["padding"] is None
 
 
-def test_hidden_states_are_bit_identical_to_the_backbones(exported, run):
-    backbone = CondenserForPreTraining.from_pretrained(run / "model").condenser.encoder.eval()
-    plain = AutoModel.from_pretrained(exported).eval()
-    batch = AutoTokenizer.from_pretrained(exported)(TEXTS[:3], padding=True, return_tensors="pt")
-    with torch.no_grad():
-        expected = backbone(**batch, output_hidden_states=True).hidden_states
-        found = plain(**batch, output_hidden_states=True)
-    assert len(found.hidden_states) == len(expected) == 5
-    assert all(map(torch.equal, found.hidden_states, expected))
-
-
 def test_an_earlier_export_is_replaced_and_another_folder_refused(bert_run, tmp_path):
     out = export_encoder(bert_run, tmp_path / "out")
     (out / "left_over.json").write_text("{}")
@@ -125,9 +114,7 @@ def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
 def test_the_default_lengths_fit_the_encoders_positions(run, tmp_path):
     """RoBERTa has two positions more than it can use; its tokenizer here says no limit."""
     model = Path(shutil.copytree(run / "model", tmp_path / "run" / "model"))
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    del settings["model_max_length"]
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    change_json(model / "tokenizer_config.json", model_max_length=None)
     folder = export_encoder(tmp_path / "run", tmp_path / "out")
     assert EncodingContract.load(folder) == EncodingContract(64, 64)
 

@@ -35,10 +35,10 @@ def test_a_revision_is_pinned_and_only_patterns_are_fetched(loopback_hub, tmp_pa
     assert contents(fetch(f"{NAME}@{first}", only=["*.md"])).keys() == {"notes.md"}
     assert (fetch(NAME) / "notes.md").read_text() == "two"
     assert (fetch(f"{NAME}@{first}") / "notes.md").read_text() == "one"
-    with pytest.raises(FileNotFoundError, match="(?s)Cannot fetch owner/encoder@x .*Revision Not"):
+    with pytest.raises(FileNotFoundError, match="(?s)folder 'owner/encoder@x'.*Revision Not"):
         fetch(f"{NAME}@x")
     for absent in ("owner/absent", "./absent"):
-        with pytest.raises(FileNotFoundError, match=f"There is no encoder '{absent}'"):
+        with pytest.raises(FileNotFoundError, match=f"There is no folder '{absent}'"):
             find_model_folder(absent)
 
 

@@ -26,7 +26,7 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
     file.write_text('{"query_max_length": 8, "passage_max_length": 8, "similarty": "dot"}')
     with pytest.raises(ValueError, match="'similarty'.*'similarity'"):
         EncodingContract.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no encoding_contract.json.*condenser export"):
+    with pytest.raises(FileNotFoundError, match="empty/encoding_contract.json"):
         EncodingContract.load(tmp_path / "empty")
 
 

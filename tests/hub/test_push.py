@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
-from modeling_condenser.hub.card import PLACEHOLDER
+from modeling_condenser.hub import push as module
+from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
 from modeling_condenser.runs.checkpoints import seal_checkpoint
+from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 
 NAME = "owner/encoder"
@@ -35,8 +38,25 @@ def test_an_encoder_is_pushed_once_as_it_is(loopback_hub, folder):
     assert sent == {name: content for name, content in before.items() if name != "README.md"}
     assert contents(folder) == before
     assert NAME in card and PLACEHOLDER not in card and "license: apache-2.0" in card
-    again = push(folder, NAME, private=True)  # the license on the Hub is kept
-    assert again.commit.oid == report.commit.oid
+
+
+def test_the_license_is_the_stated_one_or_the_cards_or_else_that_on_the_hub(
+    loopback_hub, folder, monkeypatch
+):
+    monkeypatch.setattr(module, "find_opening_error", lambda _: None)
+
+    def pushed(**options: str) -> str:
+        push(folder, NAME, **options)
+        return ModelCard(loopback_hub.repo(NAME).files()["README.md"].decode()).data.license
+
+    assert pushed(license="apache-2.0") == "apache-2.0"
+    assert ModelCard.load(folder / "README.md").data.license is None
+    n_commits = len(loopback_hub.repo(NAME).commits())
+    assert pushed() == "apache-2.0"  # and so nothing changed
+    assert len(loopback_hub.repo(NAME).commits()) == n_commits
+    write_card(folder, metadata={"license": "mit"})
+    for stated, expected in (({}, "mit"), ({"license": "gpl-3.0"}, "gpl-3.0"), ({}, "mit")):
+        assert pushed(**stated) == expected
 
 
 @pytest.mark.slow
@@ -70,13 +90,11 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
 @pytest.mark.slow
 def test_what_does_not_open_is_refused(folder):
     pooling = folder / "1_Pooling" / "config.json"
-    original = pooling.read_text()
-    pooling.write_text(json.dumps({**json.loads(original), "pooling_mode": "mean"}))
+    change_json(pooling, pooling_mode="mean")
     told = find_opening_error(folder)
     assert told == "ValueError: pooling is mean, but cls in the contract"
-    pooling.write_text(original)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 6}))
+    change_json(pooling, pooling_mode="cls")
+    change_json(folder / "config.json", num_hidden_layers=6)
     assert "32 weights are missing" in find_opening_error(folder)
 
 

@@ -43,10 +43,7 @@ def test_each_run_is_a_line_over_the_tokens_seen(figures):
     }
     picture = draw_curves(runs)
     assert picture.startswith(b"\x89PNG\r\n") and picture == draw_curves(runs)
-    late = {
-        "mlm": [[0.5, 5.0], [1.0, 4.0], [1.5, 3.0]],
-        "condenser": [[0.5, 5.0], [1.0, 4.5]],
-    }
+    late = {"mlm": [[0.5, 5.0], [1.0, 4.0], [1.5, 3.0]], "condenser": [[0.5, 5.0], [1.0, 4.5]]}
     assert drawn(figures[0]) == {
         "late MLM loss (nats a masked token)": late,
         "head MLM loss (nats a masked token)": {"condenser": [[0.5, 6.0], [1.0, 5.5]]},

@@ -1,5 +1,10 @@
-"""A retriever, a collection and a page that tests of this folder share."""
+"""A retriever, a collection and a server that tests of this folder share."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -9,6 +14,16 @@ from modeling_condenser.hub.export import export_encoder
 from tests.hub.making import write_collection
 
 UNSAFE = '<img src="/stolen" onerror="document.title=1"> <script>document.title=2</script>'
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[str]:
+    """Serve a folder on this machine: its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
 
 
 @pytest.fixture(scope="session")

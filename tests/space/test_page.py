@@ -7,9 +7,6 @@ CHROMIUM), and the npm registry, unless its packages are in the cache.
 import os
 import re
 import shutil
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,8 @@ from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.retrieval.systems import open_searcher, parse_system
 from modeling_condenser.space.npm_files import fetch_npm_files
 from modeling_condenser.space.space import write_space
+
+from .conftest import serve
 
 pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -59,16 +58,8 @@ def write_page(retriever: Path, collection: Path, out: Path) -> Path:
 def served(retriever, shuffled, tmp_path_factory):
     """The address of a page."""
     folder = write_page(retriever, shuffled, tmp_path_factory.mktemp("page") / "page")
-    yield from serve(folder)
-
-
-def serve(folder: Path):
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    SimpleHTTPRequestHandler.log_message = lambda *_: None
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
+    with serve(folder) as url:
+        yield url
 
 
 @pytest.fixture
@@ -136,7 +127,7 @@ def test_another_tokenizer_and_pooling_give_the_rankings_of_python(
 ):
     contract = EncodingContract(20, 64, pooling="mean", similarity="dot")
     retriever = export_encoder(roberta_run, tmp_path / "roberta", contract=contract)
-    for url in serve(write_page(retriever, shuffled, tmp_path / "page")):
+    with serve(write_page(retriever, shuffled, tmp_path / "page")) as url:
         page = visit(url)
         for query in QUERIES:
             found = search(page, query)
