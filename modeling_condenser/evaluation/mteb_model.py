@@ -6,7 +6,6 @@ An encoder is an `EncoderProtocol`, which all of MTEB's tasks can use. Every sys
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,7 @@ from datasets import Dataset, Features, Value
 from modeling_condenser.collection.passages import COLUMNS
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import System, as_folder, open_searcher, parse_system
 
 _PASSAGES = Features(dict.fromkeys(COLUMNS, Value("string")))
 
@@ -61,20 +60,18 @@ class MtebSearcher:
     def __init__(
         self, system: System, search: SearchSettings, folder: Path, *, progress: bool = True
     ) -> None:
+        from mteb.models.model_meta import ModelMeta
+
         self.system, self.settings, self.progress = system, search, progress
         self._folder, self._corpus = folder, Dataset.from_dict({"id": [], "text": []})
         self.n_queries: dict[tuple[str, str, str], int] = {}
         settings = {**asdict(search), "devices": None, "shard_size": None}
         identity = json.dumps([system.fingerprint, settings], sort_keys=True)
-        digest = hashlib.sha256(identity.encode()).hexdigest()
-        self.mteb_model_meta = self._describe(revision=digest[:40])
-
-    def _describe(self, **known: Any) -> Any:
-        from mteb.models.model_meta import ModelMeta
-
-        on_hub = None if Path(self.system.model).exists() else hub_name(self.system.model)
-        named = on_hub if on_hub and not self.system.settings else f"condenser/{self.system.name}"
-        return ModelMeta.create_empty({"name": named, "modalities": ["text"], **known})
+        revision = hashlib.sha256(identity.encode()).hexdigest()[:40]
+        on_hub = None if Path(system.model).exists() else hub_name(system.model)
+        name = on_hub if on_hub and not system.settings else f"condenser/{system.name}"
+        known = {"name": name, "revision": revision, "modalities": ["text"]}
+        self.mteb_model_meta = ModelMeta.create_empty(known)
 
     def index(self, corpus: Dataset, **_: Any) -> None:
         """Keep the corpus, columns `id`, `text` and perhaps `title`; `search` indexes it."""
@@ -100,7 +97,7 @@ class MtebSearcher:
         how: Any = {"task_metadata": task_metadata, "prompt_type": PromptType.query}
         texts = [text for batch in create_dataloader(queries, **how) for text in batch["text"]]
         place = "-".join([self.system.encoder.stored.name, task_metadata.name, hf_subset, hf_split])
-        folder, columns = self._folder / re.sub(r"[^\w.=-]+", "_", place), self._corpus.column_names
+        folder, columns = self._folder / as_folder(place), self._corpus.column_names
         passages = self._corpus.map(_read_passage, features=_PASSAGES, remove_columns=columns)
         show: Any = {"settings": self.settings, "progress": self.progress}
         searcher = open_searcher(self.system, passages, folder, **show)
@@ -112,19 +109,24 @@ class MtebSearcher:
 class MtebEncoder(MtebSearcher):
     """An encoder as mteb's `EncoderProtocol` and `SearchProtocol`."""
 
-    def _describe(self, **known: Any) -> Any:
+    def __init__(self, system: System, search: SearchSettings, *place: Path, **how: Any) -> None:
         from mteb.models.model_meta import ScoringFunction  # without a Euclidean distance
 
         from modeling_condenser.encoding.encode import local_device
 
-        encoder, device = self.system.without("precision"), local_device(self.settings.device_list)
-        self.retriever = encoder.open(device=device)
+        super().__init__(system, search, *place, **how)
+        device = local_device(search.device_list)
+        self.retriever = system.without("precision").open(device=device)
         model, contract = self.retriever.model, self.retriever.contract
         model.similarity_fn_name = contract.similarity
         self.similarity, self.similarity_pairwise = model.similarity, model.similarity_pairwise
         names = {"dot": ScoringFunction.DOT_PRODUCT, "cosine": ScoringFunction.COSINE}
-        known |= {"embed_dim": self.retriever.dimension, "max_tokens": contract.passage_max_length}
-        return super()._describe(similarity_fn_name=names.get(contract.similarity), **known)
+        known = {
+            "similarity_fn_name": names.get(contract.similarity),
+            "embed_dim": self.retriever.dimension,
+            "max_tokens": contract.passage_max_length,
+        }
+        self.mteb_model_meta = self.mteb_model_meta.model_copy(update=known)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
         """Encode N texts, in batches of mteb: (N, D) float32; texts of other tasks as passages."""

@@ -12,11 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import parse_system, refuse_unused
+from modeling_condenser.retrieval.systems import parse_systems
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import describe_machine
 
@@ -73,11 +72,10 @@ def evaluate_mteb(
         **settings,
     }
     recipe, search = fill(stated, MtebRecipe, SearchSettings)
+    parsed = parse_systems(recipe.systems, search)
     found = [task for name in recipe.mteb for task in _find_tasks(name)]
-    parsed = [parse_system(word).completed(search) for word in recipe.systems]
-    refuse_unused(parsed, search)
+    searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
     for task in (task.metadata for task in found):
-        searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
         wrong = searchers if task.type != "Retrieval" else []
         if wrong or task.modalities != ["text"]:
             raise ValueError(
@@ -91,8 +89,7 @@ def evaluate_mteb(
         model = mteb_model(system, output_dir=recipe.output_dir, progress=progress, search=search)
         how: Any = {"cache": cache, "co2_tracker": False, "show_progress_bar": progress}
         results[system.name] = mteb.evaluate(model, found, **how)
-        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
-        if is_export and not system.settings and search.is_exact:
+        if system.is_export and search.is_exact:
             _report_on_card(Path(system.model), results[system.name], found, model.n_queries)
     return results
 
@@ -131,25 +128,22 @@ def _report_on_card(
     from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
 
     named = {task.metadata.name: task for task in tasks}
-    for task in result.task_results:
-        data = named[task.task_name].metadata.dataset
-        for split, subsets in task.scores.items():
-            for scores in subsets:
-                subset = scores["hf_subset"]
-                if (task.task_name, subset, split) not in n_queries:
-                    continue
-                own = EvaluationResult(
-                    collection=" ".join([task.task_name, *([subset] * (subset != "default"))]),
-                    split=split,
-                    depth=max(named[task.task_name].k_values),
-                    n_queries=n_queries[task.task_name, subset, split],
-                    values={name: scores[theirs] for name, theirs in _MEASURES.items()},
-                    source=hub_name(data["path"]),
-                    revision=data["revision"],
-                    benchmark="MTEB",
-                    command=f"condenser evaluate OWNER/NAME --mteb {task.task_name}",
-                    date=datetime.now(UTC).date().isoformat(),
-                    versions={**describe_machine()["versions"], "mteb": str(task.mteb_version)},
-                )
-                add_result(folder, own)
+    computed = {task.task_name: task for task in result.task_results}
+    for (name, subset, split), n in n_queries.items():
+        [scores] = [own for own in computed[name].scores[split] if own["hf_subset"] == subset]
+        data = named[name].metadata.dataset
+        own = EvaluationResult(
+            collection=name if subset == "default" else f"{name} {subset}",
+            split=split,
+            depth=max(named[name].k_values),
+            n_queries=n,
+            values={measure: scores[theirs] for measure, theirs in _MEASURES.items()},
+            source=hub_name(data["path"]),
+            revision=data["revision"],
+            benchmark="MTEB",
+            command=f"condenser evaluate OWNER/NAME --mteb {name}",
+            date=datetime.now(UTC).date().isoformat(),
+            versions={**describe_machine()["versions"], "mteb": str(computed[name].mteb_version)},
+        )
+        add_result(folder, own)
     write_card(folder)

@@ -1,6 +1,4 @@
-"""Search among compressed vectors: one byte or one bit for each number.
-
-sentence-transformers quantises the vectors, and faiss searches all of them:
+"""Search among compressed vectors with faiss: one byte or one bit for each number.
 
 int8      255 equal steps between the least and the greatest value of each dimension in the
           collection. The score is the inner product of the query with the restored vector.
@@ -24,7 +22,6 @@ from .stored_index import open_index
 Precision = Literal["float32", "int8", "binary"]
 
 CANDIDATES = 4  # for each passage that is wanted of a binary index
-_BYTES_A_CALL = 2**28  # of the candidates' bits, which the library restores as int64
 
 
 @dataclass(frozen=True)
@@ -39,26 +36,15 @@ class BinaryIndex:
         return self.bits.code_size
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find k rows for each of (Q, D) float32: scores and rows (Q, k), with row -1 for none."""
-        from sentence_transformers.util.quantization import semantic_search_faiss
-
-        # Whole bytes: sentence-transformers 6.0 does not cut the bits that fill the last one.
-        queries = np.pad(queries, ((0, 0), (0, self.bits.d - queries.shape[1])))
-        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        rows = np.full((len(queries), k), -1, dtype=np.int64)
-        size = max(1, _BYTES_A_CALL // (8 * self.bits.d * k * CANDIDATES))
-        for first in range(0, len(queries), size):
-            found = semantic_search_faiss(
-                queries[first : first + size],
-                corpus_index=self.bits,
-                corpus_precision="ubinary",
-                top_k=k,
-                rescore_multiplier=CANDIDATES,
-            )[0]
-            for query, best in enumerate(found, start=first):
-                scores[query, : len(best)] = [each["score"] for each in best]
-                rows[query, : len(best)] = [each["corpus_id"] for each in best]
-        return scores, rows
+        """Find k of the N rows for each of (Q, D) float32: scores and rows (Q, k), best first."""
+        n_candidates = min(CANDIDATES * k, self.bits.ntotal)
+        _, rows = self.bits.search(np.packbits(queries > 0, axis=1), n_candidates)
+        scores = np.empty(rows.shape, dtype=np.float32)  # (Q, candidates), as are the rows
+        for query, found, own in zip(queries, rows.tolist(), scores, strict=True):
+            codes = np.stack([self.bits.reconstruct(row) for row in found])
+            own[:] = np.unpackbits(codes, axis=1, count=len(query)) @ query
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
 
 def build_quantised(
@@ -79,29 +65,17 @@ def build_quantised(
 
 
 def _build_bytes(embeddings: Embeddings, progress: bool) -> faiss.Index:
-    from sentence_transformers.util.quantization import quantize_embeddings
-
-    extremes = [(block.min(axis=0), block.max(axis=0)) for _, block in embeddings.blocks()]
-    lowest, highest = zip(*extremes, strict=True)
-    ranges = np.stack([np.min(lowest, axis=0), np.max(highest, axis=0)])  # (2, D)
-    steps = (ranges[1] - ranges[0]) / 255
-    # faiss restores a code c as start + (c + 1/2) step, sentence-transformers as start + c step.
-    trained = np.concatenate([ranges[0] - steps / 2, 255 * steps]).astype(np.float32)
     kind = faiss.ScalarQuantizer.QT_8bit
     index = faiss.IndexScalarQuantizer(embeddings.dimension, kind, faiss.METRIC_INNER_PRODUCT)
-    faiss.copy_array_to_vector(trained, index.sq.trained)
-    index.is_trained = True
+    extremes = [np.stack([block.min(0), block.max(0)]) for _, block in embeddings.blocks()]
+    index.train(np.concatenate(extremes))  # which reads nothing else of the vectors
     for _, block in embeddings.blocks(progress="quantise" if progress else ""):
-        codes: Any = quantize_embeddings(block, "uint8", ranges=ranges)
-        index.add_sa_codes(codes)
+        index.add(block)
     return index
 
 
 def _build_bits(embeddings: Embeddings, progress: bool) -> faiss.IndexBinary:
-    from sentence_transformers.util.quantization import quantize_embeddings
-
     index = faiss.IndexBinaryFlat(8 * -(-embeddings.dimension // 8))
     for _, block in embeddings.blocks(progress="quantise" if progress else ""):
-        codes: Any = quantize_embeddings(block, "ubinary")
-        index.add(codes)
+        index.add(np.packbits(block > 0, axis=1))
     return index

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Template
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
+from modeling_condenser.evaluation.plots import Figures
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
 from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.hub.training_log import spread
@@ -63,12 +64,17 @@ class StudyResults:
         """A table for each measure, as Markdown."""
         return _render("tables", self, alpha=ALPHA, p_in_words=p_in_words)
 
-    def by_labels(self) -> dict[str, dict[str, Evaluation]]:
-        """The groups without the fused arms."""
-        return {
-            group: {arm: own for arm, own in arms.items() if not arm.startswith(FUSED)}
-            for group, arms in self.groups.items()
-        }
+    def by_labels(self) -> dict[str, dict[str, Figures]]:
+        """Measure -> number of labels -> system -> its figures; without the fused arms."""
+        found: dict[str, dict[str, Figures]] = {measure: {} for measure in self.bm25.means}
+        for group, arms in self.groups.items():
+            shown = {name: own for name, own in arms.items() if not name.startswith(FUSED)}
+            for measure, by_group in found.items():
+                by_group[group.removesuffix(" labels")] = {
+                    name: {"mean": own.means[measure], "interval": own.interval(measure)}
+                    for name, own in {BM25: self.bm25, **shown}.items()
+                }
+        return found
 
     def settings_of(self, arm: str) -> str:
         """The settings of an arm in the recipe, in one line."""
@@ -107,14 +113,9 @@ class StudyResults:
         (folder / PAGE_FILE).write_text(f"{page.strip()}\n")
 
 
-def _render(template: str, results: StudyResults, **values: Any) -> str:
-    environment = Environment(keep_trailing_newline=False)
-    environment.filters["basename"] = lambda path: Path(path).name
-    source = Path(__file__).with_name(f"{template}.md.jinja").read_text("utf-8")
-    found = environment.from_string(source).render(
-        results=results, bm25=BM25, fused=FUSED, **values
-    )
-    return found.strip()
+def _render(name: str, results: StudyResults, **values: Any) -> str:
+    template = Template(Path(__file__).with_name(f"{name}.md.jinja").read_text("utf-8"))
+    return template.render(results=results, bm25=BM25, fused=FUSED, **values).strip()
 
 
 def copy_page(folder: Path, page: Path, *, pictures: Sequence[str]) -> None:

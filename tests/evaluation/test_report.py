@@ -17,13 +17,10 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.plots import plot_bars, plot_curves
 from modeling_condenser.evaluation.report import write_report
-from modeling_condenser.evaluation.significance import (
-    compare,
-    compare_in_groups,
-    holm,
-)
+from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from modeling_condenser.evaluation.system_results import SystemResult
+from modeling_condenser.evaluation.web_page import as_web_page
 
 QUERIES = {
     **{f"n{i:02d}": f"how many rivers | *lakes* does country {i} have" for i in range(20)},
@@ -194,6 +191,12 @@ def test_the_page_is_one_file_with_tables_pictures_and_escaped_text(tmp_path):
     assert page.count("<table>") == (tmp_path / "report.md").read_text().count("\n| ---")
 
 
+def test_html_in_the_text_of_a_report_is_shown_as_text(tmp_path):
+    page = as_web_page("title", "<script>alert(1)</script>\n\nwho <b>paints</b>", tmp_path)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<script" not in page
+    assert "<p>who &lt;b&gt;paints&lt;/b&gt;</p>" in page
+
+
 def test_correlations_are_compared_too(tmp_path):
     scores = np.arange(40.0)
     evaluations = [evaluate_graded_pairs(np.roll(scores, n), scores) for n in (15, 1)]
@@ -218,5 +221,8 @@ def test_pictures_show_values_and_intervals_in_the_order_of_the_systems():
     bounds = [line[:, 0].tolist() for line in intervals.get_segments()]
     assert bounds == [[0.125, 0.3], [0.25, 0.75]]
     assert [text.get_text() for text in right.texts] == ["0.800", "0.900"]
-    [axes] = plot_curves({100: without, 20: {"bm25": bm25, "ours": ours}}, y_label="R@k").axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0.2, 0.8], [0.5, 0.9]]
+    by_depth = {"20": {"bm25": bm25, "ours": ours}, "100": without}
+    [axes] = plot_curves({"R@k": by_depth}, x_label="k").axes
+    lines = {lines.get_label(): list(lines[0].get_ydata()) for lines in axes.containers}
+    assert lines == {"bm25": [0.2, 0.8], "ours": [0.5, 0.9]}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["20", "100"]
