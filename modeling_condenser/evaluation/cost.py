@@ -5,10 +5,9 @@ A step is a forward pass over 8 texts of 64 random tokens, as in the thesis (sec
 """
 
 import multiprocessing
-import threading
 import timeit
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import psutil
 
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
 _STEPS = 30
-_MEMORY_STEPS = 5
 
 
 def measure_cost(
@@ -37,7 +35,7 @@ def measure_cost(
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The
         peak is that of weights and step together: on a GPU, what torch had allocated; on a CPU, the
-        highest resident memory during a step minus that before the model was loaded.
+        highest resident memory after any module of a step, minus that before the model was loaded.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measure, str(model), dict(settings or {}), batch_size, length).result()
@@ -45,11 +43,13 @@ def measure_cost(
 
 def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int) -> dict[str, Any]:
     import torch
+    from torch.nn.modules.module import register_module_forward_hook
 
     from modeling_condenser.encoding.retriever import Retriever
     from modeling_condenser.runs.run_folder import describe_machine
 
-    before = psutil.Process().memory_info().rss  # the libraries are imported, no model is loaded
+    process = psutil.Process()
+    before = process.memory_info().rss  # the libraries are imported, no model is loaded
     encoder = Retriever(model, **settings).model
     is_cuda = encoder.device.type == "cuda"
     parameters = list(encoder.parameters())
@@ -73,7 +73,10 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
             step()
             memory = torch.cuda.max_memory_allocated()
         else:
-            memory = _peak_resident_bytes(step) - before
+            resident: list[int] = []
+            register_module_forward_hook(lambda *_: resident.append(process.memory_info().rss))
+            step()
+            memory = max(resident) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
     cpu = describe_machine()["hardware"]["cpu"]
     return {
@@ -89,20 +92,3 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
         "n_steps": _STEPS,
         "n_threads": torch.get_num_threads(),
     }
-
-
-def _peak_resident_bytes(step: Callable[[], None]) -> int:
-    """The highest resident memory during some steps, sampled by a thread."""
-    process, finished = psutil.Process(), threading.Event()
-
-    def sample() -> int:
-        peak = process.memory_info().rss
-        while not finished.wait(0.001):
-            peak = max(peak, process.memory_info().rss)
-        return peak
-
-    with ThreadPoolExecutor(1) as pool:
-        peak = pool.submit(sample)
-        timeit.timeit(step, number=_MEMORY_STEPS)
-        finished.set()
-        return peak.result()

@@ -134,12 +134,14 @@ def evaluate(
             measure_similarity(system, items, name=file.stem, progress=progress)
             for system in parsed
         ]
-    measured = [system for system in parsed if system.kind == "encoder" and recipe.cost]
+    for i, system in enumerate(parsed):
+        if recipe.cost and system.kind == "encoder":
+            cost = measure_cost(system.model, settings=system.stored.settings)
+            results[i] = replace(results[i], cost=cost)
     report = write_report(
         folder,
         results,
         collection=loaded,
-        costs={s.name: measure_cost(s.model, settings=s.stored.settings) for s in measured},
         command=_command(recipe, search, parsed),
         seed=recipe.seed,
     )

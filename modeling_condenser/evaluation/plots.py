@@ -1,9 +1,9 @@
-"""The pictures of reports and studies: bars with intervals, and curves.
+"""The pictures of reports and studies: bars and curves with intervals, and maps of vectors.
 
 The first system, the baseline, is grey; a system has the same colour in every picture.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def plot_bars(panels: Mapping[str, Figures]) -> Figure:
     """Draw each system's mean and interval as a bar, in panels (title -> figures)."""
     n_systems = len(next(iter(panels.values())))
     height = 0.75 + 0.3 * n_systems
-    figure, axes = make_panels(list(panels), height=height, sharex=True, sharey=True)
+    figure, axes = _make_panels(list(panels), height=height, sharex=True, sharey=True)
     for panel, systems in zip(axes, panels.values(), strict=True):
         means, errors = _read(list(systems.values()))
         bars = panel.barh(list(systems), means, xerr=errors, color=_COLOURS)
@@ -60,7 +60,7 @@ def plot_bars(panels: Mapping[str, Figures]) -> Figure:
 
 def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) -> Figure:
     """Draw each system's means and intervals over groups (title -> group -> figures)."""
-    figure, axes = make_panels(list(panels), height=3.6, width=4.5)
+    figure, axes = _make_panels(list(panels), height=3.6, width=4.5)
     for panel, groups in zip(axes, panels.values(), strict=True):
         systems = list(next(iter(groups.values())))
         styles = cycle(product(["-", "--"], _COLOURS))
@@ -75,6 +75,30 @@ def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) ->
     return figure
 
 
+def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw the vectors of passages in two dimensions by t-SNE (thesis, Figure B.2).
+
+    Args:
+        vectors: title of a panel -> (N, D), the passages of all topics one after the other.
+        topics: topic -> its passages.
+    """
+    from sklearn.manifold import TSNE  # takes a second
+
+    names = [topic for topic, rows in topics.items() for _ in rows]
+    figure, axes = _make_panels(list(vectors), height=3.6, width=4.5)
+    for panel, found in zip(axes, vectors.values(), strict=True):
+        units = found / np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
+        perplexity = min(30, (len(found) - 1) / 3)
+        places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
+        for topic in topics:
+            x, y = places[[name == topic for name in names]].T
+            panel.scatter(x, y, s=12, label=topic[:30])
+        panel.set_xticks([])
+        panel.set_yticks([])
+    axes[-1].legend(fontsize=_FONT_SIZE - 1)
+    return figure
+
+
 def _read(figures: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     """Means, (N,), and how far their intervals reach below and above them, (2, N)."""
     means = np.array([own["mean"] for own in figures])
@@ -82,7 +106,7 @@ def _read(figures: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return means, abs(bounds.T - means)
 
 
-def make_panels(
+def _make_panels(
     titles: list[str], *, height: float, width: float = 3.0, **shared: bool
 ) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each title, three in a row; sizes are in inches."""

@@ -82,7 +82,6 @@ def write_report(
     results: Sequence[SystemResult],
     *,
     collection: Collection | None = None,
-    costs: Mapping[str, Mapping[str, Any]] | None = None,
     command: str = "",
     seed: int = 0,
 ) -> Report:
@@ -93,7 +92,6 @@ def write_report(
         results: with the same measures and queries; the others are compared with the first. Groups
             of queries are about the first measure.
         collection: that was searched; None for graded pairs and triplets.
-        costs: system -> result of `measure_cost`.
         command: that makes the report again.
         seed: of all tests and intervals.
     """
@@ -114,7 +112,7 @@ def write_report(
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
-        "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
+        "systems": {result.system: _describe(result) for result in results},
         "bytes_per_vector": _compare_sizes(results),
         "results": figures,
         "pairs": _compare_pairs(systems, main, seed=seed),
@@ -144,14 +142,14 @@ def write_report(
     return report
 
 
-def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str, Any]:
+def _describe(result: SystemResult) -> dict[str, Any]:
     run = result.run_file
     return {
         "settings": dict(result.settings),
         "record": dict(result.record),
         "run_file": f"{run.parent.name}/{run.name}" if run else None,
         "run_sha256": checksum_file(run) if run else None,
-        "cost": cost,
+        "cost": result.cost,
     }
 
 

@@ -54,6 +54,7 @@ class SystemResult:
     run_file: Path | None = None  # the TREC run that was measured
     record: Mapping[str, Any] = field(default_factory=dict)  # time, and what was searched
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
+    cost: Mapping[str, Any] | None = None  # of encoding, from `measure_cost`
 
 
 def evaluate_system(

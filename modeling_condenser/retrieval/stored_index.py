@@ -50,9 +50,7 @@ def open_index(
     write: Any = faiss.write_index_binary if is_binary else faiss.write_index
     read: Any = faiss.read_index_binary if is_binary else faiss.read_index
     identity = {**settings, "retriever": embeddings.retriever, "passages": embeddings.passages}
-
-    def build(partial: Path) -> None:
-        write(make(), str(partial / INDEX_FILE))
-
-    build_once(folder / IDENTITY_FILE, identity, build)
+    build_once(
+        folder / IDENTITY_FILE, identity, lambda partial: write(make(), str(partial / INDEX_FILE))
+    )
     return read(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)

@@ -115,16 +115,16 @@ class System:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies what its answers depend on."""
-        if self.kind == "encoder":
-            own = self.without("precision").open(device="cpu").fingerprint
-            return f"{own} {self.precision}" if self.is_quantised else own
         if self.kind == "run":
             return checksum_file(Path(self.model))
+        if self.kind == "bm25":
+            k1, b = read_settings(**self.settings)
+            return f"{BM25} k1={k1} b={b}"
         if self.kind == "hybrid":
             how = self.settings.get("fusion", "chosen on dev queries")
             return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
-        k1, b = read_settings(**self.settings)
-        return f"{BM25} k1={k1} b={b}"
+        own = self.without("precision").open(device="cpu").fingerprint
+        return f"{own} {self.precision}" if self.is_quantised else own
 
     @property
     def precision(self) -> Precision:

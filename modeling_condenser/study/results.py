@@ -1,6 +1,7 @@
 """The results of a study as tables and files, with a significance test for each difference."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,11 +9,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from datasets import Dataset
 from jinja2 import Template
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.plots import Figures
-from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
+from modeling_condenser.evaluation.significance import ALPHA, Comparison, correct
 from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.systems import BM25
@@ -21,6 +23,7 @@ from modeling_condenser.runs.whole_files import write_json
 PAGE_FILE = "results.md"
 FUSED = f"{BM25} + "  # start of the name of an arm that is fused with BM25
 _MOST_SWAP_COSTS = 6  # of an arm in the table
+_TOPICS, _PASSAGES = 8, 40  # of the map: the titles with most passages, and passages of each
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,9 @@ class StudyResults:
             for arm, evaluation in arms.items():
                 others = [name for name in (BM25, self.control_of(arm)) if name != arm]
                 for other in others:
-                    baseline = systems[other].per_query
-                    for measure, values in evaluation.per_query.items():
-                        found[group, arm, measure, other] = compare(values, baseline[measure])
+                    for measure in evaluation.means:
+                        comparison = evaluation.compare(measure, systems[other])
+                        found[group, arm, measure, other] = comparison
         return correct(found)
 
     @property
@@ -136,6 +139,16 @@ def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:
         for measure, values in evaluations[0].per_query.items()
     }
     return make_evaluation(per_query, unanswerable=evaluations[0].unanswerable)
+
+
+def choose_topics(passages: Dataset) -> dict[str, list[int]]:
+    """Titles with most passages -> rows of some of their passages; empty without such titles."""
+    rows = defaultdict(list)
+    for row, title in enumerate(passages["title"]):
+        rows[title].append(row)
+    rows.pop("", None)
+    most = sorted(rows, key=lambda title: (-len(rows[title]), title))[:_TOPICS]
+    return {title: rows[title][:_PASSAGES] for title in most if len(rows[title]) > 1}
 
 
 def swap_costs(log: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

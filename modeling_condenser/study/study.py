@@ -22,7 +22,7 @@ from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection, resolve_collection_name
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.evaluation.plots import plot_curves
+from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
     evaluate_system,
@@ -48,9 +48,15 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from .pictures import choose_topics, plot_map
 from .recipe import StudyRecipe
-from .results import FUSED, StudyResults, copy_page, mean_evaluation, swap_costs
+from .results import (
+    FUSED,
+    StudyResults,
+    choose_topics,
+    copy_page,
+    mean_evaluation,
+    swap_costs,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -65,13 +65,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run_file": run_file,
         "settings": {"pooling": "cls", "query_prompt": "query: "},
         "record": {"queries_per_second": 812.5, "identity": {"system": "abc"}},
+        "cost": COST,
     }
     systems = [make_result("bm25", BASE), make_result("good", GOOD, **more)]
     write_report(
         folder,
         [*systems, make_result("same", BASE)],
         collection=COLLECTION,
-        costs={"good": COST},
         command="condenser evaluate my_collection --seed 3",
         seed=3,
     )
