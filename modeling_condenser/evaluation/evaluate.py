@@ -67,10 +67,6 @@ def evaluate(
     systems: str | Path | Sequence[str | Path],
     collection: str | Path,
     *,
-    split: str = "test",
-    measures: Sequence[str] | None = None,
-    baseline: str | Path | None = None,
-    output_dir: str | Path = "runs/evaluation",
     progress: bool = True,
     **settings: Any,
 ) -> Report:
@@ -80,8 +76,10 @@ def evaluate(
     repeated. The results also go on the model cards of local exports.
 
     Args:
-        systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`.
-        **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
+        systems, collection: see `EvaluationRecipe`.
+        progress: show bars.
+        **settings: further fields of `EvaluationRecipe`, such as baseline, split, measures and
+            output_dir, and of `SearchSettings`.
 
     Returns:
         The report. `print` shows it as text; `means[system][measure]` and
@@ -93,16 +91,9 @@ def evaluate(
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
     listed = [systems] if isinstance(systems, str | Path) else systems
-    stated = {
-        "systems": [str(system) for system in listed],
-        "collection": str(collection),
-        "split": split,
-        "measures": measures,
-        "baseline": None if baseline is None else str(baseline),
-        "output_dir": str(output_dir),
-        **settings,
-    }
-    recipe, search = fill(stated, EvaluationRecipe, SearchSettings)
+    settings |= {"systems": list(map(str, listed)), "collection": collection}
+    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
     if recipe.task == "retrieval":

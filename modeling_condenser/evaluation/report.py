@@ -41,13 +41,11 @@ class Report:
     Attributes:
         folder: of the report's files.
         results: one for each system, the baseline first.
-        comparisons: (system, measure) -> comparison with the baseline, corrected together (Holm).
         content: all figures, as in report.json.
     """
 
     folder: Path
     results: Sequence[SystemResult]
-    comparisons: Mapping[tuple[str, str], Comparison]
     content: Mapping[str, Any]
 
     @property
@@ -60,19 +58,29 @@ class Report:
         """System -> measure -> mean."""
         return {result.system: result.evaluation.means for result in self.results}
 
+    @property
+    def comparisons(self) -> dict[tuple[str, str], Comparison]:
+        """(system, measure) -> comparison with the baseline, corrected together (Holm)."""
+        return {
+            (system, measure): Comparison(**figures["against_baseline"])
+            for measure, by_system in self.content["results"].items()
+            for system, figures in by_system.items()
+            if figures["against_baseline"]
+        }
+
     def __str__(self) -> str:
-        lines = [self.content["title"]]
+        lines, comparisons = [self.content["title"]], self.comparisons
         sizes = self.content["bytes_per_vector"]
         for system, means in self.means.items():
             size = f" ({sizes[system]:,.0f} bytes per vector)" if sizes.get(system) else ""
             lines.append(f"{system}{size}:")
             for measure, mean in means.items():
                 lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
-                if c := self.comparisons.get((system, measure)):
+                if c := comparisons.get((system, measure)):
                     p, baseline = p_in_words(c.p_adjusted), self.content["baseline"]
                     lines[-1] += f"   {c.difference:+.4f} from {baseline}, {p}"
-        if self.comparisons:
-            n_tests = counted(len(self.comparisons), "comparison")
+        if comparisons:
+            n_tests = counted(len(comparisons), "comparison")
             lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
         return "\n".join(lines)
 
@@ -100,7 +108,6 @@ def write_report(
     folder, first = Path(folder), results[0]
     systems = {result.system: result.evaluation for result in results}
     main = next(iter(first.evaluation.means))
-    comparisons, figures = _compare(systems, seed=seed)
     queries: dict[str, str] = {}
     if collection:
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
@@ -114,7 +121,7 @@ def write_report(
         "baseline": first.system,
         "systems": {result.system: _describe(result) for result in results},
         "bytes_per_vector": _compare_sizes(results),
-        "results": figures,
+        "results": _compare(systems, seed=seed),
         "pairs": _compare_pairs(systems, main, seed=seed),
         "breakdowns": _break_down(systems, main, queries, seed=seed),
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
@@ -127,9 +134,8 @@ def write_report(
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters["markdown"] = markdown.escape
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    numbers = {"alpha": ALPHA, "n_resamples": N_RESAMPLES, "n_tests": len(comparisons)}
-    report = Report(folder, results, comparisons, content)
-    text = template.render(content, md=markdown, **numbers)
+    report = Report(folder, results, content)
+    text = template.render(content, md=markdown, alpha=ALPHA, n_resamples=N_RESAMPLES)
     report.file.write_text(text, encoding="utf-8")
     page = as_web_page(content["title"], text, folder)
     report.file.with_suffix(".html").write_text(page, encoding="utf-8")
@@ -160,14 +166,8 @@ def _compare_sizes(results: Sequence[SystemResult]) -> dict[str, float]:
     return known if len(set(known.values())) > 1 else {}
 
 
-def _compare(
-    systems: Systems, *, seed: int
-) -> tuple[dict[tuple[str, str], Comparison], dict[str, Any]]:
-    """Compare systems with the first one, corrected over all comparisons (Holm).
-
-    Returns:
-        (system, measure) -> comparison; and measure -> system -> figures.
-    """
+def _compare(systems: Systems, *, seed: int) -> dict[str, Any]:
+    """Measure -> system -> figures, compared with the first system and corrected (Holm)."""
     baseline, *others = systems
     figures: dict[str, Any] = {measure: {} for measure in systems[baseline].means}
     compared = correct(
@@ -185,7 +185,7 @@ def _compare(
                 "interval": evaluation.interval(measure, seed=seed),
                 "against_baseline": comparison and comparison._asdict(),
             }
-    return compared, figures
+    return figures
 
 
 def _break_down(
@@ -198,7 +198,7 @@ def _break_down(
         for name, evaluation in systems.items():
             values = evaluation.per_query[main]
             parts[name] = make_evaluation({g: {q: values[q] for q in groups[g]} for g in groups})
-        _, figures = _compare(parts, seed=seed)
+        figures = _compare(parts, seed=seed)
         found[by] = {g: {"n_queries": len(groups[g]), "systems": figures[g]} for g in groups}
     return found
 

@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,6 @@ def evaluate_system(
     measures: Sequence[str] | None = None,
     search: SearchSettings | None = None,
     work_folder: Path | None = None,
-    name: str | None = None,
     dev: Collection | None = None,
     progress: bool = True,
 ) -> SystemResult:
@@ -83,15 +82,14 @@ def evaluate_system(
         measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index; `out` by default.
-        name: of the system in files and tables, if not its own.
         dev: the collection's dev split, to choose the fusion of a hybrid system.
 
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
     out, search = Path(out), search or SearchSettings()
-    parsed = system if isinstance(system, System) else parse_system(system)
-    system = replace(parsed.completed(search), stated_name=name or parsed.stated_name)
+    system = system if isinstance(system, System) else parse_system(system)
+    system = system.completed(search)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     queries = json.dumps(list(collection.queries.items())).encode()

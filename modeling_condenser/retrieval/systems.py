@@ -29,14 +29,13 @@ from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .approximate import build_approximate
+from .approximate import INDEX_FILE, build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS, HybridSearcher
 from .milvus import connect, store_in_milvus
 from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
-from .stored_index import INDEX_FILE
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -153,11 +152,7 @@ class System:
         """
         if not self.has_vectors:
             return self
-        changed = {
-            name: getattr(search, name)
-            for name in ("dtype", *_COMPRESSION)
-            if getattr(search, name) != getattr(SearchSettings, name)
-        }
+        changed = search.changed("dtype", *_COMPRESSION)
         system = replace(self, settings={**self.settings, **changed, **self.settings})
         if system.is_quantised and not search.is_exact:
             raise ValueError(
@@ -220,10 +215,8 @@ def parse_systems(words: Iterable[str | Path], search: SearchSettings) -> list[S
                 f" {system.name!r}: rename one, as in {system.model},name=OTHER"
             )
     dense = [system for system in systems.values() if system.has_vectors]
-    if not dense and (search.is_compressed or not search.is_exact):
-        raise ValueError(
-            "No system has vectors: leave out --index, --truncate_dim and --precision."
-        )
+    if (unused := search.changed("index", *_COMPRESSION)) and not dense:
+        raise ValueError(f"No system has vectors: leave out {', '.join(unused)}.")
     if search.rescore and search.is_exact and not any(system.is_quantised for system in dense):
         raise ValueError(
             f"rescore is {search.rescore}, but exact search has the exact scores already: name an"

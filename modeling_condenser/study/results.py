@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -49,10 +50,9 @@ class StudyResults:
             systems = {BM25: self.bm25, **arms}
             for arm, evaluation in arms.items():
                 others = [name for name in (BM25, self.control_of(arm)) if name != arm]
-                for other in others:
-                    for measure in evaluation.means:
-                        comparison = evaluation.compare(measure, systems[other])
-                        found[group, arm, measure, other] = comparison
+                for other, measure in product(others, evaluation.means):
+                    comparison = evaluation.compare(measure, systems[other])
+                    found[group, arm, measure, other] = comparison
         return correct(found)
 
     @property
@@ -89,22 +89,17 @@ class StudyResults:
     def write(self, folder: Path, *, pictures: Sequence[str] = (), readiness: str = "") -> None:
         """Write results.json and the page results.md, with files of pictures and a section."""
         names = ("group", "arm", "measure", "other")
-        content = {
+        figures = {
             "bm25": self.bm25.means,
             "groups": {
                 group: {arm: evaluation.means for arm, evaluation in arms.items()}
                 for group, arms in self.groups.items()
             },
-            "control": self.control,
             "tests": [
                 dict(zip(names, key, strict=True)) | c._asdict() for key, c in self.tests.items()
             ],
-            "fusions": self.fusions,
-            "swap_costs": self.swap_costs,
-            "failures": self.failures,
-            "facts": self.facts,
         }
-        write_json(folder / "results.json", content)
+        write_json(folder / "results.json", {**vars(self), **figures})
         page = _render(
             "results",
             self,

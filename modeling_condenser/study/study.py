@@ -7,6 +7,7 @@ or that got more arms or sizes, continues with what is missing.
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .recipe import StudyRecipe
-from .results import (
-    FUSED,
-    StudyResults,
-    choose_topics,
-    copy_page,
-    mean_evaluation,
-    swap_costs,
-)
+from .results import FUSED, StudyResults, choose_topics, copy_page, mean_evaluation, swap_costs
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +203,7 @@ class _Study:
 
     def measure(self, system: System, folder: Path, arm: str) -> list[SystemResult]:
         """Measure a retriever, and its run fused with BM25's if the recipe asks for it."""
-        result = self.evaluate(system, out=folder, name=arm)
+        result = self.evaluate(replace(system, stated_name=arm), out=folder)
         if self.recipe.fusion is None:
             return [result]
         fusion = FUSIONS.get(self.recipe.fusion) or self.choose_fusion(system, folder)

@@ -54,18 +54,16 @@ def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tie
 
 
 @pytest.mark.parametrize(
-    ("passages", "queries", "ids", "message"),
+    ("queries", "ids", "message"),
     [
-        (np.ones((4, 3)), np.ones((2, 3)), ["q", "q"], "1 ids for vectors of shape"),
-        (np.ones((4, 3)), np.ones((1, 2)), ["q"], "Queries have 2 numbers, but passages 3"),
-        (np.diag([1, 1, np.inf]), np.ones((1, 3)), ["q"], "1 of 3 vectors .* in row 2"),
+        (np.ones((2, 3)), ["q", "q"], "1 ids for vectors of shape"),
+        (np.ones((1, 2)), ["q"], "Queries have 2 numbers, but passages 3"),
     ],
 )
-def test_wrong_vectors_are_refused(passages, queries, ids, message):
-    passages, queries = passages.astype(np.float32), queries.astype(np.float32)
-    names = [f"p{i}" for i in range(len(passages))]
+def test_wrong_vectors_are_refused(queries, ids, message):
+    passages, queries = np.ones((4, 3), dtype=np.float32), queries.astype(np.float32)
     with pytest.raises(ValueError, match=message):
-        search_exact_arrays(passages, names, query_embeddings=queries, query_ids=ids)
+        search_exact_arrays(passages, list("abcd"), query_embeddings=queries, query_ids=ids)
 
 
 N, WIDTH, N_QUERIES, DEPTH = 1500, 20, 40, 10  # a width that is no multiple of 8
