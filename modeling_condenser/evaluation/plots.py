@@ -107,7 +107,7 @@ def _read(figures: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _make_panels(
-    titles: list[str], *, height: float, width: float = 3.0, **shared: bool
+    titles: list[str], *, height: float, width: float = 3.0, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each title, three in a row; sizes are in inches."""
     n_columns = min(len(titles), 3)

@@ -7,14 +7,16 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 *.png            means, groups of queries, recall by depth
 """
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment
+from jinja2 import Environment, Template
+from markdown_it import MarkdownIt  # transformers needs typer, which needs rich, which needs this
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.hub import markdown
@@ -26,9 +28,9 @@ from .answer_types import group_queries
 from .measures import Evaluation, make_evaluation
 from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
-from .web_page import as_web_page
 
 _TEMPLATE = Path(__file__).with_name("report.md.jinja")
+_WEB_PAGE = Path(__file__).with_name("web_page.html.jinja")
 
 Systems = Mapping[str, Evaluation]
 """Name -> measures of the same queries; the first system is the baseline."""
@@ -146,6 +148,27 @@ def write_report(
             table = table.join(pd.DataFrame(evaluation.per_query).add_prefix(f"{system} "))
         table.to_csv(folder / "per_query.tsv", sep="\t", index_label="query_id")
     return report
+
+
+def as_web_page(title: str, text: str, folder: Path) -> str:
+    """Turn Markdown into a page for small and large screens, in light and dark colours.
+
+    The page needs no other file and requests nothing.
+
+    Args:
+        title: plain text.
+        text: Markdown; HTML in it is shown as text.
+        folder: of the PNG files that the text shows, which are embedded.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(text)
+    for token in chain.from_iterable(block.children or () for block in tokens):
+        if token.type == "image":
+            content = base64.b64encode((folder / str(token.attrs["src"])).read_bytes()).decode()
+            token.attrSet("src", f"data:image/png;base64,{content}")
+    body = reader.renderer.render(tokens, reader.options, {})
+    template = Template(_WEB_PAGE.read_text(encoding="utf-8"), autoescape=True)
+    return template.render(title=title, body=body)
 
 
 def _describe(result: SystemResult) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def evaluate_system(
             " output_dir, or remove this one"
         )
     evaluation = measure_run(collection, read_run(run_file), measures=measures)
-    facts = {"system": system.name, "collection": collection.name, "split": split}
+    facts: Any = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
         **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings

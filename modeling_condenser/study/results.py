@@ -56,12 +56,17 @@ class StudyResults:
         return correct(found)
 
     @property
+    def arms(self) -> list[str]:
+        """The arms, without fused ones."""
+        *_, last = self.groups.values()
+        return [arm for arm in last if not arm.startswith(FUSED)]
+
+    @property
     def best_arm(self) -> str:
-        """The best of the last group, in the first measure; without fused ones."""
+        """The best of the last group, in the first measure."""
         *_, last = self.groups.values()
         measure = next(iter(self.bm25.means))
-        arms = [arm for arm in last if not arm.startswith(FUSED)]
-        return max(arms, key=lambda arm: last[arm].means[measure])
+        return max(self.arms, key=lambda arm: last[arm].means[measure])
 
     def tables(self) -> str:
         """A table for each measure, as Markdown."""
@@ -70,13 +75,12 @@ class StudyResults:
     def by_labels(self) -> dict[str, dict[str, Figures]]:
         """Measure -> number of labels -> system -> its figures; without the fused arms."""
         found: dict[str, dict[str, Figures]] = {measure: {} for measure in self.bm25.means}
-        for group, arms in self.groups.items():
-            shown = {name: own for name, own in arms.items() if not name.startswith(FUSED)}
-            for measure, by_group in found.items():
-                by_group[group.removesuffix(" labels")] = {
-                    name: {"mean": own.means[measure], "interval": own.interval(measure)}
-                    for name, own in {BM25: self.bm25, **shown}.items()
-                }
+        for (group, arms), measure in product(self.groups.items(), found):
+            systems = {BM25: self.bm25, **{arm: arms[arm] for arm in self.arms}}
+            found[measure][group.removesuffix(" labels")] = {
+                name: {"mean": own.means[measure], "interval": own.interval(measure)}
+                for name, own in systems.items()
+            }
         return found
 
     def settings_of(self, arm: str) -> str:

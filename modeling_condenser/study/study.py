@@ -133,8 +133,8 @@ class _Study:
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
-        drawn = self.draw(results, list(arms), logs)
-        results.write(out, pictures=drawn, readiness=self.measure_readiness(arms))
+        drawn = self.draw(results, logs)
+        results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
         for arm, own in arms.items():
             self.publish(arm, own[self.last_group][0])
         self.write_search_file(results.best_arm)
@@ -207,7 +207,7 @@ class _Study:
         if self.recipe.fusion is None:
             return [result]
         fusion = FUSIONS.get(self.recipe.fusion) or self.choose_fusion(system, folder)
-        run = fusion.fuse(*_read_runs(self.bm25, result), depth=DEPTH)
+        run = fusion.fuse(_read_run(self.bm25), _read_run(result), depth=DEPTH)
         evaluation = measure_run(self.collection, run, measures=self.recipe.measures)
         facts = (FUSED + arm, result.collection, result.split)
         return [result, SystemResult(*facts, evaluation, record={"fusion": str(fusion)})]
@@ -217,7 +217,7 @@ class _Study:
         own: Any = {"collection": dev, "split": "dev"}
         bm25 = self.evaluate(BM25, out=self.out / BM25 / "dev", work_folder=self.out / BM25, **own)
         result = self.evaluate(system, out=folder / "dev", work_folder=folder, **own)
-        return choose_fusion(*_read_runs(bm25, result), dev.qrels)
+        return choose_fusion(_read_run(bm25), _read_run(result), dev.qrels)
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
@@ -248,7 +248,7 @@ class _Study:
             "minutes": minutes,
         }
 
-    def measure_readiness(self, arms: Mapping[str, _Arm]) -> str:
+    def measure_readiness(self, arms: Sequence[str]) -> str:
         """Measure start and arms, pre-trained and fine-tuned: a report and Figure 2.
 
         Gao & Callan (2021), section 5: an encoder that is ready keeps its attention when it is
@@ -258,7 +258,7 @@ class _Study:
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": str(self.folder), "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
-        models = {"start": self.recipe.encoder}
+        models: dict[str, str | Path] = {"start": self.recipe.encoder}
         for arm in arms:
             if self.recipe.arms[arm] is not None:
                 models[f"{arm}, pre-trained"] = self.out / arm / "pretrain" / MODEL_FOLDER
@@ -281,12 +281,10 @@ class _Study:
             f"mean over layers: {', '.join(changes)}."
         )
 
-    def draw(
-        self, results: StudyResults, arms: Sequence[str], logs: Mapping[str, training_log.Log]
-    ) -> list[str]:
+    def draw(self, results: StudyResults, logs: Mapping[str, training_log.Log]) -> list[str]:
         """Draw measures by labels, logs, and a map of the control and the best arm: the files."""
         fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
-        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}
+        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in results.arms}
         shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
         drawn = {
             LABELS_FILE: training_log.as_png(plot_curves(results.by_labels(), x_label="labels")),
@@ -335,5 +333,5 @@ def _by_system(results: Sequence[SystemResult]) -> dict[str, list[SystemResult]]
     return {name: [result for result in results if result.system == name] for name in in_order}
 
 
-def _read_runs(*results: SystemResult) -> list[Run]:
-    return [read_run(str(result.run_file)) for result in results]
+def _read_run(result: SystemResult) -> Run:
+    return read_run(str(result.run_file))

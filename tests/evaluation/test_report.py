@@ -16,11 +16,10 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.plots import plot_bars, plot_curves
-from modeling_condenser.evaluation.report import write_report
+from modeling_condenser.evaluation.report import as_web_page, write_report
 from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from modeling_condenser.evaluation.system_results import SystemResult
-from modeling_condenser.evaluation.web_page import as_web_page
 
 QUERIES = {
     **{f"n{i:02d}": f"how many rivers | *lakes* does country {i} have" for i in range(20)},
