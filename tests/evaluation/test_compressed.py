@@ -4,26 +4,12 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hub_scripts.main import main
-from modeling_condenser import Retriever
-from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.system_results import evaluate_system
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.retrieval.dense import search_exact_arrays
-from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import parse_system
-from tests.hub.making import plain_vectors
-
-
-@pytest.fixture(scope="module")
-def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
-    return export_encoder(bert_run, folder, contract=EncodingContract(8, 24, similarity="cosine"))
 
 
 @pytest.mark.slow
@@ -46,22 +32,7 @@ def test_a_report_shows_quality_against_bytes_of_vectors_that_are_encoded_once(
     assert [*names.values()][1:3] == ["retriever-8", "retriever-int8"]
     found = {result.system: result.record.get("bytes_per_vector") for result in report.results}
     assert found == {names[word]: size for word, size in sizes.items()}
-    # Encoded once.
-    assert len([*tmp_path.rglob("manifest.json")]) == 1
-    # The first numbers, at length 1, by transformers and NumPy alone.
-    loaded = load_collection(collection)
-    texts = [f"{p['title']} {p['text']}".strip() for p in loaded.passages]
-    vectors = [
-        plain_vectors(retriever, some, length).numpy()[:, :8]
-        for some, length in ((list(loaded.queries.values()), 8), (texts, 24))
-    ]
-    queries, passages = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
-    ids = {"query_embeddings": queries, "query_ids": list(loaded.queries)}
-    expected = search_exact_arrays(passages, loaded.passages["_id"], depth=10, **ids)
-    run = read_run(report.results[1].run_file)
-    for query, scores in expected.items():
-        assert list(run[query]) == list(scores)
-        assert run[query] == pytest.approx(scores, abs=1e-5)
+    assert len([*tmp_path.rglob("manifest.json")]) == 1  # encoded once
     assert report.results[3].record["recall_against_exact"] < 1
     # Text, Markdown and significance.
     assert "retriever-binary (4 bytes per vector):\n  MRR@10  0." in str(report)
@@ -127,11 +98,6 @@ def test_truncated_vectors_can_be_stored_and_searched(
     stored = capsys.readouterr().out
     assert main(query) == 0  # of the whole vectors, which this encodes
     assert capsys.readouterr().out == stored
-    passages = load_collection(collection).passages
-    opened = Retriever(retriever, truncate_dim=8)
-    [[(text, score), *_]] = opened.search(["the old telescope"], passages["text"], depth=1)
-    assert text and -1 <= score <= 1.00001
-    assert np.linalg.norm(opened.encode_queries(["x"])) == pytest.approx(1)
     assert main(["search", "bm25", str(collection), "x", "--precision", "int8"]) == 2
     assert main([*query, "--rescore", "9"]) == 2
     assert main([*query, "--rescore", "60", "--precision", "binary"]) == 0

@@ -18,8 +18,6 @@ from modeling_condenser import mteb_model
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.mteb_tasks import evaluate_mteb
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.results import read_results
 from modeling_condenser.retrieval.dense import SearchSettings
 from tests.hub.making import declare_tables, plain_vectors, write_collection
@@ -28,14 +26,7 @@ mteb = pytest.importorskip("mteb")
 abstasks = pytest.importorskip("mteb.abstasks")
 pytestmark = pytest.mark.slow
 
-CONTRACT = {"title_separator": " : ", "query_prompt": "why ", "passage_prompt": "river "}
 MEASURES = {"nDCG@10": "ndcg_at_10", "MRR@10": "mrr_at_10", "R@100": "recall_at_100"}
-
-
-@pytest.fixture(scope="module")
-def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
-    return export_encoder(bert_run, folder, contract=EncodingContract(8, 24, **CONTRACT))
 
 
 @pytest.fixture(scope="module")

@@ -55,8 +55,8 @@ def make_result(name: str, values: dict[str, float], **more: Any) -> SystemResul
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of three systems, with a run file and a cost."""
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+    """A report of three systems, with a run file and a cost: JSON, Markdown, and the folder."""
     folder = tmp_path_factory.mktemp("report")
     run_file = folder / "run-100.trec"
     run_file.write_text("n00 Q0 p 1 0.5 good\n")
@@ -74,20 +74,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command="condenser evaluate my_collection --seed 3",
         seed=3,
     )
-    return folder
+    return (
+        json.loads((folder / "report.json").read_text()),
+        (folder / "report.md").read_text(),
+        folder,
+    )
 
 
-@pytest.fixture(scope="module")
-def content(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "report.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def text(folder: Path) -> str:
-    return (folder / "report.md").read_text(encoding="utf-8")
-
-
-def test_results_have_means_and_corrected_comparisons(content, text):
+def test_results_have_means_and_corrected_comparisons(report):
+    content, text, _ = report
     good = content["results"]["MRR@10"]["good"]
     assert good["mean"] == pytest.approx((21 * 0.25 + 19 * 0.75 - 0.25) / 40)
     own = make_evaluation({"MRR@10": GOOD})
@@ -112,7 +107,8 @@ def test_results_have_means_and_corrected_comparisons(content, text):
     assert "Holm's correction over the 6 comparisons of this table." in text
 
 
-def test_all_pairs_are_compared_by_both_tests(content, text):
+def test_all_pairs_are_compared_by_both_tests(report):
+    content, text, _ = report
     pairs = content["pairs"]
     names = [("good", "bm25"), ("same", "bm25"), ("same", "good")]
     assert [(pair["system"], pair["other"]) for pair in pairs] == names
@@ -124,7 +120,8 @@ def test_all_pairs_are_compared_by_both_tests(content, text):
     assert f"\n| good minus bm25 | +0.2313 ▲ | {interval}\n" in text
 
 
-def test_breakdowns_are_by_answer_type_and_by_length(content, text):
+def test_breakdowns_are_by_answer_type_and_by_length(report):
+    content, text, _ = report
     types = content["breakdowns"]["answer type"]
     sizes = {name: group["n_queries"] for name, group in types.items()}
     assert sizes == {"number": 20, "human": 18, "abbreviation": 1}  # not "is water wet"
@@ -137,7 +134,8 @@ def test_breakdowns_are_by_answer_type_and_by_length(content, text):
     assert f"\n| human | 18 | 0.2500 | 0.2500 {EQUAL} | 0.2500 {EQUAL} |\n" in text
 
 
-def test_the_report_says_how_it_was_made(content, text, folder):
+def test_the_report_says_how_it_was_made(report):
+    content, text, folder = report
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
     lines = "".join(sorted(f"{q} 0 p 1\n" for q in QUERIES))
     run = (folder / "run-100.trec").read_bytes()
