@@ -102,7 +102,7 @@ def evaluate_system(
     if system.kind == "hybrid" and "fusion" not in system.settings:
         identity["dev"] = checksum_qrels(dev.qrels) if dev else None
     words = ["run", str(depth)]
-    if system.kind in ("encoder", "hybrid"):
+    if system.has_vectors:
         identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
         identity["index"] = search.published_index
         if not search.is_exact:
