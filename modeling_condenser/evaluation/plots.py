@@ -109,8 +109,8 @@ def _read(figures: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
 def _make_panels(
     titles: list[str], *, height: float, width: float = 3.0, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each title, three in a row; sizes are in inches."""
-    n_columns = min(len(titles), 3)
+    """A figure with a panel for each title, at most three in a row; sizes are in inches."""
+    n_columns = 2 if len(titles) == 4 else min(len(titles), 3)
     n_rows = -(-len(titles) // n_columns)
     figure = Figure(figsize=(1.2 + width * n_columns, n_rows * height), layout="constrained")
     panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False, **shared).flat)
