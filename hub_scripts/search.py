@@ -14,12 +14,7 @@ from datasets import Dataset
 from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import (
-    Searcher,
-    open_searcher,
-    parse_system,
-    refuse_unused,
-)
+from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_systems
 from modeling_condenser.runs.recipe import fill
 
 from .command_line import CommandLine
@@ -57,10 +52,9 @@ def run(line: CommandLine) -> None:
             f"{fields.model} is not the folder of a finished study (it has no {STUDY_FILE}): name a"
             ' collection too, as in condenser search MODEL COLLECTION "query".'
         )
-    system = parse_system(fields.model).completed(how)
+    [system] = parse_systems([fields.model], how)
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer a new query.")
-    refuse_unused([system], how)
     if system.kind == "bm25" and fields.embeddings:
         raise ValueError("bm25 has no vectors: leave out --embeddings.")
     # Embeddings or index are stored beside the model.

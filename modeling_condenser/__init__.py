@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .configuration_condenser import CondenserConfig
     from .encoding.retriever import Retriever
     from .evaluation.evaluate import evaluate
-    from .evaluation.mteb_model import mteb_model
+    from .evaluation.mteb_tasks import mteb_model
     from .hub.export import export_encoder
     from .hub.push import push
     from .mining.mine import mine
@@ -49,7 +49,7 @@ _MODULES = {
     "export_encoder": ".hub.export",
     "masked_lm_from_encoder": ".pretraining.warm_start",
     "mine": ".mining.mine",
-    "mteb_model": ".evaluation.mteb_model",
+    "mteb_model": ".evaluation.mteb_tasks",
     "push": ".hub.push",
     "write_space": ".space.space",
 }

@@ -38,8 +38,8 @@ _MOST_LINES = 10  # in the picture of entropies
 Entry = dict[str, Any]
 """A model's `label`, its measures, and in a run its step, named as in a training log."""
 
-Measurable = tuple[Path, Entry]
-"""A model's folder, and its entry without the measures."""
+Measurable = tuple[str | Path, Entry]
+"""A model's folder or Hub name, and its entry without the measures."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,13 @@ def analyze(settings: Mapping[str, Any]) -> str:
     finished = [run for run in runs if Path(run, MODEL_FOLDER).is_dir()]
     if recipe.card and not finished:
         raise ValueError("card is true, but no model is a finished pre-training run: name one.")
-    models = {}
+    models: dict[str, list[Measurable]] = {}
     for name in recipe.models:
         prefix = f"{name}, " if len(recipe.models) > 1 else ""
-        is_run = name in runs
-        models[name] = models_of_run(Path(name), prefix) if is_run else [single_model(name, name)]
+        if name in runs:
+            models[name] = models_of_run(Path(name), prefix)
+        else:
+            models[name] = [(find_model_folder(name), {"label": name})]
     sample = Sample.choose(measuring, _find_documents(recipe, measuring))
     measured = {name: measure_models(own, sample) for name, own in models.items()}
     courses = {Path(run).name: measured[run] for run in runs if len(measured[run]) > 1}
@@ -111,11 +113,6 @@ def _find_documents(recipe: AnalysisRecipe, measuring: Measuring) -> Dataset | I
     )
 
 
-def single_model(name: str | Path, label: str) -> Measurable:
-    """A model by folder or Hub name, which must exist."""
-    return find_model_folder(name), {"label": label}
-
-
 def read_run_settings(folder: Path) -> dict[str, Any]:
     """The settings of a pre-training run; empty for another folder."""
     file = folder / RECIPE_FILE
@@ -134,7 +131,7 @@ def models_of_run(run: Path, prefix: str) -> list[Measurable]:
         found[record["steps"]] = ("end, ", run / MODEL_FOLDER, record["tokens_seen"])
     if not found:
         raise ValueError(f"{run} has no complete checkpoint and no {MODEL_FOLDER}: train it first.")
-    models = []
+    models: list[Measurable] = []
     for step, (name, folder, tokens) in sorted(found.items()):
         label = f"{prefix}{name}step {step:,}"
         models.append((folder, {"label": label, "step": step, "num_input_tokens_seen": tokens}))

@@ -87,10 +87,10 @@ class Sample:
         """Counts, for a record; the sample itself follows from settings and documents."""
         facts: dict[str, Any] = {"texts": len(self.texts), "pairs": len(self.matches)}
         if self.small is None:
-            return facts | {"pairs_are": "halves of one text"}
+            return {**facts, "pairs_are": "halves of one text"}
         counts = {"queries": len(self.small.queries), "passages": len(self.small.passages)}
         collection = {"name": self.small.name, **counts}
-        return facts | {"pairs_are": "query and judged passage", "collection": collection}
+        return {**facts, "pairs_are": "query and judged passage", "collection": collection}
 
 
 def load_small(measuring: Measuring) -> Collection:
@@ -120,11 +120,11 @@ def _choose_texts(documents: Any, n: int, *, seed: int) -> list[str]:
         rows = documents.take(_STREAMED_ROWS * n)
     else:
         rows = documents.shuffle(seed, keep_in_memory=True)
-    texts = (" ".join(f"{row.get('title') or ''} {row['text'] or ''}".split()) for row in rows)
     chosen: dict[str, None] = {}  # in order
-    for text in texts:
-        if " " in text:
-            chosen[text] = None
+    for row in rows:
+        words = f"{row.get('title') or ''} {row['text'] or ''}".split()
+        if len(words) > 1:
+            chosen[" ".join(words)] = None
         if len(chosen) == n:
             break
     if len(chosen) < 2:

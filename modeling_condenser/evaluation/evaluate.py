@@ -6,7 +6,6 @@
 """
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +14,8 @@ from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
-from modeling_condenser.hub.contract import CONTRACT_FILE
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import HYBRID, System, parse_system, refuse_unused
+from modeling_condenser.retrieval.systems import HYBRID, System, as_folder, parse_systems
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
@@ -83,6 +81,7 @@ def evaluate(
 
     Args:
         systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`.
+        progress: show bars.
         **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
 
     Returns:
@@ -95,34 +94,28 @@ def evaluate(
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
     listed = [systems] if isinstance(systems, str | Path) else systems
-    stated = {
-        "systems": [str(system) for system in listed],
-        "collection": str(collection),
-        "split": split,
-        "measures": measures,
-        "baseline": None if baseline is None else str(baseline),
-        "output_dir": str(output_dir),
-        **settings,
-    }
-    recipe, search = fill(stated, EvaluationRecipe, SearchSettings)
-    parsed, out = _parse_systems(recipe, search), Path(recipe.output_dir)
-    loaded = None
+    settings |= {"systems": list(map(str, listed)), "collection": collection, "split": split}
+    settings |= {"measures": measures, "baseline": baseline, "output_dir": output_dir}
+    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
+    words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
+    parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
     if recipe.task == "retrieval":
         loaded = load_collection(recipe.collection, split=recipe.split)
-        root = out / _as_path(loaded.name)
-        folder = root / _as_path(recipe.split)
+        root = out / as_folder(loaded.name)
+        folder = root / as_folder(recipe.split)
         has_hybrid = any(system.kind == "hybrid" for system in parsed)
         dev = load_dev(recipe.collection, judged=recipe.split) if has_hybrid else None
         results = [
             evaluate_system(
                 system,
                 loaded,
-                folder / _as_path(system.name),
+                folder / as_folder(system.name),
                 split=recipe.split,
                 depth=recipe.depth,
                 measures=recipe.measures,
                 search=search,
-                work_folder=root / "embeddings" / _as_path(system.encoder.stored.name),
+                work_folder=root / "embeddings" / as_folder(system.encoder.stored.name),
                 dev=dev,
                 progress=progress,
             )
@@ -130,38 +123,26 @@ def evaluate(
         ]
     else:
         file = Path(recipe.collection)
-        folder = out / _as_path(file.stem)
+        folder = out / as_folder(file.stem)
         items = read_items(file, recipe.task, columns=recipe.columns)
         results = [
             measure_similarity(system, items, name=file.stem, progress=progress)
             for system in parsed
         ]
-    measured = [system for system in parsed if system.kind == "encoder" and recipe.cost]
+    for i, system in enumerate(parsed):
+        if recipe.cost and system.kind == "encoder":
+            cost = measure_cost(system.model, settings=system.stored.settings)
+            results[i] = replace(results[i], cost=cost)
     report = write_report(
         folder,
         results,
         collection=loaded,
-        costs={s.name: measure_cost(s.model, settings=s.stored.settings) for s in measured},
         command=_command(recipe, search, parsed),
         seed=recipe.seed,
     )
     if loaded:
         _report_on_cards(recipe, search, list(zip(parsed, results, strict=True)), loaded)
     return report
-
-
-def _parse_systems(recipe: EvaluationRecipe, search: SearchSettings) -> list[System]:
-    """The systems in the order of the tables, the baseline first."""
-    words = [*([recipe.baseline] if recipe.baseline else []), *recipe.systems]
-    systems: dict[str, System] = {}
-    for system in (parse_system(word).completed(search) for word in words):
-        if systems.setdefault(system.name, system) != system:
-            raise ValueError(
-                f"{systems[system.name].model} and {system.model} have the same name"
-                f" {system.name!r}: rename one, as in {system.model},name=OTHER"
-            )
-    refuse_unused(systems.values(), search)
-    return list(systems.values())
 
 
 def _report_on_cards(
@@ -178,8 +159,7 @@ def _report_on_cards(
 
     baselines = measured[:1] if recipe.baseline else []
     for system, result in measured[len(baselines) :]:
-        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
-        if not is_export or system.settings:
+        if not system.is_export:
             continue
         hybrids = [(s, r) for s, r in measured if s.kind == "hybrid" and s.encoder == system]
         named = [System(PLACEHOLDER), *(replace(s, model=HYBRID + PLACEHOLDER) for s, _ in hybrids)]
@@ -207,8 +187,3 @@ def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence
         if (value := stated[name]) != defaults[name]:
             words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     return shlex.join(["condenser", "evaluate", *words])
-
-
-def _as_path(name: str) -> str:
-    """A name as the name of a folder."""
-    return re.sub(r"[^\w.=-]+", "_", name)

@@ -1,28 +1,40 @@
-"""Evaluate systems on tasks of MTEB.
+"""Evaluate systems on tasks of MTEB (`mteb`, version 2), by its protocols.
 
 <output_dir>/mteb/results/       the results in MTEB's format
 <output_dir>/mteb/embeddings/    vectors and indices, for each task and system
+
+An encoder is an `EncoderProtocol`, which all of MTEB's tasks can use. Every system is a
+`SearchProtocol`, which retrieval tasks use: it searches as in `condenser evaluate`.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from datasets import Dataset, Features, Value
 
-from modeling_condenser.hub.contract import CONTRACT_FILE
+from modeling_condenser.collection.passages import COLUMNS
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import parse_system, refuse_unused
+from modeling_condenser.retrieval.systems import (
+    System,
+    as_folder,
+    open_searcher,
+    parse_system,
+    parse_systems,
+)
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import describe_machine
 
-from .mteb_model import import_mteb, mteb_model
-
 _MEASURES = {"nDCG@10": "ndcg_at_10", "MRR@10": "mrr_at_10", "R@100": "recall_at_100"}
+_PASSAGES = Features(dict.fromkeys(COLUMNS, Value("string")))
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,6 @@ def evaluate_mteb(
     systems: str | Path | Sequence[str | Path],
     tasks: Any,
     *,
-    output_dir: str | Path = "runs/evaluation",
     progress: bool = True,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -53,9 +64,10 @@ def evaluate_mteb(
     Retrieval results also go on the model cards of local exports.
 
     Args:
-        systems, output_dir: see `MtebRecipe`.
+        systems: see `MtebRecipe`.
         tasks: names of tasks or benchmarks, or tasks (`mteb.AbsTask`) of your own.
-        **settings: further fields of `SearchSettings`.
+        progress: show bars.
+        **settings: output_dir, and fields of `SearchSettings`.
 
     Returns:
         Name of a system -> its `mteb.results.ModelResult`.
@@ -64,20 +76,16 @@ def evaluate_mteb(
         ValueError: mteb is not installed, a task is unknown, or a system cannot do it; raised
             before anything is encoded.
     """
-    mteb = import_mteb()
+    mteb = _import_mteb()
     listed = [systems] if isinstance(systems, str | Path) else systems
-    stated = {
-        "systems": [str(system) for system in listed],
-        "mteb": [tasks] if isinstance(tasks, str) else list(tasks),
-        "output_dir": str(output_dir),
-        **settings,
-    }
-    recipe, search = fill(stated, MtebRecipe, SearchSettings)
-    found = [task for name in recipe.mteb for task in _find_tasks(name)]
-    parsed = [parse_system(word).completed(search) for word in recipe.systems]
-    refuse_unused(parsed, search)
+    named = [tasks] if isinstance(tasks, str) else list(tasks)
+    settings |= {"systems": list(map(str, listed)), "mteb": named}
+    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    recipe, search = fill(settings, MtebRecipe, SearchSettings)
+    parsed = parse_systems(recipe.systems, search)
+    found = [task for name in recipe.mteb for task in _find_tasks(mteb, name)]
+    searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
     for task in (task.metadata for task in found):
-        searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
         wrong = searchers if task.type != "Retrieval" else []
         if wrong or task.modalities != ["text"]:
             raise ValueError(
@@ -91,9 +99,8 @@ def evaluate_mteb(
         model = mteb_model(system, output_dir=recipe.output_dir, progress=progress, search=search)
         how: Any = {"cache": cache, "co2_tracker": False, "show_progress_bar": progress}
         results[system.name] = mteb.evaluate(model, found, **how)
-        is_export = system.kind == "encoder" and (Path(system.model) / CONTRACT_FILE).is_file()
-        if is_export and not system.settings and search.is_exact:
-            _report_on_card(Path(system.model), results[system.name], found, model.n_queries)
+        if system.is_export and search.is_exact:
+            _report_on_card(model, results[system.name], found)
     return results
 
 
@@ -106,9 +113,8 @@ def format_results(results: Mapping[str, Any]) -> str:
     return pd.DataFrame(scores).to_string(float_format="{:.4f}".format)
 
 
-def _find_tasks(name: Any) -> list[Any]:
+def _find_tasks(mteb: Any, name: Any) -> list[Any]:
     """The task, or the tasks of the benchmark, of a name; a task as it is."""
-    mteb = import_mteb()
     if not isinstance(name, str):
         return [name]
     try:
@@ -121,35 +127,190 @@ def _find_tasks(name: Any) -> list[Any]:
         ) from None
 
 
-def _report_on_card(
-    folder: Path,
-    result: Any,
-    tasks: Sequence[Any],
-    n_queries: Mapping[tuple[str, str, str], int],
-) -> None:
+def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) -> None:
     """Put the retrieval results that were just computed on the model card of an export."""
     from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
 
+    folder = Path(model.system.model)
     named = {task.metadata.name: task for task in tasks}
-    for task in result.task_results:
-        data = named[task.task_name].metadata.dataset
-        for split, subsets in task.scores.items():
-            for scores in subsets:
-                subset = scores["hf_subset"]
-                if (task.task_name, subset, split) not in n_queries:
-                    continue
-                own = EvaluationResult(
-                    collection=" ".join([task.task_name, *([subset] * (subset != "default"))]),
-                    split=split,
-                    depth=max(named[task.task_name].k_values),
-                    n_queries=n_queries[task.task_name, subset, split],
-                    values={name: scores[theirs] for name, theirs in _MEASURES.items()},
-                    source=hub_name(data["path"]),
-                    revision=data["revision"],
-                    benchmark="MTEB",
-                    command=f"condenser evaluate OWNER/NAME --mteb {task.task_name}",
-                    date=datetime.now(UTC).date().isoformat(),
-                    versions={**describe_machine()["versions"], "mteb": str(task.mteb_version)},
-                )
-                add_result(folder, own)
+    computed = {task.task_name: task for task in result.task_results}
+    for (name, subset, split), n_queries in model.n_queries.items():
+        [scores] = [own for own in computed[name].scores[split] if own["hf_subset"] == subset]
+        data = named[name].metadata.dataset
+        own = EvaluationResult(
+            collection=name if subset == "default" else f"{name} {subset}",
+            split=split,
+            depth=max(named[name].k_values),
+            n_queries=n_queries,
+            values={measure: scores[theirs] for measure, theirs in _MEASURES.items()},
+            source=hub_name(data["path"]),
+            revision=data["revision"],
+            benchmark="MTEB",
+            command=f"condenser evaluate OWNER/NAME --mteb {name}",
+            date=datetime.now(UTC).date().isoformat(),
+            versions={**describe_machine()["versions"], "mteb": str(computed[name].mteb_version)},
+        )
+        add_result(folder, own)
     write_card(folder)
+
+
+def _import_mteb() -> Any:
+    """Import mteb, or say how to install it."""
+    try:
+        import mteb
+    except ModuleNotFoundError as error:
+        hint = 'pip install -c constraints.txt -e ".[mteb]"'
+        raise ValueError(f"mteb is not installed: {hint}") from error
+    return mteb
+
+
+def mteb_model(
+    system: str | Path | System,
+    *,
+    output_dir: str | Path = "runs/evaluation",
+    search: SearchSettings | None = None,
+    progress: bool = True,
+) -> "MtebSearcher":
+    """Open a system as a model of `mteb`, for `mteb.evaluate(model, tasks)`.
+
+    Prompts, title separator, lengths, pooling and similarity are those of the encoding contract;
+    MTEB's prompts are not used.
+
+    Args:
+        system: an encoder, bm25 or hybrid:ENCODER; see `parse_system`.
+        output_dir: retrieval tasks store embeddings in its subfolder `mteb/embeddings`.
+        search: how a dense system searches; exactly by default.
+        progress: show bars.
+    """
+    _import_mteb()
+    search = search or SearchSettings()
+    system = (system if isinstance(system, System) else parse_system(system)).completed(search)
+    if system.kind == "run":
+        raise ValueError(f"{system.model} is a run file, which cannot answer MTEB's queries.")
+    kind = MtebEncoder if system.kind == "encoder" else MtebSearcher
+    return kind(system, search, Path(output_dir) / "mteb" / "embeddings", progress=progress)
+
+
+class MtebSearcher:
+    """A system as mteb's `SearchProtocol`.
+
+    Attributes:
+        mteb_model_meta: its name, and as revision a fingerprint of all that its results depend on.
+        n_queries: (task, subset, split) -> queries of the searches so far.
+    """
+
+    def __init__(
+        self, system: System, search: SearchSettings, folder: Path, *, progress: bool = True
+    ) -> None:
+        from mteb.models.model_meta import ModelMeta
+
+        self.system, self.settings, self.progress = system, search, progress
+        self._folder, self._corpus = folder, Dataset.from_dict({"id": [], "text": []})
+        self.n_queries: dict[tuple[str, str, str], int] = {}
+        settings = {**asdict(search), "devices": None, "shard_size": None}
+        identity = json.dumps([system.fingerprint, settings], sort_keys=True)
+        revision = hashlib.sha256(identity.encode()).hexdigest()[:40]
+        on_hub = None if Path(system.model).exists() else hub_name(system.model)
+        name = on_hub if on_hub and not system.settings else f"condenser/{system.name}"
+        known = {"name": name, "revision": revision, "modalities": ["text"]}
+        self.mteb_model_meta = ModelMeta.create_empty(known)
+
+    def index(self, corpus: Dataset, **_: Any) -> None:
+        """Keep the corpus, columns `id`, `text` and perhaps `title`; `search` indexes it."""
+        self._corpus = corpus
+
+    def search(
+        self,
+        queries: Dataset,
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        top_k: int,
+        top_ranked: Mapping[str, list[str]] | None = None,
+        **_: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Search for queries, columns `id`, `text` and perhaps `instruction`: a run."""
+        from mteb._create_dataloaders import create_dataloader  # which mteb's models use
+        from mteb.types import PromptType
+
+        if top_ranked is not None:
+            raise ValueError(f"{task_metadata.name} is a reranking task: name an encoder.")
+        how: Any = {"task_metadata": task_metadata, "prompt_type": PromptType.query}
+        texts = [text for batch in create_dataloader(queries, **how) for text in batch["text"]]
+        place = "-".join([self.system.encoder.stored.name, task_metadata.name, hf_subset, hf_split])
+        folder, columns = self._folder / as_folder(place), self._corpus.column_names
+        passages = self._corpus.map(_read_passage, features=_PASSAGES, remove_columns=columns)
+        show: Any = {"settings": self.settings, "progress": self.progress}
+        searcher = open_searcher(self.system, passages, folder, **show)
+        run = searcher.search(dict(zip(queries["id"], texts, strict=True)), depth=top_k)
+        self.n_queries[task_metadata.name, hf_subset, hf_split] = len(texts)
+        return {query: _separate_ties(run.get(query, {})) for query in queries["id"]}
+
+
+class MtebEncoder(MtebSearcher):
+    """An encoder as mteb's `EncoderProtocol` and `SearchProtocol`."""
+
+    def __init__(self, system: System, search: SearchSettings, *place: Path, **how: Any) -> None:
+        from mteb.models.model_meta import ScoringFunction  # without a Euclidean distance
+
+        from modeling_condenser.encoding.encode import local_device
+
+        super().__init__(system, search, *place, **how)
+        device = local_device(search.device_list)
+        self.retriever = system.without("precision").open(device=device)
+        model, contract = self.retriever.model, self.retriever.contract
+        model.similarity_fn_name = contract.similarity
+        self.similarity, self.similarity_pairwise = model.similarity, model.similarity_pairwise
+        names = {"dot": ScoringFunction.DOT_PRODUCT, "cosine": ScoringFunction.COSINE}
+        known = {
+            "similarity_fn_name": names.get(contract.similarity),
+            "embed_dim": self.retriever.dimension,
+            "max_tokens": contract.passage_max_length,
+        }
+        self.mteb_model_meta = self.mteb_model_meta.model_copy(update=known)
+
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
+        """Encode N texts, in batches of mteb: (N, D) float32; texts of other tasks as passages."""
+        if self.system.is_quantised:
+            raise ValueError("precision is for tasks of the type Retrieval only: leave it out.")
+        batches = list(inputs)
+        texts = [text for batch in batches for text in batch["text"]]
+        if prompt_type == "query":
+            return self.retriever.encode_queries(texts, progress=self.progress)
+        if prompt_type != "document":
+            return self.retriever.encode_passages(texts, progress=self.progress)
+        # mteb puts the title before the text; the contract says what stands between them.
+        columns = {
+            "title": [t for b in batches for t in b.get("title") or [""] * len(b["text"])],
+            "text": [text for batch in batches for text in batch.get("body", batch["text"])],
+        }
+        return self.retriever.encode_passages(Dataset.from_dict(columns), progress=self.progress)
+
+    def search(
+        self, queries: Dataset, *, top_ranked: Mapping[str, list[str]] | None = None, **options: Any
+    ) -> dict[str, dict[str, float]]:
+        """Search, or rank the passages of `top_ranked` (query id -> passage ids) by mteb."""
+        if top_ranked is None:
+            return super().search(queries, **options)
+        from mteb.models import SearchEncoderWrapper
+
+        wrapper = SearchEncoderWrapper(self)
+        wrapper.index(self._corpus, **options)
+        return wrapper.search(queries, top_ranked=top_ranked, **options)
+
+
+def _read_passage(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"_id": row["id"], "title": row.get("title") or "", "text": row["text"]}
+
+
+def _separate_ties(scores: Mapping[str, float]) -> dict[str, float]:
+    """Lower equal scores a little, so that mteb keeps the order of a run, best first.
+
+    Its measures read scores as float32 and order ties by descending id.
+    """
+    separated, last = {}, np.float32(np.inf)
+    for passage, score in scores.items():
+        last = min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
+        separated[passage] = float(last)
+    return separated

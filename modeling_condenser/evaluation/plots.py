@@ -1,10 +1,10 @@
-"""The pictures of a report: bars with intervals, and recall over the depth.
+"""The pictures of reports and studies: bars and curves with intervals, and maps of vectors.
 
 The first system, the baseline, is grey; a system has the same colour in every picture.
 """
 
-from collections.abc import Mapping
-from itertools import cycle
+from collections.abc import Mapping, Sequence
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from modeling_condenser.hub.training_log import as_png
+
 _COLOURS = ["grey", *(f"C{number}" for number in range(10))]
 _FONT_SIZE = 8
+_SHIFT = 0.05  # of the systems' intervals, so that they do not hide each other
+
+Figures = Mapping[str, Mapping[str, Any]]
+"""System -> its `mean`, and the bounds of its `interval`, which may be None."""
 
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
@@ -27,57 +33,91 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
             {f"{name} ({group['n_queries']:,})": group["systems"] for name, group in groups.items()}
         )
     for family in ("R@", "Hit@"):
-        depths = {int(m.removeprefix(family)): m for m in results if m.startswith(family)}
+        depths = sorted(int(m.removeprefix(family)) for m in results if m.startswith(family))
         if len(depths) > 1:
-            by_depth = {depth: results[measure] for depth, measure in depths.items()}
-            figures["recall"] = plot_curves(by_depth, y_label=f"{family}k")
+            by_depth = {f"{depth:,}": results[f"{family}{depth}"] for depth in depths}
+            figures["recall"] = plot_curves({f"{family}k": by_depth}, x_label="k, passages")
     files = {name: f"{name.replace(' ', '_')}.png" for name in figures}
     for name, figure in figures.items():
-        figure.savefig(folder / files[name], dpi=150)
+        (folder / files[name]).write_bytes(as_png(figure))
     return files
 
 
-def plot_bars(panels: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """Draw each system's mean and interval as a bar, in panels (title -> system -> figures)."""
+def plot_bars(panels: Mapping[str, Figures]) -> Figure:
+    """Draw each system's mean and interval as a bar, in panels (title -> figures)."""
     n_systems = len(next(iter(panels.values())))
-    figure, axes = _figure(len(panels), height=0.75 + 0.3 * n_systems)
-    for panel, (title, systems) in zip(axes, panels.items(), strict=False):
-        means = np.array([values["mean"] for values in systems.values()])
-        bounds = np.array([values["interval"] or [np.nan] * 2 for values in systems.values()])
-        bars = panel.barh(list(systems), means, xerr=abs(bounds.T - means), color=_COLOURS)
+    height = 0.75 + 0.3 * n_systems
+    figure, axes = _make_panels(list(panels), height=height, sharex=True, sharey=True)
+    for panel, systems in zip(axes, panels.values(), strict=True):
+        means, errors = _read(list(systems.values()))
+        bars = panel.barh(list(systems), means, xerr=errors, color=_COLOURS)
         panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=_FONT_SIZE)
-        panel.set_title(title, fontsize=_FONT_SIZE, loc="left")
         panel.margins(x=0.25)
         panel.set_xticks([])
     axes[0].invert_yaxis()  # which all panels share
     return figure
 
 
-def plot_curves(by_depth: Mapping[int, Mapping[str, Mapping[str, Any]]], *, y_label: str) -> Figure:
-    """Draw each system's `mean` over the depths (depth -> system), on a logarithmic scale."""
-    figure, [axes] = _figure(1, height=3.0)
-    depths = sorted(by_depth)
-    for system, colour in zip(by_depth[depths[0]], cycle(_COLOURS), strict=False):
-        means = [by_depth[depth][system]["mean"] for depth in depths]
-        axes.plot(depths, means, marker="o", color=colour, label=system)
-    axes.set_xscale("log")
-    axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
-    axes.minorticks_off()
-    axes.set_xlabel("k, passages", fontsize=_FONT_SIZE)
-    axes.set_ylabel(y_label, fontsize=_FONT_SIZE)
-    axes.legend(fontsize=_FONT_SIZE)
+def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) -> Figure:
+    """Draw each system's means and intervals over groups (title -> group -> figures)."""
+    figure, axes = _make_panels(list(panels), height=3.6, width=4.5)
+    for panel, groups in zip(axes, panels.values(), strict=True):
+        systems = list(next(iter(groups.values())))
+        styles = cycle(product(["-", "--"], _COLOURS))
+        for number, (system, (line, colour)) in enumerate(zip(systems, styles, strict=False)):
+            means, errors = _read([figures[system] for figures in groups.values()])
+            places = np.arange(len(groups)) + _SHIFT * (number - len(systems) / 2)
+            style: Any = {"color": colour, "linestyle": line, "marker": "."}
+            panel.errorbar(places, means, errors, label=system, **style)
+        panel.set_xticks(range(len(groups)), list(groups))
+        panel.set_xlabel(x_label, fontsize=_FONT_SIZE)
+    axes[-1].legend(fontsize=_FONT_SIZE - 1)
     return figure
 
 
-def _figure(n_panels: int, *, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels in rows of `height` inches."""
-    columns = min(n_panels, 3)
-    rows = -(-n_panels // columns)
-    figure = Figure(figsize=(1.2 + 3.0 * columns, rows * height), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
-    for panel in panels:
+def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw the vectors of passages in two dimensions by t-SNE (thesis, Figure B.2).
+
+    Args:
+        vectors: title of a panel -> (N, D), the passages of all topics one after the other.
+        topics: topic -> its passages.
+    """
+    from sklearn.manifold import TSNE  # takes a second
+
+    names = [topic for topic, rows in topics.items() for _ in rows]
+    figure, axes = _make_panels(list(vectors), height=3.6, width=4.5)
+    for panel, found in zip(axes, vectors.values(), strict=True):
+        units = found / np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
+        perplexity = min(30, (len(found) - 1) / 3)
+        places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
+        for topic in topics:
+            x, y = places[[name == topic for name in names]].T
+            panel.scatter(x, y, s=12, label=topic[:30])
+        panel.set_xticks([])
+        panel.set_yticks([])
+    axes[-1].legend(fontsize=_FONT_SIZE - 1)
+    return figure
+
+
+def _read(figures: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Means, (N,), and how far their intervals reach below and above them, (2, N)."""
+    means = np.array([own["mean"] for own in figures])
+    bounds = np.array([own["interval"] or [np.nan] * 2 for own in figures])
+    return means, abs(bounds.T - means)
+
+
+def _make_panels(
+    titles: list[str], *, height: float, width: float = 3.0, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each title, at most three in a row; sizes are in inches."""
+    n_columns = 2 if len(titles) == 4 else min(len(titles), 3)
+    n_rows = -(-len(titles) // n_columns)
+    figure = Figure(figsize=(1.2 + width * n_columns, n_rows * height), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False, **shared).flat)
+    for panel, title in zip(panels, titles, strict=False):
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=_FONT_SIZE)
-    for panel in panels[n_panels:]:
-        panel.set_visible(False)
-    return figure, panels
+        panel.set_title(title, fontsize=_FONT_SIZE, loc="left")
+    for panel in panels[len(titles) :]:
+        panel.remove()
+    return figure, panels[: len(titles)]

@@ -7,14 +7,16 @@ per_query.tsv    one line for each query: id, text, and each system's value in e
 *.png            means, groups of queries, recall by depth
 """
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment
+from jinja2 import Environment, Template
+from markdown_it import MarkdownIt  # transformers needs typer, which needs rich, which needs this
 
 from modeling_condenser.collection.collection import Collection, checksum_qrels
 from modeling_condenser.hub import markdown
@@ -26,9 +28,9 @@ from .answer_types import group_queries
 from .measures import Evaluation, make_evaluation
 from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
-from .web_page import as_web_page
 
 _TEMPLATE = Path(__file__).with_name("report.md.jinja")
+_WEB_PAGE = Path(__file__).with_name("web_page.html.jinja")
 
 Systems = Mapping[str, Evaluation]
 """Name -> measures of the same queries; the first system is the baseline."""
@@ -41,13 +43,11 @@ class Report:
     Attributes:
         folder: of the report's files.
         results: one for each system, the baseline first.
-        comparisons: (system, measure) -> comparison with the baseline, corrected together (Holm).
         content: all figures, as in report.json.
     """
 
     folder: Path
     results: Sequence[SystemResult]
-    comparisons: Mapping[tuple[str, str], Comparison]
     content: Mapping[str, Any]
 
     @property
@@ -60,19 +60,29 @@ class Report:
         """System -> measure -> mean."""
         return {result.system: result.evaluation.means for result in self.results}
 
+    @property
+    def comparisons(self) -> dict[tuple[str, str], Comparison]:
+        """(system, measure) -> comparison with the baseline, corrected together (Holm)."""
+        return {
+            (system, measure): Comparison(**figures["against_baseline"])
+            for measure, by_system in self.content["results"].items()
+            for system, figures in by_system.items()
+            if figures["against_baseline"]
+        }
+
     def __str__(self) -> str:
-        lines = [self.content["title"]]
+        lines, comparisons = [self.content["title"]], self.comparisons
         sizes = self.content["bytes_per_vector"]
         for system, means in self.means.items():
             size = f" ({sizes[system]:,.0f} bytes per vector)" if sizes.get(system) else ""
             lines.append(f"{system}{size}:")
             for measure, mean in means.items():
                 lines.append(f"  {measure:<{max(map(len, means))}}  {mean:.4f}")
-                if c := self.comparisons.get((system, measure)):
+                if c := comparisons.get((system, measure)):
                     p, baseline = p_in_words(c.p_adjusted), self.content["baseline"]
                     lines[-1] += f"   {c.difference:+.4f} from {baseline}, {p}"
-        if self.comparisons:
-            n_tests = counted(len(self.comparisons), "comparison")
+        if comparisons:
+            n_tests = counted(len(comparisons), "comparison")
             lines.append(f"p is two-sided, by Holm's correction over {n_tests}.")
         return "\n".join(lines)
 
@@ -82,7 +92,6 @@ def write_report(
     results: Sequence[SystemResult],
     *,
     collection: Collection | None = None,
-    costs: Mapping[str, Mapping[str, Any]] | None = None,
     command: str = "",
     seed: int = 0,
 ) -> Report:
@@ -93,7 +102,6 @@ def write_report(
         results: with the same measures and queries; the others are compared with the first. Groups
             of queries are about the first measure.
         collection: that was searched; None for graded pairs and triplets.
-        costs: system -> result of `measure_cost`.
         command: that makes the report again.
         seed: of all tests and intervals.
     """
@@ -102,7 +110,6 @@ def write_report(
     folder, first = Path(folder), results[0]
     systems = {result.system: result.evaluation for result in results}
     main = next(iter(first.evaluation.means))
-    comparisons, figures = _compare(systems, seed=seed)
     queries: dict[str, str] = {}
     if collection:
         queries = {q: collection.queries[q] for q in first.evaluation.per_query[main]}
@@ -114,9 +121,9 @@ def write_report(
         "split": first.split,
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
-        "systems": {r.system: _describe(r, (costs or {}).get(r.system)) for r in results},
+        "systems": {result.system: _describe(result) for result in results},
         "bytes_per_vector": _compare_sizes(results),
-        "results": figures,
+        "results": _compare(systems, seed=seed),
         "pairs": _compare_pairs(systems, main, seed=seed),
         "breakdowns": _break_down(systems, main, queries, seed=seed),
         "qrels_sha256": checksum_qrels(collection.qrels) if collection else None,
@@ -129,9 +136,8 @@ def write_report(
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters["markdown"] = markdown.escape
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    numbers = {"alpha": ALPHA, "n_resamples": N_RESAMPLES, "n_tests": len(comparisons)}
-    report = Report(folder, results, comparisons, content)
-    text = template.render(content, md=markdown, **numbers)
+    report = Report(folder, results, content)
+    text = template.render(content, md=markdown, alpha=ALPHA, n_resamples=N_RESAMPLES)
     report.file.write_text(text, encoding="utf-8")
     page = as_web_page(content["title"], text, folder)
     report.file.with_suffix(".html").write_text(page, encoding="utf-8")
@@ -144,14 +150,35 @@ def write_report(
     return report
 
 
-def _describe(result: SystemResult, cost: Mapping[str, Any] | None) -> dict[str, Any]:
+def as_web_page(title: str, text: str, folder: Path) -> str:
+    """Turn Markdown into a page for small and large screens, in light and dark colours.
+
+    The page needs no other file and requests nothing.
+
+    Args:
+        title: plain text.
+        text: Markdown; HTML in it is shown as text.
+        folder: of the PNG files that the text shows, which are embedded.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(text)
+    for token in chain.from_iterable(block.children or () for block in tokens):
+        if token.type == "image":
+            content = base64.b64encode((folder / str(token.attrs["src"])).read_bytes()).decode()
+            token.attrSet("src", f"data:image/png;base64,{content}")
+    body = reader.renderer.render(tokens, reader.options, {})
+    template = Template(_WEB_PAGE.read_text(encoding="utf-8"), autoescape=True)
+    return template.render(title=title, body=body)
+
+
+def _describe(result: SystemResult) -> dict[str, Any]:
     run = result.run_file
     return {
         "settings": dict(result.settings),
         "record": dict(result.record),
         "run_file": f"{run.parent.name}/{run.name}" if run else None,
         "run_sha256": checksum_file(run) if run else None,
-        "cost": cost,
+        "cost": result.cost,
     }
 
 
@@ -162,14 +189,8 @@ def _compare_sizes(results: Sequence[SystemResult]) -> dict[str, float]:
     return known if len(set(known.values())) > 1 else {}
 
 
-def _compare(
-    systems: Systems, *, seed: int
-) -> tuple[dict[tuple[str, str], Comparison], dict[str, Any]]:
-    """Compare systems with the first one, corrected over all comparisons (Holm).
-
-    Returns:
-        (system, measure) -> comparison; and measure -> system -> figures.
-    """
+def _compare(systems: Systems, *, seed: int) -> dict[str, Any]:
+    """Measure -> system -> figures, compared with the first system and corrected (Holm)."""
     baseline, *others = systems
     figures: dict[str, Any] = {measure: {} for measure in systems[baseline].means}
     compared = correct(
@@ -187,7 +208,7 @@ def _compare(
                 "interval": evaluation.interval(measure, seed=seed),
                 "against_baseline": comparison and comparison._asdict(),
             }
-    return compared, figures
+    return figures
 
 
 def _break_down(
@@ -200,7 +221,7 @@ def _break_down(
         for name, evaluation in systems.items():
             values = evaluation.per_query[main]
             parts[name] = make_evaluation({g: {q: values[q] for q in groups[g]} for g in groups})
-        _, figures = _compare(parts, seed=seed)
+        figures = _compare(parts, seed=seed)
         found[by] = {g: {"n_queries": len(groups[g]), "systems": figures[g]} for g in groups}
     return found
 

@@ -65,19 +65,18 @@ def measure_similarity(
     `name` is that of their file in the report.
     """
     retriever = system.open()
-    contract = retriever.contract
+    similarity = retriever.contract.similarity
     vectors = [  # (N, D) float32 each
         retriever.encode_passages(list(items[column]), progress=progress)
         for column in items.columns.drop("score", errors="ignore")
     ]
+    evaluation: Evaluation
     if "score" in items:
-        similarities = pair_similarities(*vectors, similarity=contract.similarity)
-        evaluation: Evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
-        facts = (system.name, name, "graded pairs")
+        task, similarities = "graded pairs", pair_similarities(*vectors, similarity=similarity)
+        evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
     else:
-        evaluation = evaluate_triplets(*vectors, similarity=contract.similarity)
-        facts = (system.name, name, "triplets")
-    return SystemResult(*facts, evaluation, settings=system.settings)
+        task, evaluation = "triplets", evaluate_triplets(*vectors, similarity=similarity)
+    return SystemResult(system.name, name, task, evaluation, settings=system.settings)
 
 
 def pair_similarities(

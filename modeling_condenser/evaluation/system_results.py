@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ class SystemResult:
     run_file: Path | None = None  # the TREC run that was measured
     record: Mapping[str, Any] = field(default_factory=dict)  # time, and what was searched
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
+    cost: Mapping[str, Any] | None = None  # of encoding, from `measure_cost`
 
 
 def evaluate_system(
@@ -66,7 +67,6 @@ def evaluate_system(
     measures: Sequence[str] | None = None,
     search: SearchSettings | None = None,
     work_folder: Path | None = None,
-    name: str | None = None,
     dev: Collection | None = None,
     progress: bool = True,
 ) -> SystemResult:
@@ -82,15 +82,14 @@ def evaluate_system(
         measures: see `measure_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index; `out` by default.
-        name: of the system in files and tables, if not its own.
         dev: the collection's dev split, to choose the fusion of a hybrid system.
 
     Raises:
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
     out, search = Path(out), search or SearchSettings()
-    parsed = system if isinstance(system, System) else parse_system(system)
-    system = replace(parsed.completed(search), stated_name=name or parsed.stated_name)
+    system = system if isinstance(system, System) else parse_system(system)
+    system = system.completed(search)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     queries = json.dumps(list(collection.queries.items())).encode()
@@ -103,7 +102,7 @@ def evaluate_system(
     if system.kind == "hybrid" and "fusion" not in system.settings:
         identity["dev"] = checksum_qrels(dev.qrels) if dev else None
     words = ["run", str(depth)]
-    if system.kind in ("encoder", "hybrid"):
+    if system.has_vectors:
         identity |= {name: getattr(search, name) for name in INDEX_SETTINGS}
         identity["index"] = search.published_index
         if not search.is_exact:
@@ -138,7 +137,7 @@ def evaluate_system(
             " output_dir, or remove this one"
         )
     evaluation = measure_run(collection, read_run(run_file), measures=measures)
-    facts = {"system": system.name, "collection": collection.name, "split": split}
+    facts: Any = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
         **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings

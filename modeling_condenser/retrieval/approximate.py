@@ -10,6 +10,7 @@ All indices use inner products; cosine similarity is the same, because its vecto
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings
 
-from .stored_index import open_index
+from .stored_index import build_once
 
 logger = logging.getLogger(__name__)
 
+INDEX_FILE, IDENTITY_FILE = "index.faiss", "index.json"
 _VECTORS_PER_CENTROID = 64  # faiss uses at most 256 and warns below 39
 _SMALLEST_TRAINING_SET = 65_536  # 256 vectors for each of product quantisation's 256 centroids
 
@@ -77,3 +79,24 @@ def _make(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) ->
     for _, block in embeddings.blocks(progress="index" if progress else ""):
         index.add(np.ascontiguousarray(block))
     return index
+
+
+def open_index(
+    embeddings: Embeddings,
+    folder: Path,
+    make: Callable[[], Any],
+    *,
+    is_binary: bool = False,
+    **settings: object,
+) -> Any:
+    """Open the faiss index of a folder, mapped into memory; `make` makes it the first time.
+
+    Its rows are those of the embeddings, and it depends on `settings` too.
+    """
+    write: Any = faiss.write_index_binary if is_binary else faiss.write_index
+    read: Any = faiss.read_index_binary if is_binary else faiss.read_index
+    identity = {**settings, "retriever": embeddings.retriever, "passages": embeddings.passages}
+    build_once(
+        folder / IDENTITY_FILE, identity, lambda partial: write(make(), str(partial / INDEX_FILE))
+    )
+    return read(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)

@@ -79,9 +79,10 @@ class SearchSettings:
     def is_exact(self) -> bool:
         return self.index == EXACT
 
-    @property
-    def is_compressed(self) -> bool:
-        return self.precision != "float32" or self.truncate_dim is not None
+    def changed(self, *names: str) -> dict[str, Any]:
+        """Those of these fields that do not have their default values."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: v for name, v in values.items() if v != getattr(SearchSettings, name)}
 
     @property
     def published_index(self) -> str:

@@ -1,12 +1,11 @@
-"""Hybrid search: fuse the runs of several systems, such as BM25 and an encoder, into one.
+"""Hybrid search: fuse the runs of BM25 and an encoder into one.
 
-Sums are correctly rounded (`math.fsum`), so a fused score does not depend on the order in which a
-run lists its passages.
+A fused score does not depend on the order in which a run lists its passages.
 """
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -25,15 +24,19 @@ logger = logging.getLogger(__name__)
 RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
 DEPTH = 100
 
-_Points = tuple[dict[str, float], float]  # of a run's passages, and of all others
-
 
 @dataclass(frozen=True)
 class Fusion:
     """How to fuse a BM25 run with a dense run.
 
-    `weight` is that of the dense run in `weighted_sum`, from 0 to 1, and BM25 has the rest; without
-    a weight the runs are fused by `reciprocal_rank_fusion`.
+    With a `weight` from 0 to 1, a passage gets the weighted sum of its standardised scores: the
+    dense run's with this weight, BM25's with the rest. The scores of a run for a query are
+    standardised by their mean and their deviation (of the population), and a passage that the run
+    does not hold gets the lowest. A run whose scores for a query are all equal contributes 0.
+
+    Without a weight it is reciprocal rank fusion: a passage gets the sum of 1 / (60 + rank) over
+    the runs that hold it (Cormack, Clarke & Büttcher 2009, Reciprocal Rank Fusion Outperforms
+    Condorcet and Individual Rank Learning Methods). Ranks start at 1 and follow `rank_passages`.
     """
 
     weight: float | None = None
@@ -45,65 +48,38 @@ class Fusion:
 
     def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = DEPTH) -> Run:
         """Fuse the two runs; keep the best `depth` passages of each query."""
-        runs = [bm25_run, dense_run]
-        if self.weight is None:
-            return reciprocal_rank_fusion(runs, depth=depth)
-        return weighted_sum(runs, [1 - self.weight, self.weight], depth=depth)
+        points_of = _reciprocal_ranks if self.weight is None else _standardise
+        weights = (1.0, 1.0) if self.weight is None else (1 - self.weight, self.weight)
+        fused: Run = {}
+        for query_id in dict.fromkeys(chain(bm25_run, dense_run)):
+            bm25, other_bm25 = points_of(bm25_run.get(query_id, {}))
+            dense, other_dense = points_of(dense_run.get(query_id, {}))
+            fused[query_id] = {
+                passage: weights[0] * bm25.get(passage, other_bm25)
+                + weights[1] * dense.get(passage, other_dense)
+                for passage in chain(bm25, dense)
+            }
+        return cut_run(fused, depth)
 
 
-FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)}}
-"""Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
+def _reciprocal_ranks(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """The points of a run's passages for a query, and those of all others."""
+    ranked = enumerate(rank_passages(scores), start=1)
+    return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in ranked}, 0.0
 
 
-def reciprocal_rank_fusion(runs: Sequence[Run], k: float = RRF_K, *, depth: int = DEPTH) -> Run:
-    """Score each passage by the sum of 1 / (k + rank) over the runs that hold it.
-
-    Cormack, Clarke & Büttcher (2009), Reciprocal Rank Fusion Outperforms Condorcet and Individual
-    Rank Learning Methods. Ranks start at 1 and follow `rank_passages`.
-    """
-
-    def reciprocal_ranks(scores: dict[str, float]) -> _Points:
-        ranked = enumerate(rank_passages(scores), start=1)
-        return {passage: 1 / (k + rank) for rank, (passage, _) in ranked}, 0.0
-
-    return _sum_points(runs, [1.0] * len(runs), reciprocal_ranks, depth)
-
-
-def weighted_sum(runs: Sequence[Run], weights: Sequence[float], *, depth: int = DEPTH) -> Run:
-    """Score each passage by the weighted sum of its standardised scores.
-
-    The scores of a run for a query are standardised: minus their mean, divided by their standard
-    deviation (of the population). A passage that a run does not hold gets the run's lowest
-    standardised score for the query. A run whose scores for a query are all equal contributes 0.
-    """
-    return _sum_points(runs, weights, _standardise, depth)
-
-
-def _standardise(scores: dict[str, float]) -> _Points:
+def _standardise(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
     values = list(scores.values())
     if len(set(values)) < 2:  # rounding would give equal scores a tiny deviation
-        return {}, 0.0
-    mean = fmean(values)
+        return dict.fromkeys(scores, 0.0), 0.0
+    mean = fmean(values)  # which is correctly rounded
     deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
     points = {passage: (score - mean) / deviation for passage, score in scores.items()}
     return points, min(points.values())
 
 
-def _sum_points(
-    runs: Sequence[Run],
-    weights: Sequence[float],
-    points_of: Callable[[dict[str, float]], _Points],
-    depth: int,
-) -> Run:
-    fused: Run = {}
-    for query_id in dict.fromkeys(chain(*runs)):
-        found = [run.get(query_id, {}) for run in runs]
-        parts = list(zip(weights, map(points_of, found), strict=True))
-        fused[query_id] = {
-            passage: math.fsum(w * points.get(passage, rest) for w, (points, rest) in parts)
-            for passage in chain(*found)
-        }
-    return cut_run(fused, depth)
+FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)}}
+"""Fusions by their names in `hybrid:MODEL,fusion=...`; a number is the dense run's weight."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,9 @@ class MilvusIndex:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
 
-        def ask(part: slice) -> Any:
-            how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
-            return self.client.search(
-                self.name, data=list(queries[part]), limit=k, filter=filter, **how
-            )
-
-        return self._batches(len(queries), k, ask)
+        how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
+        search = partial(self.client.search, self.name, limit=k, filter=filter, **how)
+        return self._batches(len(queries), k, lambda part: search(data=list(queries[part])))
 
     def search_hybrid(
         self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""

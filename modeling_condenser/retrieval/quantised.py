@@ -19,7 +19,7 @@ import numpy as np
 
 from modeling_condenser.encoding.embeddings import Embeddings
 
-from .stored_index import open_index
+from .approximate import open_index
 
 Precision = Literal["float32", "int8", "binary"]
 

@@ -3,15 +3,9 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import faiss
-
-from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import write_json
-
-INDEX_FILE, IDENTITY_FILE = "index.faiss", "index.json"
 
 
 def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
@@ -33,26 +27,3 @@ def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path
             f"{folder} holds something else, made with another {', '.join(changed)}: name another"
             " folder, or remove this one to build it again."
         )
-
-
-def open_index(
-    embeddings: Embeddings,
-    folder: Path,
-    make: Callable[[], Any],
-    *,
-    is_binary: bool = False,
-    **settings: object,
-) -> Any:
-    """Open the faiss index of a folder, mapped into memory; `make` makes it the first time.
-
-    Its rows are those of the embeddings, and it depends on `settings` too.
-    """
-    write: Any = faiss.write_index_binary if is_binary else faiss.write_index
-    read: Any = faiss.read_index_binary if is_binary else faiss.read_index
-    identity = {**settings, "retriever": embeddings.retriever, "passages": embeddings.passages}
-
-    def build(partial: Path) -> None:
-        write(make(), str(partial / INDEX_FILE))
-
-    build_once(folder / IDENTITY_FILE, identity, build)
-    return read(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)

@@ -12,6 +12,7 @@
 Importing this module does not import torch; opening an encoder does.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,19 +24,18 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE
 from modeling_condenser.encoding.fingerprints import Dtype
-from modeling_condenser.hub.contract import Pooling, Similarity
+from modeling_condenser.hub.contract import CONTRACT_FILE, Pooling, Similarity
 from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .approximate import build_approximate
+from .approximate import INDEX_FILE, build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS, HybridSearcher
 from .milvus import connect, store_in_milvus
 from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
-from .stored_index import INDEX_FILE
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -114,16 +114,16 @@ class System:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies what its answers depend on."""
-        if self.kind == "encoder":
-            own = self.without("precision").open(device="cpu").fingerprint
-            return f"{own} {self.precision}" if self.is_quantised else own
         if self.kind == "run":
             return checksum_file(Path(self.model))
+        if self.kind == "bm25":
+            k1, b = read_settings(**self.settings)
+            return f"{BM25} k1={k1} b={b}"
         if self.kind == "hybrid":
             how = self.settings.get("fusion", "chosen on dev queries")
             return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
-        k1, b = read_settings(**self.settings)
-        return f"{BM25} k1={k1} b={b}"
+        own = self.without("precision").open(device="cpu").fingerprint
+        return f"{own} {self.precision}" if self.is_quantised else own
 
     @property
     def precision(self) -> Precision:
@@ -134,20 +134,26 @@ class System:
     def is_quantised(self) -> bool:
         return self.precision != "float32"
 
+    @property
+    def has_vectors(self) -> bool:
+        return self.kind in ("encoder", "hybrid")
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it is a local export as it is, whose card can show its results."""
+        has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
+        return self.kind == "encoder" and has_contract and not self.settings
+
     def completed(self, search: SearchSettings) -> "System":
         """The same with what a search says about encoders that do not state it themselves.
 
         Raises:
             ValueError: its vectors are quantised, but an index is to search them.
         """
-        if self.kind not in ("encoder", "hybrid"):
+        if not self.has_vectors:
             return self
-        missing = {
-            name: getattr(search, name)
-            for name in ("dtype", *_COMPRESSION)
-            if getattr(search, name) != getattr(SearchSettings, name) and name not in self.settings
-        }
-        system = replace(self, settings={**self.settings, **missing}) if missing else self
+        changed = search.changed("dtype", *_COMPRESSION)
+        system = replace(self, settings={**self.settings, **changed, **self.settings})
         if system.is_quantised and not search.is_exact:
             raise ValueError(
                 f"{self.model} is searched with precision={system.precision}, so the index"
@@ -163,8 +169,7 @@ class System:
             raise ValueError(f"{self.model} has no vectors: name an encoder.")
         if self.is_quantised:
             raise ValueError("precision is a setting of search only: leave it out.")
-        settings = self.without("precision").settings
-        return Retriever(self.model, device=device, **settings)
+        return Retriever(self.model, device=device, **self.without("precision").settings)
 
 
 def parse_system(text: str | Path) -> System:
@@ -195,18 +200,29 @@ def parse_system(text: str | Path) -> System:
     return System(model, settings, name)
 
 
-def refuse_unused(systems: Iterable[System], search: SearchSettings) -> None:
-    """Raise a ValueError if a setting of a search has an effect on none of the systems."""
-    dense = [system for system in systems if system.kind in ("encoder", "hybrid")]
-    if not dense and (search.is_compressed or not search.is_exact):
-        raise ValueError(
-            "No system has vectors: leave out --index, --truncate_dim and --precision."
-        )
+def parse_systems(words: Iterable[str | Path], search: SearchSettings) -> list[System]:
+    """Parse systems that one search compares, and complete them with its settings.
+
+    Raises:
+        ValueError: two systems have the same name, or a setting of the search has an effect on none
+            of them.
+    """
+    systems: dict[str, System] = {}
+    for system in (parse_system(word).completed(search) for word in words):
+        if systems.setdefault(system.name, system) != system:
+            raise ValueError(
+                f"{systems[system.name].model} and {system.model} have the same name"
+                f" {system.name!r}: rename one, as in {system.model},name=OTHER"
+            )
+    dense = [system for system in systems.values() if system.has_vectors]
+    if (unused := search.changed("index", *_COMPRESSION)) and not dense:
+        raise ValueError(f"No system has vectors: leave out {', '.join(unused)}.")
     if search.rescore and search.is_exact and not any(system.is_quantised for system in dense):
         raise ValueError(
             f"rescore is {search.rescore}, but exact search has the exact scores already: name an"
             " index, such as IVF256,Flat, or a precision, or leave it out."
         )
+    return list(systems.values())
 
 
 def _base_name(model: str) -> str:
@@ -215,6 +231,11 @@ def _base_name(model: str) -> str:
     if path.is_file():
         return path.stem
     return path.parent.name if path.name == MODEL_FOLDER else path.name
+
+
+def as_folder(name: str) -> str:
+    """A name as the name of a folder."""
+    return re.sub(r"[^\w.=-]+", "_", name)
 
 
 @dataclass(frozen=True)
@@ -253,14 +274,13 @@ def open_searcher(
         return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
     if system.kind == "hybrid":
         lexical = Bm25(passages, folder=folder / BM25, show_progress=progress)
-        how: Any = {"embeddings": embeddings, "settings": settings, "progress": progress}
-        dense: Any = open_searcher(system.encoder, passages, folder, **how)
+        parts: Any = {"embeddings": embeddings, "settings": settings, "progress": progress}
+        dense: Any = open_searcher(system.encoder, passages, folder, **parts)
         if fusion := FUSIONS.get(system.settings.get("fusion", "")):
             return HybridSearcher(lexical, dense, fusion)
         return HybridSearcher(lexical, dense).tuned(dev)
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    index: Any = None
     settings, index_bytes = settings or SearchSettings(), None
     system, place = system.completed(settings), embeddings or folder / EMBEDDINGS_FOLDER
     retriever = whole = system.stored.open(device=local_device(settings.device_list))
@@ -271,16 +291,11 @@ def open_searcher(
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
             whole = retriever  # they were stored like this
     client = connect(settings.index) if settings.index.startswith(MILVUS) else None
-    vectors = encode_collection(
-        whole,
-        passages,
-        place,
-        devices=settings.device_list,
-        shard_size=settings.shard_size,
-        progress=progress,
-    )
+    how: Any = {"devices": settings.device_list, "shard_size": settings.shard_size}
+    vectors = encode_collection(whole, passages, place, progress=progress, **how)
     if retriever is not whole:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
+    index: Any = None
     index_folder, parameters = folder / f"index-{index_name}", settings.search_parameters
     if system.is_quantised:
         index = build_quantised(vectors, system.precision, index_folder, progress=progress)

@@ -1,17 +1,21 @@
 """The results of a study as tables and files, with a significance test for each difference."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from jinja2 import Environment
+from datasets import Dataset
+from jinja2 import Template
 
 from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
-from modeling_condenser.evaluation.significance import ALPHA, Comparison, compare, correct
+from modeling_condenser.evaluation.plots import Figures
+from modeling_condenser.evaluation.significance import ALPHA, Comparison, correct
 from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.systems import BM25
@@ -20,6 +24,7 @@ from modeling_condenser.runs.whole_files import write_json
 PAGE_FILE = "results.md"
 FUSED = f"{BM25} + "  # start of the name of an arm that is fused with BM25
 _MOST_SWAP_COSTS = 6  # of an arm in the table
+_TOPICS, _PASSAGES = 8, 40  # of the map: the titles with most passages, and passages of each
 
 
 @dataclass(frozen=True)
@@ -45,30 +50,38 @@ class StudyResults:
             systems = {BM25: self.bm25, **arms}
             for arm, evaluation in arms.items():
                 others = [name for name in (BM25, self.control_of(arm)) if name != arm]
-                for other in others:
-                    baseline = systems[other].per_query
-                    for measure, values in evaluation.per_query.items():
-                        found[group, arm, measure, other] = compare(values, baseline[measure])
+                for other, measure in product(others, evaluation.means):
+                    comparison = evaluation.compare(measure, systems[other])
+                    found[group, arm, measure, other] = comparison
         return correct(found)
 
     @property
+    def arms(self) -> list[str]:
+        """The arms, without fused ones."""
+        *_, last = self.groups.values()
+        return [arm for arm in last if not arm.startswith(FUSED)]
+
+    @property
     def best_arm(self) -> str:
-        """The best of the last group, in the first measure; without fused ones."""
+        """The best of the last group, in the first measure."""
         *_, last = self.groups.values()
         measure = next(iter(self.bm25.means))
-        arms = [arm for arm in last if not arm.startswith(FUSED)]
-        return max(arms, key=lambda arm: last[arm].means[measure])
+        return max(self.arms, key=lambda arm: last[arm].means[measure])
 
     def tables(self) -> str:
         """A table for each measure, as Markdown."""
         return _render("tables", self, alpha=ALPHA, p_in_words=p_in_words)
 
-    def by_labels(self) -> dict[str, dict[str, Evaluation]]:
-        """The groups without the fused arms."""
-        return {
-            group: {arm: own for arm, own in arms.items() if not arm.startswith(FUSED)}
-            for group, arms in self.groups.items()
-        }
+    def by_labels(self) -> dict[str, dict[str, Figures]]:
+        """Measure -> number of labels -> system -> its figures; without the fused arms."""
+        found: dict[str, dict[str, Figures]] = {measure: {} for measure in self.bm25.means}
+        for (group, arms), measure in product(self.groups.items(), found):
+            systems = {BM25: self.bm25, **{arm: arms[arm] for arm in self.arms}}
+            found[measure][group.removesuffix(" labels")] = {
+                name: {"mean": own.means[measure], "interval": own.interval(measure)}
+                for name, own in systems.items()
+            }
+        return found
 
     def settings_of(self, arm: str) -> str:
         """The settings of an arm in the recipe, in one line."""
@@ -80,22 +93,17 @@ class StudyResults:
     def write(self, folder: Path, *, pictures: Sequence[str] = (), readiness: str = "") -> None:
         """Write results.json and the page results.md, with files of pictures and a section."""
         names = ("group", "arm", "measure", "other")
-        content = {
+        figures = {
             "bm25": self.bm25.means,
             "groups": {
                 group: {arm: evaluation.means for arm, evaluation in arms.items()}
                 for group, arms in self.groups.items()
             },
-            "control": self.control,
             "tests": [
                 dict(zip(names, key, strict=True)) | c._asdict() for key, c in self.tests.items()
             ],
-            "fusions": self.fusions,
-            "swap_costs": self.swap_costs,
-            "failures": self.failures,
-            "facts": self.facts,
         }
-        write_json(folder / "results.json", content)
+        write_json(folder / "results.json", {**vars(self), **figures})
         page = _render(
             "results",
             self,
@@ -107,14 +115,9 @@ class StudyResults:
         (folder / PAGE_FILE).write_text(f"{page.strip()}\n")
 
 
-def _render(template: str, results: StudyResults, **values: Any) -> str:
-    environment = Environment(keep_trailing_newline=False)
-    environment.filters["basename"] = lambda path: Path(path).name
-    source = Path(__file__).with_name(f"{template}.md.jinja").read_text("utf-8")
-    found = environment.from_string(source).render(
-        results=results, bm25=BM25, fused=FUSED, **values
-    )
-    return found.strip()
+def _render(name: str, results: StudyResults, **values: Any) -> str:
+    template = Template(Path(__file__).with_name(f"{name}.md.jinja").read_text("utf-8"))
+    return template.render(results=results, bm25=BM25, fused=FUSED, **values).strip()
 
 
 def copy_page(folder: Path, page: Path, *, pictures: Sequence[str]) -> None:
@@ -135,6 +138,16 @@ def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:
         for measure, values in evaluations[0].per_query.items()
     }
     return make_evaluation(per_query, unanswerable=evaluations[0].unanswerable)
+
+
+def choose_topics(passages: Dataset) -> dict[str, list[int]]:
+    """Titles with most passages -> rows of some of their passages; empty without such titles."""
+    rows = defaultdict(list)
+    for row, title in enumerate(passages["title"]):
+        rows[title].append(row)
+    rows.pop("", None)
+    most = sorted(rows, key=lambda title: (-len(rows[title]), title))[:_TOPICS]
+    return {title: rows[title][:_PASSAGES] for title in most if len(rows[title]) > 1}
 
 
 def swap_costs(log: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

@@ -7,14 +7,15 @@ or that got more arms or sizes, continues with what is missing.
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
 
-from modeling_condenser.analysis.analyze import measure_models, single_model, write_analysis
+from modeling_condenser.analysis.analyze import measure_models, write_analysis
 from modeling_condenser.analysis.callback import pretrain_and_measure
 from modeling_condenser.analysis.sample import Measuring, Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
@@ -22,7 +23,7 @@ from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection, resolve_collection_name
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
-from modeling_condenser.evaluation.measures import Evaluation
+from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
     evaluate_system,
@@ -36,7 +37,7 @@ from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
-from modeling_condenser.retrieval.runs import read_run
+from modeling_condenser.retrieval.runs import Run, read_run
 from modeling_condenser.retrieval.systems import BM25, System
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -48,9 +49,8 @@ from modeling_condenser.runs.run_folder import (
 )
 from modeling_condenser.runs.whole_files import write_json
 
-from . import pictures
 from .recipe import StudyRecipe
-from .results import FUSED, StudyResults, copy_page, mean_evaluation, swap_costs
+from .results import FUSED, StudyResults, choose_topics, copy_page, mean_evaluation, swap_costs
 
 logger = logging.getLogger(__name__)
 
@@ -58,18 +58,12 @@ SEARCH_FILE = "search.json"
 BUILTIN = "builtin"
 DEPTH = 100  # passages for a query
 UNLABELLED = "no labels"
+LABELS_FILE, CURVES_FILE, FINETUNING_FILE = "labels.png", "curves.png", "finetuning.png"
+MAP_FILE = "map.png"
 
 
-class _Measured(NamedTuple):
-    """A retriever's results, and those of its run fused with BM25's."""
-
-    result: SystemResult
-    fused: Evaluation | None = None
-    fusion: Fusion | None = None
-
-
-# Of one arm: "no labels" and "512 labels" -> one for each seed.
-_Arm = Mapping[str, Sequence[_Measured]]
+# Of one arm: "no labels" and "512 labels" -> the results of all seeds, those of the fused runs too.
+_Arm = Mapping[str, Sequence[SystemResult]]
 
 
 def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults:
@@ -119,14 +113,16 @@ class _Study:
         arms, failures = self.run_arms()
         trained = [arm for arm in arms if self.recipe.arms[arm] is not None]
         logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
-        groups, fusions = {}, {}  # means over seeds, alone and fused with BM25
+        groups, fusions = {}, {}
         for group in (UNLABELLED, *self.groups):
-            runs = {arm: own[group] for arm, own in arms.items()}
-            found = {arm: [run.result.evaluation for run in seeds] for arm, seeds in runs.items()}
-            for arm, seeds in runs.items() if self.recipe.fusion else ():
-                found[FUSED + arm] = [run.fused for run in seeds if run.fused]
-                fusions[f"{arm}, {group}"] = [str(run.fusion) for run in seeds]
-            groups[group] = {arm: mean_evaluation(seeds) for arm, seeds in found.items()}
+            systems = _by_system([result for own in arms.values() for result in own[group]])
+            groups[group] = {
+                name: mean_evaluation([result.evaluation for result in seeds])
+                for name, seeds in systems.items()
+            }
+            for arm in arms if self.recipe.fusion else ():
+                found = [result.record["fusion"] for result in systems[FUSED + arm]]
+                fusions[f"{arm}, {group}"] = found
         results = StudyResults(
             bm25=self.bm25.evaluation,
             groups=groups,
@@ -137,21 +133,10 @@ class _Study:
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
-        fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
-        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in arms}
-        drawn = {
-            pictures.LABELS_FILE: pictures.draw_labels(results.by_labels(), results.bm25),
-            pictures.CURVES_FILE: training_log.draw_curves(logs),
-            pictures.FINETUNING_FILE: training_log.draw_curves(
-                losses, {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
-            ),
-            **self.draw_map(results.best_arm),
-        }
-        for name, content in drawn.items():
-            (out / name).write_bytes(content)
-        results.write(out, pictures=list(drawn), readiness=self.measure_readiness(arms))
+        drawn = self.draw(results, logs)
+        results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
         for arm, own in arms.items():
-            self.publish(arm, own[self.last_group][0].result)
+            self.publish(arm, own[self.last_group][0])
         self.write_search_file(results.best_arm)
         if self.recipe.page:
             shown = [*drawn, training_log.ENTROPY_FILE]
@@ -174,13 +159,13 @@ class _Study:
     def run_arm(self, arm: str) -> _Arm:
         """Pre-train, fine-tune with each number of labels and each seed, and measure."""
         encoder = self.pretrain(arm)
-        found = {UNLABELLED: [self.measure(encoder, self.out / arm / "evaluation", arm)]}
-        for group in self.groups:
+        found = {UNLABELLED: self.measure(encoder, self.out / arm / "evaluation", arm)}
+        for group, size in self.groups.items():
             found[group] = []
             for seed in self.recipe.finetuning_seeds:
                 run = self.finetuned(arm, group, seed)
-                retriever = self.finetune(encoder, run, self.groups[group], seed)
-                found[group].append(self.measure(retriever, run / "evaluation", arm))
+                retriever = self.finetune(encoder, run, size, seed)
+                found[group] += self.measure(retriever, run / "evaluation", arm)
         return found
 
     def pretrain(self, arm: str) -> System:
@@ -216,25 +201,23 @@ class _Study:
         }
         return System(str(finetune(settings)))
 
-    def measure(self, system: System, folder: Path, arm: str) -> _Measured:
-        result = self.evaluate(system, out=folder, name=arm)
+    def measure(self, system: System, folder: Path, arm: str) -> list[SystemResult]:
+        """Measure a retriever, and its run fused with BM25's if the recipe asks for it."""
+        result = self.evaluate(replace(system, stated_name=arm), out=folder)
         if self.recipe.fusion is None:
-            return _Measured(result)
+            return [result]
         fusion = FUSIONS.get(self.recipe.fusion) or self.choose_fusion(system, folder)
-        lexical, own = (read_run(str(r.run_file)) for r in (self.bm25, result))
-        fused = fusion.fuse(lexical, own, depth=DEPTH)
-        measured = measure_run(self.collection, fused, measures=self.recipe.measures)
-        return _Measured(result, measured, fusion)
+        run = fusion.fuse(_read_run(self.bm25), _read_run(result), depth=DEPTH)
+        evaluation = measure_run(self.collection, run, measures=self.recipe.measures)
+        facts = (FUSED + arm, result.collection, result.split)
+        return [result, SystemResult(*facts, evaluation, record={"fusion": str(fusion)})]
 
     def choose_fusion(self, system: System, folder: Path) -> Fusion:
         dev = load_collection(self.folder, split="dev")
-        runs = []
-        for searched, place in ((BM25, self.out / BM25), (system, folder)):
-            of_dev: Any = {"collection": dev, "split": "dev", "work_folder": place}
-            found = self.evaluate(searched, out=place / "dev", **of_dev)
-            runs.append(read_run(str(found.run_file)))
-        lexical, own = runs
-        return choose_fusion(lexical, own, dev.qrels)
+        own: Any = {"collection": dev, "split": "dev"}
+        bm25 = self.evaluate(BM25, out=self.out / BM25 / "dev", work_folder=self.out / BM25, **own)
+        result = self.evaluate(system, out=folder / "dev", work_folder=folder, **own)
+        return choose_fusion(_read_run(bm25), _read_run(result), dev.qrels)
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
@@ -246,13 +229,10 @@ class _Study:
     def describe(self, arms: Mapping[str, _Arm]) -> dict[str, Any]:
         """What the results depend on, and what they cost."""
         tokens, minutes = {}, {}
+        seeds = self.recipe.finetuning_seeds
         for arm in arms:
-            files = (
-                self.finetuned(arm, group, seed) / RUN_FILE
-                for group in self.groups
-                for seed in self.recipe.finetuning_seeds
-            )
-            seconds = sum(read_json(file, {})["session_seconds"] for file in files)
+            runs = [self.finetuned(arm, group, seed) for group in self.groups for seed in seeds]
+            seconds = sum(read_json(run / RUN_FILE, {})["session_seconds"] for run in runs)
             minutes[arm] = {"fine-tuning": seconds / 60}
             if record := read_json(self.out / arm / "pretrain" / RUN_FILE, {}):
                 tokens[arm] = record["tokens_seen"]
@@ -263,12 +243,12 @@ class _Study:
             "n_passages": len(self.collection.passages),
             "n_queries": self.bm25.evaluation.n_items,
             "split": self.recipe.split,
-            "finetuning_seeds": self.recipe.finetuning_seeds,
+            "finetuning_seeds": seeds,
             "tokens_seen": tokens,
             "minutes": minutes,
         }
 
-    def measure_readiness(self, arms: Mapping[str, _Arm]) -> str:
+    def measure_readiness(self, arms: Sequence[str]) -> str:
         """Measure start and arms, pre-trained and fine-tuned: a report and Figure 2.
 
         Gao & Callan (2021), section 5: an encoder that is ready keeps its attention when it is
@@ -278,14 +258,13 @@ class _Study:
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
         own = {"collection": str(self.folder), "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
-        models = [single_model(self.recipe.encoder, "start")]
+        models: dict[str, str | Path] = {"start": self.recipe.encoder}
         for arm in arms:
             if self.recipe.arms[arm] is not None:
-                run = self.out / arm / "pretrain"
-                models.append(single_model(run / MODEL_FOLDER, f"{arm}, pre-trained"))
-            models.append(single_model(self.first(arm) / MODEL_FOLDER, f"{arm}, fine-tuned"))
+                models[f"{arm}, pre-trained"] = self.out / arm / "pretrain" / MODEL_FOLDER
+            models[f"{arm}, fine-tuned"] = self.first(arm) / MODEL_FOLDER
         sample = Sample.choose(measuring, self.collection.passages)
-        entries = measure_models(models, sample)
+        entries = measure_models([(own, {"label": label}) for label, own in models.items()], sample)
         written = write_analysis(self.out / "readiness", entries, sample)
         found = {entry["label"]: entry for entry in entries}
         panels, changes = {}, []
@@ -302,19 +281,27 @@ class _Study:
             f"mean over layers: {', '.join(changes)}."
         )
 
-    def draw_map(self, arm: str) -> dict[str, bytes]:
-        """The passages of a few topics before and after fine-tuning of the control and an arm."""
-        topics = pictures.choose_topics(self.collection.passages)
-        if not topics:
-            return {}
-        rows = np.concatenate(list(topics.values()))
-        vectors = {}
-        for name in dict.fromkeys((self.recipe.control, arm)):
-            for folder in (self.out / name, self.first(name)):
-                embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
-                when = UNLABELLED if folder == self.out / name else self.last_group
-                vectors[f"{name}, {when}"] = embeddings.vectors(rows)
-        return {pictures.MAP_FILE: pictures.draw_map(vectors, topics)}
+    def draw(self, results: StudyResults, logs: Mapping[str, training_log.Log]) -> list[str]:
+        """Draw measures by labels, logs, and a map of the control and the best arm: the files."""
+        fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
+        losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in results.arms}
+        shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
+        drawn = {
+            LABELS_FILE: training_log.as_png(plot_curves(results.by_labels(), x_label="labels")),
+            CURVES_FILE: training_log.draw_curves(logs),
+            FINETUNING_FILE: training_log.draw_curves(losses, shown),
+        }
+        if topics := choose_topics(self.collection.passages):
+            rows, vectors = np.concatenate(list(topics.values())), {}
+            for arm in dict.fromkeys((self.recipe.control, results.best_arm)):
+                places = {UNLABELLED: self.out / arm, self.last_group: self.first(arm)}
+                for when, folder in places.items():
+                    embeddings = Embeddings.open(folder / "evaluation" / EMBEDDINGS_FOLDER)
+                    vectors[f"{arm}, {when}"] = embeddings.vectors(rows)
+            drawn[MAP_FILE] = training_log.as_png(plot_map(vectors, topics))
+        for name, content in drawn.items():
+            (self.out / name).write_bytes(content)
+        return list(drawn)
 
     def publish(self, arm: str, result: SystemResult) -> None:
         """Put the results of an arm's first seed on its retriever's card."""
@@ -337,3 +324,14 @@ class _Study:
             "collection": os.path.relpath(self.folder, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
+
+
+def _by_system(results: Sequence[SystemResult]) -> dict[str, list[SystemResult]]:
+    """System -> its results for all seeds, fused systems last."""
+    names = dict.fromkeys(result.system for result in results)
+    in_order = sorted(names, key=lambda name: name.startswith(FUSED))
+    return {name: [result for result in results if result.system == name] for name in in_order}
+
+
+def _read_run(result: SystemResult) -> Run:
+    return read_run(str(result.run_file))

@@ -19,7 +19,7 @@ from modeling_condenser.analysis.readiness import (
     measure_condensing,
     uniformity,
 )
-from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample, load_small
+from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample
 from modeling_condenser.runs.recipe import fill
 from tests.backbones.encoders import BACKBONES
 
@@ -156,26 +156,23 @@ def test_texts_are_different_and_have_two_words_and_the_first_ones_of_a_stream_a
         Sample.choose(Measuring(texts=6), documents.select(range(3)))
 
 
-def test_queries_are_matched_with_their_judged_passage(collection, texts):
-    measuring = Measuring(texts=4, queries=7, collection=str(collection))
-    matches = Sample.choose(measuring, Dataset.from_dict({"text": texts})).matches
-    assert len(matches) == 7
-    for match in matches:
+def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection, texts):
+    def choose(queries, passages, seed=1):
+        sizes = {"texts": 4, "queries": queries, "passages": passages, "sample_seed": seed}
+        measuring = Measuring(collection=str(collection), **sizes)
+        return Sample.choose(measuring, Dataset.from_dict({"text": texts}))
+
+    sample = choose(5, 20)
+    found = sample.small
+    assert len(found.queries) == len(found.qrels) == len(sample.matches) == 5
+    for match in sample.matches:  # a query and its judged passage
         assert match["query"] == " ".join(match["text"].split()[:8])
-
-
-def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(collection):
-    def small(queries, passages, seed=1):
-        settings = {"queries": queries, "passages": passages, "sample_seed": seed}
-        return load_small(Measuring(collection=str(collection), **settings))
-
-    found = small(5, 20)
-    assert len(found.queries) == len(found.qrels) == 5 and len(found.passages) == 20
     assert {p for grades in found.qrels.values() for p in grades} <= set(found.passages["_id"])
-    assert small(5, 20).queries == found.queries != small(5, 20, seed=2).queries
-    everything = small(500, 500)
+    assert len(found.passages) == 20
+    assert choose(5, 20).small.queries == found.queries != choose(5, 20, seed=2).small.queries
+    everything = choose(500, 500).small
     assert len(everything.queries) == 20 and len(everything.passages) == 60
-    assert len(small(5, 2).passages) == 10  # judged passages are never left out
+    assert len(choose(5, 2).small.passages) == 10  # judged passages are never left out
 
 
 @pytest.mark.parametrize(

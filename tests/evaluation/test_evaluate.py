@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 from scipy import stats
+from torch.nn.functional import cosine_similarity
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection
@@ -25,20 +26,12 @@ from modeling_condenser.evaluation.system_results import (
     evaluate_system,
     report_on_card,
 )
-from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.results import read_results
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
 from tests.hub.making import plain_vectors
-
-
-@pytest.fixture(scope="module")
-def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
-    contract = EncodingContract(8, 24, title_separator=" : ")
-    return export_encoder(bert_run, folder, contract=contract)
 
 
 def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):
@@ -63,9 +56,12 @@ def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, colle
 
     loaded = load_collection(collection)
     ids = np.array(loaded.passages["_id"])
-    texts = [f"{p['title']} : {p['text']}" if p["title"] else p["text"] for p in loaded.passages]
+    titles = [f"{title} : " if title else "" for title in loaded.passages["title"]]
+    pairs = zip(titles, loaded.passages["text"], strict=True)
+    texts = [f"river {title}{text}" for title, text in pairs]
+    asked = [f"why {query}" for query in loaded.queries.values()]
     passages = plain_vectors(retriever, texts, 24).double().numpy()
-    queries = plain_vectors(retriever, list(loaded.queries.values()), 8).double().numpy()
+    queries = plain_vectors(retriever, asked, 8).double().numpy()
     found = read_run(folder / "retriever" / "run-30.trec")
     reciprocals = []
     for query_id, scores in zip(loaded.queries, queries @ passages.T, strict=True):
@@ -110,10 +106,6 @@ def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path
     assert f"recall against exact {recall}" in report.file.read_text()
 
 
-def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-
-
 def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
     bert_folder, texts, tmp_path
 ):
@@ -124,8 +116,8 @@ def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
     mean, best = (f"{bert_folder},pooling={p},similarity=cosine,name={p}" for p in ("mean", "max"))
     report = evaluate(mean, tmp_path / "pairs.csv", baseline=best, task="graded_pairs", **settings)
     for system, means in report.means.items():
-        vectors = (plain_vectors(bert_folder, s, pooling=system).numpy() for s in sides.values())
-        expected = stats.spearmanr(cosine(*vectors), scores).statistic
+        vectors = (plain_vectors(bert_folder, s, pooling=system) for s in sides.values())
+        expected = stats.spearmanr(cosine_similarity(*vectors), scores).statistic
         assert means["Spearman"] == pytest.approx(expected, abs=1e-9)
     assert ("mean", "Spearman") in report.comparisons
     assert report.file == tmp_path / "out" / "pairs" / "report.md"

@@ -18,8 +18,6 @@ from modeling_condenser import mteb_model
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.mteb_tasks import evaluate_mteb
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.results import read_results
 from modeling_condenser.retrieval.dense import SearchSettings
 from tests.hub.making import declare_tables, plain_vectors, write_collection
@@ -28,14 +26,7 @@ mteb = pytest.importorskip("mteb")
 abstasks = pytest.importorskip("mteb.abstasks")
 pytestmark = pytest.mark.slow
 
-CONTRACT = {"title_separator": " : ", "query_prompt": "why ", "passage_prompt": "river "}
 MEASURES = {"nDCG@10": "ndcg_at_10", "MRR@10": "mrr_at_10", "R@100": "recall_at_100"}
-
-
-@pytest.fixture(scope="module")
-def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
-    return export_encoder(bert_run, folder, contract=EncodingContract(8, 24, **CONTRACT))
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +45,11 @@ def small(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_collection(folder, passages, queries, test=judged)
 
 
-def describe(name: str, kind: str, score: str, **dataset: str):
-    return mteb.TaskMetadata(
-        name=name,
-        dataset=dataset,
-        description="A task of a test.",
-        type=kind,
-        eval_splits=["test"],
-        eval_langs=["eng-Latn"],
-        main_score=score,
-        modalities=["text"],
-        category="t2t",
-    )
+def describe(name: str, kind: str, score: str):
+    how = {"eval_splits": ["test"], "eval_langs": ["eng-Latn"], "modalities": ["text"]}
+    how |= {"dataset": {"path": "a/b", "revision": "1"}, "category": "t2t"}
+    own = {"name": name, "type": kind, "main_score": score, "description": "A task of a test."}
+    return mteb.TaskMetadata(**own, **how)
 
 
 @pytest.fixture
@@ -75,7 +59,7 @@ def task(small):
     queries = {"id": list(loaded.queries), "text": list(loaded.queries.values())}
 
     class SmallRetrieval(abstasks.AbsTaskRetrieval):
-        metadata = describe("SmallRetrieval", "Retrieval", "ndcg_at_10", path="a/b", revision="1")
+        metadata = describe("SmallRetrieval", "Retrieval", "ndcg_at_10")
 
         def load_data(self, **_):
             split = {
@@ -124,7 +108,7 @@ def test_tasks_of_other_types_use_the_encoder_alone(retriever, texts, tmp_path):
     pairs, grades = [texts[:30], texts[30:60]], np.arange(30) % 6
 
     class SmallSTS(abstasks.AbsTaskSTS):
-        metadata = describe("SmallSTS", "STS", "spearman", path="a/b", revision="1")
+        metadata = describe("SmallSTS", "STS", "spearman")
 
         def load_data(self, **_):
             rows = {"sentence1": pairs[0], "sentence2": pairs[1], "score": grades}

@@ -16,12 +16,8 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.plots import plot_bars, plot_curves
-from modeling_condenser.evaluation.report import write_report
-from modeling_condenser.evaluation.significance import (
-    compare,
-    compare_in_groups,
-    holm,
-)
+from modeling_condenser.evaluation.report import as_web_page, write_report
+from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from modeling_condenser.evaluation.system_results import SystemResult
 
@@ -59,8 +55,8 @@ def make_result(name: str, values: dict[str, float], **more: Any) -> SystemResul
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of three systems, with a run file and a cost."""
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+    """A report of three systems, with a run file and a cost: JSON, Markdown, and the folder."""
     folder = tmp_path_factory.mktemp("report")
     run_file = folder / "run-100.trec"
     run_file.write_text("n00 Q0 p 1 0.5 good\n")
@@ -68,30 +64,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run_file": run_file,
         "settings": {"pooling": "cls", "query_prompt": "query: "},
         "record": {"queries_per_second": 812.5, "identity": {"system": "abc"}},
+        "cost": COST,
     }
     systems = [make_result("bm25", BASE), make_result("good", GOOD, **more)]
     write_report(
         folder,
         [*systems, make_result("same", BASE)],
         collection=COLLECTION,
-        costs={"good": COST},
         command="condenser evaluate my_collection --seed 3",
         seed=3,
     )
-    return folder
+    return (
+        json.loads((folder / "report.json").read_text()),
+        (folder / "report.md").read_text(),
+        folder,
+    )
 
 
-@pytest.fixture(scope="module")
-def content(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "report.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def text(folder: Path) -> str:
-    return (folder / "report.md").read_text(encoding="utf-8")
-
-
-def test_results_have_means_and_corrected_comparisons(content, text):
+def test_results_have_means_and_corrected_comparisons(report):
+    content, text, _ = report
     good = content["results"]["MRR@10"]["good"]
     assert good["mean"] == pytest.approx((21 * 0.25 + 19 * 0.75 - 0.25) / 40)
     own = make_evaluation({"MRR@10": GOOD})
@@ -116,7 +107,8 @@ def test_results_have_means_and_corrected_comparisons(content, text):
     assert "Holm's correction over the 6 comparisons of this table." in text
 
 
-def test_all_pairs_are_compared_by_both_tests(content, text):
+def test_all_pairs_are_compared_by_both_tests(report):
+    content, text, _ = report
     pairs = content["pairs"]
     names = [("good", "bm25"), ("same", "bm25"), ("same", "good")]
     assert [(pair["system"], pair["other"]) for pair in pairs] == names
@@ -128,7 +120,8 @@ def test_all_pairs_are_compared_by_both_tests(content, text):
     assert f"\n| good minus bm25 | +0.2313 ▲ | {interval}\n" in text
 
 
-def test_breakdowns_are_by_answer_type_and_by_length(content, text):
+def test_breakdowns_are_by_answer_type_and_by_length(report):
+    content, text, _ = report
     types = content["breakdowns"]["answer type"]
     sizes = {name: group["n_queries"] for name, group in types.items()}
     assert sizes == {"number": 20, "human": 18, "abbreviation": 1}  # not "is water wet"
@@ -141,7 +134,8 @@ def test_breakdowns_are_by_answer_type_and_by_length(content, text):
     assert f"\n| human | 18 | 0.2500 | 0.2500 {EQUAL} | 0.2500 {EQUAL} |\n" in text
 
 
-def test_the_report_says_how_it_was_made(content, text, folder):
+def test_the_report_says_how_it_was_made(report):
+    content, text, folder = report
     assert content["seed"] == 3 and {"python", "torch"} <= content["versions"].keys()
     lines = "".join(sorted(f"{q} 0 p 1\n" for q in QUERIES))
     run = (folder / "run-100.trec").read_bytes()
@@ -194,6 +188,12 @@ def test_the_page_is_one_file_with_tables_pictures_and_escaped_text(tmp_path):
     assert page.count("<table>") == (tmp_path / "report.md").read_text().count("\n| ---")
 
 
+def test_html_in_the_text_of_a_report_is_shown_as_text(tmp_path):
+    page = as_web_page("title", "<script>alert(1)</script>\n\nwho <b>paints</b>", tmp_path)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<script" not in page
+    assert "<p>who &lt;b&gt;paints&lt;/b&gt;</p>" in page
+
+
 def test_correlations_are_compared_too(tmp_path):
     scores = np.arange(40.0)
     evaluations = [evaluate_graded_pairs(np.roll(scores, n), scores) for n in (15, 1)]
@@ -218,5 +218,8 @@ def test_pictures_show_values_and_intervals_in_the_order_of_the_systems():
     bounds = [line[:, 0].tolist() for line in intervals.get_segments()]
     assert bounds == [[0.125, 0.3], [0.25, 0.75]]
     assert [text.get_text() for text in right.texts] == ["0.800", "0.900"]
-    [axes] = plot_curves({100: without, 20: {"bm25": bm25, "ours": ours}}, y_label="R@k").axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0.2, 0.8], [0.5, 0.9]]
+    by_depth = {"20": {"bm25": bm25, "ours": ours}, "100": without}
+    [axes] = plot_curves({"R@k": by_depth}, x_label="k").axes
+    lines = {lines.get_label(): list(lines[0].get_ydata()) for lines in axes.containers}
+    assert lines == {"bm25": [0.2, 0.8], "ours": [0.5, 0.9]}
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["20", "100"]

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from modeling_condenser.evaluation.significance import (
-    compare,
-    compare_in_groups,
-    correct,
-    holm,
-)
+from modeling_condenser.evaluation.significance import compare, compare_in_groups, correct, holm
 
 
 def values(numbers) -> dict[str, float]:

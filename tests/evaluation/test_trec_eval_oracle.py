@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,33 +29,27 @@ success_1             \tall\t0.3333
 """
 
 
-def write(folder: Path, plain: str) -> str:
-    (folder / "trec").mkdir(parents=True)
+def test_figures_are_compared_with_those_worked_out_by_hand(tmp_path, monkeypatch, capsys):
     commands = {
         "plain": "trec_eval -m map qrels run",
         "options": "trec_eval -q -c -l2 -M1 qrels run",
     }
     figures = {
-        "trec_eval": {"folder": "trec", "expected_output": commands},
-        "cacm": {"folder": "trec", "qrels": "qrels", "run": "run", "trec_eval": {"P_5": 0.4}},
+        "trec_eval": {"folder": ".", "expected_output": commands},
+        "cacm": {"folder": ".", "qrels": "qrels", "run": "run", "trec_eval": {"P_5": 0.4}},
     }
-    (folder / "figures.json").write_text(json.dumps(figures))
-    texts = {"qrels": QRELS, "run": RUN, "plain": plain, "options": WITH_OPTIONS}
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    texts = {"qrels": QRELS, "run": RUN, "plain": PLAIN, "options": WITH_OPTIONS}
     for name, text in texts.items():
-        (folder / "trec" / name).write_text(text)
-    return str(folder)
-
-
-def test_figures_are_compared_with_those_worked_out_by_hand(tmp_path, monkeypatch, capsys):
+        (tmp_path / name).write_text(text)
     # Cut off at rank 1, b is found: a gain of 2 of the ideal 2 + 1 / log2(3).
-    monkeypatch.setattr(sys, "argv", ["oracle", write(tmp_path / "right", PLAIN)])
+    monkeypatch.setattr(sys, "argv", ["oracle", str(tmp_path)])
     main()
     lines = capsys.readouterr().out.splitlines()[2:5]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]][:3] for line in lines]
     # Cut-off measures of the whole ranking are compared too: three more lines of MRR and MAP.
     assert rows == [["plain", "3", "0"], ["options", "10", "0"], ["CACM, BM25", "1", "0"]]
-    wrong = PLAIN.replace("P_2\tall\t1.0", "P_2\tall\t0.9")
-    monkeypatch.setattr(sys, "argv", ["oracle", write(tmp_path / "wrong", wrong)])
+    (tmp_path / "plain").write_text(PLAIN.replace("P_2\tall\t1.0", "P_2\tall\t0.9"))
     with pytest.raises(SystemExit, match="1 figures differ from trec_eval's"):
         main()
     assert "WRONG P_2 all: 1.000000, expected 0.9000" in capsys.readouterr().out

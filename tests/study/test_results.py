@@ -5,8 +5,13 @@ import json
 from datasets import Dataset
 
 from modeling_condenser.evaluation.measures import make_evaluation
-from modeling_condenser.study.pictures import choose_topics
-from modeling_condenser.study.results import StudyResults, copy_page, mean_evaluation, swap_costs
+from modeling_condenser.study.results import (
+    StudyResults,
+    choose_topics,
+    copy_page,
+    mean_evaluation,
+    swap_costs,
+)
 
 
 def evaluation(values):

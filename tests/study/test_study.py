@@ -107,13 +107,8 @@ def test_a_study_writes_its_results(finished, bert_folder):
     assert contract == EncodingContract(16, 24, similarity="cosine")
     page = folder.with_name("page.md")
     pictures = re.findall(r"!\[.*\]\(page-(.*)\)", page.read_text())
-    assert pictures == [
-        "labels.png",
-        "curves.png",
-        "finetuning.png",
-        "map.png",
-        "attention_entropy.png",
-    ]
+    names = ("labels", "curves", "finetuning", "map", "attention_entropy")
+    assert pictures == [f"{name}.png" for name in names]
     for name in pictures:
         assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
 
@@ -123,10 +118,8 @@ def test_readiness_of_start_and_arms_is_measured(finished):
     written = read(finished.folder, "readiness/readiness.json")
     models = {model["label"]: model for model in written["models"]}
     arms = [f"{arm}, {s}" for arm in ("mlm", "condenser") for s in ("pre-trained", "fine-tuned")]
-    assert (
-        list(models) == ["start", "start, fine-tuned", *arms]
-        and written["measured_on"]["texts"] == 9
-    )
+    assert list(models) == ["start", "start, fine-tuned", *arms]
+    assert written["measured_on"]["texts"] == 9
     has_head = [label for label, model in models.items() if "readiness/swap_cost" in model]
     assert has_head == ["condenser, pre-trained"]
     before, after = models["condenser, pre-trained"], models["condenser, fine-tuned"]
