@@ -9,6 +9,7 @@ import pytest
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
+from modeling_condenser.retrieval import quantised
 from modeling_condenser.retrieval.approximate import build_approximate
 from modeling_condenser.retrieval.dense import (
     SearchSettings,
@@ -128,21 +129,21 @@ def test_int8_scores_every_passage_by_its_restored_vector(search):
     run, exact = search("int8", depth=N), search(depth=N)
     ranges = np.stack([PASSAGES.min(0), PASSAGES.max(0)])
     codes = quantize_embeddings(PASSAGES, "uint8", ranges=ranges)
-    # sentence-transformers rescores candidates like this; here they are all passages. It restores
-    # the lower end of a step, faiss its middle, which adds the same to all scores of a query.
+    # sentence-transformers rescores candidates like this; here they are all passages.
     expected, _ = semantic_search_faiss(
         QUERIES, codes, corpus_precision="uint8", ranges=ranges, top_k=N, rescore_multiplier=1
     )
     for name, query, best in zip(QUERY_IDS, QUERIES, expected, strict=True):
-        steps = query * (ranges[1] - ranges[0]) / 255
-        theirs = {IDS[each["corpus_id"]]: each["score"] + steps.sum() / 2 for each in best}
+        theirs = {IDS[each["corpus_id"]]: each["score"] for each in best}
         assert list(run[name])[:DEPTH] == list(theirs)[:DEPTH]
-        one_step = float(abs(steps).max())  # of a number at the edge of two, by rounding
-        assert run[name] == pytest.approx(theirs, rel=1e-4, abs=one_step)
-        assert run[name] == pytest.approx(exact[name], abs=float(abs(steps).sum() / 2) + 1e-5)
+        assert run[name] == pytest.approx(theirs, rel=1e-4, abs=1e-4)
+        steps = abs(query) * (ranges[1] - ranges[0]) / 255
+        assert run[name] == pytest.approx(exact[name], abs=float(steps.sum()))
 
 
-def test_binary_scores_the_nearest_by_hamming_distance(search):
+@pytest.mark.parametrize("bytes_a_call", [2**28, 1])
+def test_binary_scores_the_nearest_by_hamming_distance(bytes_a_call, search, monkeypatch):
+    monkeypatch.setattr(quantised, "_BYTES_A_CALL", bytes_a_call)
     bits = PASSAGES > 0
     for query, found in zip(QUERIES, search("binary").values(), strict=True):
         distance = ((query > 0) != bits).sum(1)
