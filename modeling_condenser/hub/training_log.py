@@ -51,11 +51,11 @@ _RETRIEVAL = {
     f"{PREFIX}zero_shot_": "without fine-tuning",
     f"{PREFIX}few_shot_": "after fine-tuning",
 }
-_TOKENS = "num_input_tokens_seen"
+TOKENS = "num_input_tokens_seen"
 _KEPT = (
     *("step", "epoch", "loss", *_CURVES, "head_accuracy", "late_accuracy"),
     *("bow_weight", "contrastive_accuracy"),
-    *(_TOKENS, "learning_rate", "seconds", "tokens_per_second"),
+    *(TOKENS, "learning_rate", "seconds", "tokens_per_second"),
 )
 _FONT = 9
 
@@ -72,7 +72,7 @@ def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 def readiness_entries(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Step, tokens seen and readiness of at most 200 log entries that hold readiness."""
-    kept = ("step", _TOKENS, PREFIX)
+    kept = ("step", TOKENS, PREFIX)
     return [
         {n: value for n, value in entry.items() if n.startswith(kept) and _is_number(value)}
         for entry in spread(list(filter(is_readiness, log)))
@@ -138,8 +138,8 @@ def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
     titles = titles or titled_measures(entries) or {"late_loss": _CURVES["late_loss"]}
     over, scale, xlabel = "step", 1.0, "steps"
-    if all(_TOKENS in entry for entry in entries):
-        over, scale, xlabel = _TOKENS, 1e6, "tokens seen (millions)"
+    if all(TOKENS in entry for entry in entries):
+        over, scale, xlabel = TOKENS, 1e6, "tokens seen (millions)"
     drawn: dict[str, dict[str, Points]] = {title: {} for title in titles.values()}
     for name, title in titles.items():
         for run, log in runs.items():

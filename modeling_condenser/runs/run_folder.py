@@ -93,10 +93,10 @@ def record_run(folder: Path, facts: Mapping[str, Any]) -> None:
     write_json(folder / RUN_FILE, {**describe_machine(), **facts})
 
 
-def read_log(run_folder: Path) -> list[dict[str, float]]:
-    """Read the log entries of a finished run that have a loss."""
+def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float]]:
+    """Read the log entries of a finished run that have a measure."""
     entries = json.loads((run_folder / LOG_FILE).read_text())
-    return [entry for entry in entries if "loss" in entry]
+    return [entry for entry in entries if measure in entry]
 
 
 @contextmanager

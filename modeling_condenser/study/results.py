@@ -17,13 +17,13 @@ from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.evaluation.plots import Figures
 from modeling_condenser.evaluation.significance import ALPHA, Comparison, correct
 from modeling_condenser.hub.markdown import p_in_words
-from modeling_condenser.hub.training_log import spread
+from modeling_condenser.hub.training_log import TOKENS, spread
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.whole_files import write_json
 
 PAGE_FILE = "results.md"
 FUSED = f"{BM25} + "  # start of the name of an arm that is fused with BM25
-_MOST_SWAP_COSTS = 6  # of an arm in the table
+_MOST_STEPS = 6  # of an arm in a table of a measure while training
 _TOPICS, _PASSAGES = 8, 40  # of the map: the titles with most passages, and passages of each
 
 
@@ -36,7 +36,9 @@ class StudyResults:
     control: str
     facts: Mapping[str, Any]  # recipe, machine, counts and time
     fusions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each arm's runs
-    swap_costs: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    courses: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # measure -> arm -> course
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
 
     def control_of(self, arm: str) -> str:
@@ -150,8 +152,9 @@ def choose_topics(passages: Dataset) -> dict[str, list[int]]:
     return {title: rows[title][:_PASSAGES] for title in most if len(rows[title]) > 1}
 
 
-def swap_costs(log: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """The swap cost at some evenly spaced steps of a log; empty for an arm without a head."""
-    probed = [entry for entry in log if "swap_cost" in entry]
-    shown = spread(probed, at_most=_MOST_SWAP_COSTS)
-    return [{name: entry[name] for name in ("step", "swap_cost")} for entry in shown]
+def course(log: Sequence[Mapping[str, float]], name: str) -> list[dict[str, float]]:
+    """A measure at some evenly spaced steps of its log: `step`, `tokens` and `value`."""
+    return [
+        {"step": entry["step"], "tokens": entry.get(TOKENS, 0), "value": entry[name]}
+        for entry in spread(log, at_most=_MOST_STEPS)
+    ]

@@ -50,7 +50,7 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .recipe import StudyRecipe
-from .results import FUSED, StudyResults, choose_topics, copy_page, mean_evaluation, swap_costs
+from .results import FUSED, StudyResults, choose_topics, copy_page, course, mean_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ DEPTH = 100  # passages for a query
 UNLABELLED = "no labels"
 LABELS_FILE, CURVES_FILE, FINETUNING_FILE = "labels.png", "curves.png", "finetuning.png"
 MAP_FILE = "map.png"
+ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
 
 
 # Of one arm: "no labels" and "512 labels" -> the results of all seeds, those of the fused runs too.
@@ -129,7 +130,7 @@ class _Study:
             control=self.recipe.control,
             facts={**facts, **self.describe(arms)},
             fusions=fusions,
-            swap_costs={arm: costs for arm, log in logs.items() if (costs := swap_costs(log))},
+            courses=self.courses(trained),
             failures=failures,
         )
         results.write(out)  # also before readiness, which may fail
@@ -142,6 +143,15 @@ class _Study:
             shown = [*drawn, training_log.ENTROPY_FILE]
             copy_page(out, Path(self.recipe.page), pictures=shown)
         return results
+
+    def courses(self, arms: Sequence[str]) -> dict[str, Any]:
+        """The swap cost while training, and retrieval if the recipe measures readiness."""
+        names = {f"{m} without labels": f"{ZERO_SHOT}{m}" for m in self.bm25.evaluation.means}
+        found = {}
+        for measure, name in {"swap cost": "swap_cost", **names}.items():
+            logs = {arm: read_log(self.out / arm / "pretrain", measure=name) for arm in arms}
+            found[measure] = {arm: course(log, name) for arm, log in logs.items() if log}
+        return {measure: courses for measure, courses in found.items() if courses}
 
     def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
         """Run all arms: the finished ones, and the errors of the others but the control."""

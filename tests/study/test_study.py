@@ -42,6 +42,7 @@ def make_settings(collection, encoder, out):
     head = {"new_head": True, "n_head_layers": 1, "skip_from": 1}
     lengths = {"query_max_length": 16, "passage_max_length": 24}
     finetuning = {"similarity": "cosine", "learning_rate": 1e-3, **QUICK}
+    while_training = {"collection": str(collection), "texts": 9, "every": 3}
     return {
         "collection": str(collection),
         "output_dir": str(out),
@@ -55,7 +56,7 @@ def make_settings(collection, encoder, out):
             "condenser": {"objective": "condenser", **head},
         },
         "encoder": str(encoder),
-        "pretraining": {**SHORT, "seed": 2},
+        "pretraining": {**SHORT, "seed": 2, "readiness": while_training},
         "finetuning": {**finetuning, **lengths, "num_train_epochs": 2},
         "train_sizes": [8, 16],
         "finetuning_seeds": [0, 1],
@@ -96,7 +97,7 @@ def test_a_study_writes_its_results(finished, bert_folder):
     assert encoders == [str(bert_folder)] * 2
     log = read(folder, "condenser/pretrain/log.json")
     logged = [(entry["step"], entry["swap_cost"]) for entry in log if "swap_cost" in entry]
-    row = ", ".join(f"{cost:.3f} ({step})" for step, cost in logged)
+    row = ", ".join(f"{cost:.3f} ({step}, 0.0)" for step, cost in logged)
     report = (folder / "results.md").read_text()
     assert [step for step, _ in logged] == [2, 4, 6] and f"| condenser | {row} |" in report
     million = f"{seen['mlm'] / 1e6:.2f}"
@@ -111,6 +112,17 @@ def test_a_study_writes_its_results(finished, bert_folder):
     assert pictures == [f"{name}.png" for name in names]
     for name in pictures:
         assert (folder / name).read_bytes() == page.with_name(f"page-{name}").read_bytes()
+
+
+@pytest.mark.slow
+def test_swap_cost_and_retrieval_while_training_are_shown(finished):
+    courses = finished.results.courses
+    assert list(courses) == ["swap cost", *(f"{measure} without labels" for measure in MEASURES)]
+    assert list(courses["swap cost"]) == ["condenser"]
+    entries = courses["R@100 without labels"]["mlm"]
+    assert [entry["step"] for entry in entries] == [0, 3, 6]
+    assert entries[0]["tokens"] == 0 < entries[1]["tokens"] < entries[2]["tokens"]
+    assert f"{entries[2]['value']:.3f} (6, 0.0) |" in (finished.folder / "results.md").read_text()
 
 
 @pytest.mark.slow
