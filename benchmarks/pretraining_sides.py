@@ -205,7 +205,7 @@ def time_trainer(name: str, arguments: argparse.Namespace, steps: Steps) -> floa
         "per_device_train_batch_size": arguments.batch,
         "max_steps": arguments.warm_up + arguments.steps,
         "bf16": precision == "bf16",
-        "use_cpu": arguments.cpu,
+        "use_cpu": device_of(arguments).type == "cpu",
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
