@@ -35,8 +35,9 @@ def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shuffled(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection whose ids are not in the order of the file; two passages have the same text."""
-    own = [*texts[:80], texts[0], f"{UNSAFE} The glacier of Łódź."]
+    """A collection whose ids are not in the order of the file; two passages have the same text, one
+    has HTML and a path of a machine, which a page may show."""
+    own = [*texts[:80], texts[0], f"{UNSAFE} The glacier of Łódź in /home/me/maps."]
     ids = [f"{'Pp'[i % 2]}{7 * i % 97}" for i in range(len(own))]
     passages = [
         {"_id": name, "title": f"Title {i}" if i % 3 == 0 else "", "text": text}
