@@ -36,9 +36,8 @@ class StudyResults:
     control: str
     facts: Mapping[str, Any]  # recipe, machine, counts and time
     fusions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each arm's runs
-    courses: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # measure -> arm -> course
+    # Measure -> arm -> its `course`.
+    courses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # arm -> error
 
     def control_of(self, arm: str) -> str:
