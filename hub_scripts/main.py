@@ -5,7 +5,6 @@ import inspect
 import logging
 import os
 import sys
-from typing import Any, TextIO
 
 from .commands import COMMANDS
 
@@ -37,8 +36,7 @@ def main(words: list[str] | None = None) -> int:
     # Blocks are built in processes of their own, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if words is None and not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
-        sys.stderr = _Lines(sys.stderr)
+        os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between states of a bar in a log
     if arguments.verb in _WITHOUT_MODEL or {"-h", "--help"} & set(arguments.words):
         os.environ["CONDENSER_LAZY"] = "1"  # no torch and transformers, which take seconds
     from .command_line import CommandLine  # imports the package
@@ -53,19 +51,6 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
-
-
-class _Lines:
-    """A log file or pipe, where each state of a progress bar gets a line of its own."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return self._stream.write(text.replace("\r", "\n"))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 if __name__ == "__main__":

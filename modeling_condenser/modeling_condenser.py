@@ -40,6 +40,7 @@ from .encoder_parts import (
     recorded_calls,
     replace_cls,
     select_cls,
+    settle_pooler,
     take_lm_head,
     write_cls_pooling,
 )
@@ -170,20 +171,14 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         self.condenser = CondenserModel(config)
         self.lm_head, self._tied_weights_keys = build_lm_head(config.encoder_config)
         self.post_init()
-        self._freeze_pooler()
-
-    def _freeze_pooler(self) -> None:
-        """Data parallelism would wait for the pooler's gradient, which no loss has."""
-        pooler = getattr(self.condenser.encoder, "pooler", None)
-        if pooler is not None:
-            pooler.requires_grad_(False)
+        settle_pooler(self.condenser.encoder)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a Condenser checkpoint, like `PreTrainedModel.from_pretrained`."""
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model._freeze_pooler()
+        settle_pooler(model.condenser.encoder)  # loading replaces its weights
         return loaded
 
     @classmethod

@@ -39,10 +39,7 @@ _TARGETS = ("labels", "targets")  # how the names of columns end that hold no in
 # Names of the projections of keys and values in the attention of different encoders.
 _KEYS_AND_VALUES = (("key", "value"), ("k_lin", "v_lin"))
 
-# Numbers of keys (tokens times width) in a call of attention, measured on two cores: with 5,600 one
-# padded call for all blocks is 1.13 times as fast as several, with 8,800 it is 0.93 times as fast;
-# above 100,000 larger calls are no faster.
-_LARGE_CALL, _LARGEST_CALL = 7_000, 100_000
+_LARGEST_CALL = 100_000  # keys (tokens times width) in a call on a CPU: larger ones are no faster
 
 _Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # queries, keys, values
 
@@ -261,9 +258,7 @@ def _choose_way(rows: _Rows, blocks: _Blocks) -> Callable:
     _, key, _ = rows
     if key.device.type == "cuda" and blocks.window is None:
         return _attend_nested
-    if key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
-        return _attend_runs
-    return _attend_padded
+    return _attend_runs if key.device.type == "cpu" else _attend_padded
 
 
 def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:

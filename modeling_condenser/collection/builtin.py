@@ -15,7 +15,7 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,8 @@ def build_builtin_collection(
 ) -> Path:
     """Write the built-in collection as a BEIR folder.
 
-    A passage needs a paragraph of prose. A repeated query or passage is dropped.
+    A passage needs a paragraph of prose. Of equal names, queries or passages, up to case and white
+    space, the first is kept.
 
     Args:
         out: the folder to write; a finished collection there is left unchanged.
@@ -93,7 +94,10 @@ def build_builtin_collection(
     with ProcessPoolExecutor(2) as pool:
         parsed = pool.map(_read_docstrings, *zip(*sources, strict=True), chunksize=32)
         progress = tqdm(parsed, total=len(sources), desc="docstrings", unit="file")
-        kept = pd.DataFrame(_drop_duplicates(chain.from_iterable(progress)))
+        kept = pd.DataFrame(chain.from_iterable(progress))
+    for column in ("name", "query", "passage"):
+        folded = kept[column].str.casefold().str.split().str.join(" ")
+        kept = kept[~folded.duplicated()]
     with whole_folder(out) as folder:
         _write_collection(folder, kept, max_queries=max_queries_per_eval_split)
         pairs, installed = Counter(kept["package"]), importlib.metadata.packages_distributions()
@@ -164,19 +168,6 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
     if all(_NOT_PROSE.match(paragraph) for paragraph in _BLANK_LINE.split(passage)):
         return None
     return query, passage
-
-
-def _drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
-    """Keep the first one of each name, query and passage, up to case and white space."""
-    seen: set[tuple[int, str]] = set()
-    kept = []
-    for docstring in docstrings:
-        parts = enumerate(docstring[1:])
-        folded = {(place, " ".join(text.casefold().split())) for place, text in parts}
-        if seen.isdisjoint(folded):
-            kept.append(docstring)
-            seen |= folded
-    return kept
 
 
 def _hash_name(name: str) -> int:

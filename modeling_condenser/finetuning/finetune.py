@@ -9,8 +9,8 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
-from torch import nn
 
+from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
@@ -81,18 +81,6 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
             "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
-    _freeze_pooler(modules[0].model)
+    settle_pooler(modules[0].model)
     del opened.model[2:]
     return opened
-
-
-def _freeze_pooler(encoder: Any) -> None:
-    """Exclude the pooler from training, which no loss uses.
-
-    One that was never trained, as its bias of zeros tells, becomes tanh(CLS).
-    """
-    pooler = getattr(encoder, "pooler", None) or nn.Identity()
-    pooler.requires_grad_(False)
-    for module in pooler.modules():
-        if isinstance(module, nn.Linear) and module.bias is not None and not module.bias.any():
-            nn.init.eye_(module.weight)

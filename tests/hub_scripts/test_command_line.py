@@ -1,6 +1,5 @@
 """The grammar of all commands, and what the command itself does."""
 
-import io
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,9 +9,9 @@ import pytest
 
 import modeling_condenser
 from hub_scripts.command_line import CommandLine
-from hub_scripts.commands import COMMANDS, evaluated_on
+from hub_scripts.commands import COMMANDS
 from hub_scripts.demo import scale_study
-from hub_scripts.main import _Lines, main
+from hub_scripts.main import main
 from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
 from modeling_condenser.runs.recipe import fill, read_recipe
 
@@ -160,13 +159,6 @@ def test_all_public_names_can_be_imported():
         assert getattr(modeling_condenser, name).__name__ == name
 
 
-def test_the_evaluation_after_fine_tuning_fits_what_was_trained():
-    assert evaluated_on({**read_recipe("finetune/contrastive"), "collection": "mine"}) == "mine"
-    assert evaluated_on(read_recipe("finetune/stsb")) == "TEST_PAIRS.csv --task graded_pairs"
-    sections = evaluated_on(read_recipe("finetune/wikipedia-sections"))
-    assert sections == "TEST_TRIPLETS.csv --task triplets"
-
-
 def test_the_demo_scales_steps_and_labels():
     recipe = read_recipe("study/demo")
     assert scale_study(recipe) == recipe
@@ -176,12 +168,6 @@ def test_the_demo_scales_steps_and_labels():
     # The share of its steps, which are larger and fewer.
     recommended = {**recipe["arms"]["recommended"], "max_steps": 2}
     assert scaled["arms"] == {**recipe["arms"], "recommended": recommended}
-
-
-def test_a_log_file_has_a_line_for_each_state_of_a_bar():
-    stream = io.StringIO()
-    print("\r10%\r20%", file=_Lines(stream))
-    assert stream.getvalue() == "\n10%\n20%\n"
 
 
 def test_mteb_is_asked_for_with_an_install_hint(tmp_path, monkeypatch, capsys):
