@@ -174,12 +174,23 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         settle_pooler(self.condenser.encoder)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Open a Condenser checkpoint, like `PreTrainedModel.from_pretrained`."""
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
+    ) -> Any:
+        """Open a pre-training checkpoint, like `PreTrainedModel.from_pretrained`.
+
+        A random head can corrupt the backbone (section 3.4), so a Condenser opens a checkpoint
+        without a head only with `new_head`, which starts a new one.
+
+        Raises:
+            ValueError: weights are missing or unexpected.
+        """
+        wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
+        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
+        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
         settle_pooler(model.condenser.encoder)  # loading replaces its weights
-        return loaded
+        return (model, info) if wants_info else model
 
     @classmethod
     def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
@@ -366,24 +377,6 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         self.head = nn.ModuleList(layers)
         self.head_norm = build_final_norm(self.condenser.encoder)
         self.post_init()
-
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
-    ) -> Any:
-        """Open a pre-training checkpoint, like `PreTrainedModel.from_pretrained`.
-
-        A random head can corrupt the backbone (section 3.4), so a checkpoint without a head is
-        opened only with `new_head`, which starts a new one.
-
-        Raises:
-            ValueError: weights are missing or unexpected.
-        """
-        wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
-        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
-        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
-        return (model, info) if wants_info else model
 
     def run_head(
         self, cls_late: torch.Tensor, early: torch.Tensor, layer_call: LayerCall, read: Any = None

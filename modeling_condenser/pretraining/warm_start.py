@@ -89,8 +89,7 @@ def _load_parts(
     is_condenser = config.model_type == CondenserConfig.model_type
     change_config(config.encoder_config if is_condenser else config, config_changes)
     if is_condenser:
-        model, missing = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
-        refuse_incomplete(name_or_path, missing, set())
+        model, _ = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
         return model.condenser.encoder, model.lm_head
     check_encoder(config)
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
