@@ -1,31 +1,22 @@
-"""The demonstration: a study on medical questions, its gains in sentences, and some searches."""
+"""The demonstration: a study on medical questions, and its gains in sentences."""
 
 import copy
-import json
 import shlex
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import datasets
 import transformers
 
-from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_collection, resolve_collection_name
-from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.hub.markdown import p_in_words
-from modeling_condenser.hub.training_log import spread
-from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.study.recipe import StudyRecipe
 from modeling_condenser.study.results import FUSED, StudyResults
-from modeling_condenser.study.study import BUILTIN, SEARCH_FILE, run_study
+from modeling_condenser.study.study import run_study
 
 from .command_line import CommandLine
-
-_N_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -49,16 +40,10 @@ def run(line: CommandLine) -> None:
     recipe = {} if "arms" in changes else read_recipe("study/demo")
     settings = scale_study({"output_dir": "runs/demo", **recipe, **changes})
     command = shlex.join(["condenser", line.verb, *line.words])
-    results, out = run_study(settings, command=command), Path(settings["output_dir"])
+    results, out = run_study(settings, command=command), settings["output_dir"]
     print(f"\n{results.tables()}\n")
     print(*gains(results), sep="\n")
-    name = settings.get("collection", StudyRecipe.collection)
-    folder = out / "collection" if name == BUILTIN else resolve_collection_name(name)
-    retriever = (out / json.loads((out / SEARCH_FILE).read_text())["model"]).parent
-    print(f"\nBest passages of BM25 and of {results.best_arm}, fine-tuned, where they differ:")
-    show_searches(load_collection(folder, split=results.facts["split"]), out / BM25, retriever)
-    minutes = (time.perf_counter() - started) / 60
-    facts = results.facts
+    minutes, facts = (time.perf_counter() - started) / 60, results.facts
     print(f"\n{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
     print(
         f"Report with curves: {out}/results.md. Run files and model cards are beside it. Search:\n"
@@ -98,24 +83,3 @@ def gains(results: StudyResults) -> list[str]:
             lines.append(f"{arm} against {results.control}: {measure} {found}.")
     best = max(arms, key=lambda arm: arms[arm].means[measure])
     return [*lines, f"{best} against {BM25}: {measure} {gain(group, best, BM25)}."]
-
-
-def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
-    """Print the first passages of both systems for some queries where these differ."""
-    [bm25_file] = bm25.glob("run-*.trec")
-    [dense_file] = (retriever / "evaluation").glob("run-*.trec")
-    runs = {BM25: read_run(bm25_file), "dense": read_run(dense_file)}
-    first = {
-        query: {name: next(iter(run[query])) for name, run in runs.items()}
-        for query in collection.queries
-        if all(run.get(query) for run in runs.values())
-    }
-    differing = [query for query, passages in first.items() if len(set(passages.values())) > 1]
-    for query in spread(differing, at_most=_N_EXAMPLES):
-        print(f"\n  {collection.queries[query]}")
-        rows = find_rows(collection.passages, first[query].values())
-        for name, passage in first[query].items():
-            row = collection.passages[rows[passage]]
-            relevant = "right" if collection.qrels[query].get(passage, 0) > 0 else "wrong"
-            content = " ".join(f"{row['title']}: {row['text']}".split())
-            print(f"    {name:<5} {relevant}  {content[:100]}")

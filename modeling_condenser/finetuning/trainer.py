@@ -23,9 +23,9 @@ from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.hub.trainer import WholeTrainer
 
+from .data import LABEL, TrainingData
 from .objectives import make_loss
 from .recipe import FinetuningRecipe
-from .training_data import LABEL, TrainingData
 
 
 @dataclass
