@@ -1,4 +1,4 @@
-"""The demonstration: a study on medical questions, and its gains in sentences."""
+"""The demonstration: a study on medical questions."""
 
 import copy
 import shlex
@@ -9,11 +9,8 @@ from typing import Any
 import datasets
 import transformers
 
-from modeling_condenser.hub.markdown import p_in_words
-from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.study.recipe import StudyRecipe
-from modeling_condenser.study.results import FUSED, StudyResults
 from modeling_condenser.study.study import run_study
 
 from .command_line import CommandLine
@@ -42,9 +39,8 @@ def run(line: CommandLine) -> None:
     command = shlex.join(["condenser", line.verb, *line.words])
     results, out = run_study(settings, command=command), settings["output_dir"]
     print(f"\n{results.tables()}\n")
-    print(*gains(results), sep="\n")
     minutes, facts = (time.perf_counter() - started) / 60, results.facts
-    print(f"\n{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
+    print(f"{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
     print(
         f"Report with curves: {out}/results.md. Run files and model cards are beside it. Search:\n"
     )
@@ -63,23 +59,3 @@ def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
     if labels:
         study["train_sizes"] = [labels]
     return study
-
-
-def gains(results: StudyResults) -> list[str]:
-    """Sentences on what each arm gains over the control, and the best over BM25."""
-    measure = next(iter(results.bm25.means))
-
-    def gain(group: str, arm: str, other: str) -> str:
-        evaluations = {**results.groups[group], BM25: results.bm25}
-        own, others = (evaluations[name].means[measure] for name in (arm, other))
-        p = p_in_words(results.tests[group, arm, measure, other].p_adjusted)
-        return f"{own:.3f} in place of {others:.3f} with {group} ({p})"
-
-    group, arms = list(results.groups.items())[-1]
-    lines = []
-    for arm in arms:
-        if arm != results.control and not arm.startswith(FUSED):
-            found = ", and ".join(gain(each, arm, results.control) for each in results.groups)
-            lines.append(f"{arm} against {results.control}: {measure} {found}.")
-    best = max(arms, key=lambda arm: arms[arm].means[measure])
-    return [*lines, f"{best} against {BM25}: {measure} {gain(group, best, BM25)}."]

@@ -34,9 +34,8 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
-from .cross_encoder import RelevanceScorer
 from .hard_negatives import judged_positives, read_hard_negatives
-from .miner import Miner
+from .miner import Miner, RelevanceScorer
 from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
