@@ -4,11 +4,14 @@ A verb's help is the docstring of its function. Stages are imported where they a
 help starts at once.
 """
 
+import copy
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from .command_line import CommandLine
@@ -36,9 +39,53 @@ def demo(line: "CommandLine") -> None:
     alone and together with BM25, and tests whether they differ. The same command continues an
     interrupted demo.
     """
-    from .demo import run
+    import datasets
+    import transformers
 
-    run(line)
+    from modeling_condenser.runs.recipe import read_recipe
+    from modeling_condenser.study.recipe import StudyRecipe
+    from modeling_condenser.study.study import run_study
+
+    started = time.perf_counter()
+    transformers.utils.logging.disable_progress_bar()  # of opening and saving models
+    datasets.disable_progress_bars()
+    changes = line.read(DemoFields, StudyRecipe)
+    recipe = {} if "arms" in changes else read_recipe("study/demo")
+    settings = scale_study({"output_dir": "runs/demo", **recipe, **changes})
+    command = shlex.join(["condenser", line.verb, *line.words])
+    results, out = run_study(settings, command=command), settings["output_dir"]
+    print(f"\n{results.tables()}\n")
+    minutes, facts = (time.perf_counter() - started) / 60, results.facts
+    print(f"{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
+    print(f"Report with curves: {out}/results.md. Run files and model cards are beside it. Search:")
+    print(f'\n  condenser search {out} "how is asthma treated"')
+
+
+@dataclass(frozen=True)
+class DemoFields:
+    """The fields of `condenser demo` beside those of a study.
+
+    Attributes:
+        steps: pre-training steps of each arm.
+        labels: labelled pairs to fine-tune on.
+    """
+
+    steps: int | None = None
+    labels: int | None = None
+
+
+def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
+    """Apply `steps` and `labels` to a study; arms with steps of their own keep their share."""
+    study = copy.deepcopy(settings)
+    steps, labels = study.pop("steps", None), study.pop("labels", None)
+    if steps:
+        share = steps / study["pretraining"]["max_steps"]
+        for stage in filter(None, (study["pretraining"], *study["arms"].values())):
+            if "max_steps" in stage:
+                stage["max_steps"] = max(1, round(stage["max_steps"] * share))
+    if labels:
+        study["train_sizes"] = [labels]
+    return study
 
 
 def pretrain(line: "CommandLine") -> None:

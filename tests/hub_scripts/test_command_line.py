@@ -9,8 +9,7 @@ import pytest
 
 import modeling_condenser
 from hub_scripts.command_line import CommandLine
-from hub_scripts.commands import COMMANDS
-from hub_scripts.demo import scale_study
+from hub_scripts.commands import COMMANDS, scale_study
 from hub_scripts.main import main
 from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
 from modeling_condenser.runs.recipe import fill, read_recipe
