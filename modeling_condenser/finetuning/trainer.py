@@ -9,10 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import (
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase

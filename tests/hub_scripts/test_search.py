@@ -84,19 +84,6 @@ def test_a_study_knows_its_model_and_collection_and_lines_are_answered(
     assert search(study, "-k", 2, typed=typed) == expected
 
 
-@pytest.mark.slow
-def test_given_embeddings_and_an_index_answer_too(encoder, collection, tmp_path, search):
-    assert main(["encode", str(encoder), str(collection), str(tmp_path / "vectors")]) == 0
-    words = (collection, QUERY, "-k", 3, "--embeddings", tmp_path / "vectors")
-    expected = expected_lines(encoder, collection, QUERY, 3)
-    assert search(encoder, *words) == expected
-    assert not (tmp_path / "encoder-search-small").exists()
-    assert str(tmp_path / "vectors") in search(f"{encoder},pooling=mean", *words)  # not its own
-    words = ("--index", "IVF4,Flat", "--search_parameters", "nprobe=4")
-    assert search(encoder, collection, QUERY, "-k", 3, *words) == expected
-    assert (tmp_path / "encoder-search-small" / "index-IVF4_Flat" / "index.faiss").is_file()
-
-
 def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeypatch, search):
     monkeypatch.chdir(tmp_path)
     passages = load_passages(collection)
