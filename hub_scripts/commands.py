@@ -146,10 +146,12 @@ def finetune(line: "CommandLine") -> None:
 
     folder = train(settings)
     print(f"retriever: {folder}")
+    tested_on = settings.get("collection") or "COLLECTION"
     if settings.get("objective") == "mse_cosine":
-        print(f"next: condenser evaluate {folder} TEST_PAIRS.csv --task graded_pairs")
-    else:
-        print(f"next: condenser evaluate {folder} {settings.get('collection') or 'COLLECTION'}")
+        tested_on = "TEST_PAIRS.csv --task graded_pairs"
+    elif settings.get("objective") == "triplet" and not settings.get("collection"):
+        tested_on = "TEST_TRIPLETS.csv --task triplets"
+    print(f"next: condenser evaluate {folder} {tested_on}")
 
 
 def encode(line: "CommandLine") -> None:

@@ -186,7 +186,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             ValueError: weights are missing or unexpected.
         """
         wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
-        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
         missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
         refuse_incomplete(name, missing, set(info["unexpected_keys"]))
         settle_pooler(model.condenser.encoder)  # loading replaces its weights
