@@ -338,8 +338,10 @@ def _attend_padded(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.T
 
 def _places(starts: torch.Tensor, n_rows: int, width: int) -> torch.Tensor:
     """(rows,) positions of a packed batch's rows in the padded one, its blocks end to end."""
-    is_padding = torch.arange(width, device=starts.device) >= starts.diff()[:, None]  # (B, width)
-    return is_padding.flatten().argsort(stable=True)[:n_rows]
+    block = torch.arange(len(starts) - 1, device=starts.device)
+    of_row = block.repeat_interleave(starts.diff(), output_size=n_rows)
+    row = torch.arange(n_rows, device=starts.device)
+    return of_row * width + row - starts[:-1].long()[of_row]
 
 
 def _window(length: int, width: int | None, device: torch.device) -> torch.Tensor | None:
