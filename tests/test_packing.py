@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 
 @pytest.fixture(params=["_attend_runs", "one block a run", "_attend_padded", "_attend_nested"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for large blocks on a CPU, for very large ones and small ones there, and on CUDA."""
+    """As on a CPU, for very large blocks there, on other devices, and on CUDA."""
     way = request.param
     if way == "one block a run":  # instead of equally long ones together
         way = "_attend_runs"
