@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from .command_line import CommandLine
@@ -99,17 +99,12 @@ def finetune(line: "CommandLine") -> None:
 
     folder = train(settings)
     print(f"retriever: {folder}")
-    print(f"next: condenser evaluate {folder} {evaluated_on(settings)}")
-
-
-def evaluated_on(settings: dict[str, Any]) -> str:
-    """The words of `condenser evaluate` that fit what a recipe trained."""
-    objective, is_cosine = settings.get("objective"), settings.get("similarity") == "cosine"
-    if objective == "mse_cosine":
-        return "TEST_PAIRS.csv --task graded_pairs"
-    if objective == "triplet" and not is_cosine and not settings.get("collection"):
-        return "TEST_TRIPLETS.csv --task triplets"
-    return settings.get("collection") or "COLLECTION"
+    tested_on = settings.get("collection") or "COLLECTION"
+    if settings.get("objective") == "mse_cosine":
+        tested_on = "TEST_PAIRS.csv --task graded_pairs"
+    elif settings.get("objective") == "triplet" and settings.get("similarity") != "cosine":
+        tested_on = "TEST_TRIPLETS.csv --task triplets"
+    print(f"next: condenser evaluate {folder} {tested_on}")
 
 
 def encode(line: "CommandLine") -> None:

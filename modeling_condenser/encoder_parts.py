@@ -112,6 +112,20 @@ def replace_cls(
     return hidden.index_copy(1, starts[:-1].long(), cls.to(hidden.dtype))
 
 
+def settle_pooler(encoder: nn.Module) -> None:
+    """Exclude an encoder's pooler, which no loss reads, from training.
+
+    Data parallelism would wait for its gradient. One that was never trained, as its bias of zeros
+    tells, becomes tanh(CLS).
+    """
+    pooler = getattr(encoder, "pooler", None) or nn.Identity()
+    pooler.requires_grad_(False)
+    for part in pooler.modules():
+        has_bias = isinstance(part, nn.Linear) and part.bias is not None and not part.bias.is_meta
+        if has_bias and not part.bias.any():
+            nn.init.eye_(part.weight)
+
+
 def write_cls_pooling(folder: Path, dimension: int) -> None:
     """Write the files by which sentence-transformers 6 takes CLS, not the mean of the tokens."""
     transformer = "sentence_transformers.base.modules.transformer.Transformer"

@@ -40,6 +40,7 @@ from .encoder_parts import (
     recorded_calls,
     replace_cls,
     select_cls,
+    settle_pooler,
     take_lm_head,
     write_cls_pooling,
 )
@@ -170,21 +171,27 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
         self.condenser = CondenserModel(config)
         self.lm_head, self._tied_weights_keys = build_lm_head(config.encoder_config)
         self.post_init()
-        self._freeze_pooler()
-
-    def _freeze_pooler(self) -> None:
-        """Data parallelism would wait for the pooler's gradient, which no loss has."""
-        pooler = getattr(self.condenser.encoder, "pooler", None)
-        if pooler is not None:
-            pooler.requires_grad_(False)
+        settle_pooler(self.condenser.encoder)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Open a Condenser checkpoint, like `PreTrainedModel.from_pretrained`."""
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model._freeze_pooler()
-        return loaded
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
+    ) -> Any:
+        """Open a pre-training checkpoint, like `PreTrainedModel.from_pretrained`.
+
+        A random head can corrupt the backbone (section 3.4), so a Condenser opens a checkpoint
+        without a head only with `new_head`, which starts a new one.
+
+        Raises:
+            ValueError: weights are missing or unexpected.
+        """
+        wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
+        loaded: Any = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
+        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
+        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
+        settle_pooler(model.condenser.encoder)  # loading replaces its weights
+        return (model, info) if wants_info else model
 
     @classmethod
     def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
@@ -371,24 +378,6 @@ class CondenserForPreTraining(CondenserForMaskedLM):
         self.head = nn.ModuleList(layers)
         self.head_norm = build_final_norm(self.condenser.encoder)
         self.post_init()
-
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, *args: Any, new_head: bool = False, **kwargs: Any
-    ) -> Any:
-        """Open a pre-training checkpoint, like `PreTrainedModel.from_pretrained`.
-
-        A random head can corrupt the backbone (section 3.4), so a checkpoint without a head is
-        opened only with `new_head`, which starts a new one.
-
-        Raises:
-            ValueError: weights are missing or unexpected.
-        """
-        wants_info, name = kwargs.pop("output_loading_info", False), pretrained_model_name_or_path
-        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        missing = {key for key in info["missing_keys"] if not (new_head and key.startswith(_HEAD))}
-        refuse_incomplete(name, missing, set(info["unexpected_keys"]))
-        return (model, info) if wants_info else model
 
     def run_head(
         self, cls_late: torch.Tensor, early: torch.Tensor, layer_call: LayerCall, read: Any = None

@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from transformers import BertConfig, BertForMaskedLM
 
 from hub_scripts.commands import COMMANDS
 from hub_scripts.main import main
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.provenance import read_provenance
+from tests.backbones.encoders import BACKBONES
 from tests.hub.making import make_collection
 
 ROOT = Path(__file__).parent.parent
@@ -32,13 +32,10 @@ def commands_of(page: Path) -> list[str]:
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch, texts, corpus_file, wordpiece_tokenizer):
+def workplace(tmp_path, monkeypatch, texts, corpus_file):
     """A folder in which the README's names mean small things."""
     encoder = tmp_path / "google-bert" / "bert-base-uncased"
-    widths = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(vocab_size=len(wordpiece_tokenizer), **widths)
-    BertForMaskedLM(config).save_pretrained(encoder)
-    wordpiece_tokenizer.save_pretrained(encoder)
+    BACKBONES["BERT"].save(encoder, texts, positions=512, num_hidden_layers=12)
     lines = corpus_file.read_text().splitlines(keepends=True)[:120]
     (tmp_path / "my-documents.jsonl").write_text("".join(lines))
     make_collection(tmp_path / "my-collection", texts)

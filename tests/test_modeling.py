@@ -78,6 +78,7 @@ def test_hidden_states_and_attentions_come_back_on_request():
 
 def test_a_checkpoint_opens_with_its_ties_and_a_trained_but_frozen_pooler(tmp_path):
     encoder = BertModel(BERT.config())
+    torch.nn.init.normal_(encoder.pooler.dense.bias)
     encoder.save_pretrained(tmp_path / "encoder")
     condenser_from_encoder(str(tmp_path / "encoder")).save_pretrained(tmp_path)
     opened = CondenserForPreTraining.from_pretrained(tmp_path)

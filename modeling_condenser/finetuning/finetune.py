@@ -1,6 +1,5 @@
 """Run a fine-tuning recipe: the output folder holds the retriever, its log and its record."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -9,20 +8,16 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
-from torch import nn
 
+from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import Pooling
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
-from modeling_condenser.runs.training import read_run, train_run
+from modeling_condenser.runs.training import run_training
 
-from .objectives import matryoshka_dims
+from .data import load_training_data
 from .recipe import FinetuningRecipe
 from .trainer import RetrieverTrainer
-from .training_data import load_training_data
-
-logger = logging.getLogger(__name__)
 
 
 def finetune(settings: Mapping[str, Any]) -> Path:
@@ -41,8 +36,15 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         ValueError: a setting or the data does not fit.
         FileNotFoundError: the encoder, the collection or a file does not exist.
     """
-    recipe, arguments = read_run(
+
+    def make_trainer(recipe: FinetuningRecipe, arguments: Any) -> RetrieverTrainer:
+        encoder = open_encoder(recipe.encoder, recipe.contract_changes)
+        data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
+        return RetrieverTrainer(recipe, encoder, data, arguments)
+
+    return run_training(
         settings,
+        make_trainer,
         FinetuningRecipe,
         SentenceTransformerTrainingArguments,
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -50,14 +52,6 @@ def finetune(settings: Mapping[str, Any]) -> Path:
         # A recipe that sets save_steps wants checkpoints.
         save_strategy="steps" if "save_steps" in settings else "no",
     )
-    model_folder = Path(arguments.output_dir, MODEL_FOLDER)
-    if model_folder.is_dir():
-        logger.info("%s is finished.", model_folder.parent)
-        return model_folder
-    encoder = open_encoder(recipe.encoder, recipe.contract_changes)
-    matryoshka_dims(recipe, encoder.model)  # checks them
-    data = load_training_data(recipe, encoder.contract, seed=arguments.seed)
-    return train_run(RetrieverTrainer(recipe, encoder, data, arguments), settings)
 
 
 def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
@@ -81,18 +75,6 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
             f"pooling {pooling!r}; expected Transformer, Pooling ({', '.join(get_args(Pooling))}) "
             "and possibly Normalize: state another pooling, or use sentence-transformers itself."
         )
-    _freeze_pooler(modules[0].model)
+    settle_pooler(modules[0].model)
     del opened.model[2:]
     return opened
-
-
-def _freeze_pooler(encoder: Any) -> None:
-    """Exclude the pooler from training, which no loss uses.
-
-    One that was never trained, as its bias of zeros tells, becomes tanh(CLS).
-    """
-    pooler = getattr(encoder, "pooler", None) or nn.Identity()
-    pooler.requires_grad_(False)
-    for module in pooler.modules():
-        if isinstance(module, nn.Linear) and module.bias is not None and not module.bias.any():
-            nn.init.eye_(module.weight)

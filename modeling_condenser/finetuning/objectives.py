@@ -27,13 +27,10 @@ from sentence_transformers.sentence_transformer.losses import (
     TripletDistanceMetric,
     TripletLoss,
 )
-from sentence_transformers.util import cos_sim, dot_score, pairwise_cos_sim, pairwise_dot_score
+from sentence_transformers.util import SimilarityFunction
 from torch import nn
 
 from .recipe import FinetuningRecipe
-
-_MATRIX = {"dot": dot_score, "cosine": cos_sim}  # of all queries and all passages
-_PAIRWISE = {"dot": pairwise_dot_score, "cosine": pairwise_cos_sim}  # row by row
 
 
 def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
@@ -58,11 +55,12 @@ def matryoshka_dims(recipe: FinetuningRecipe, model: SentenceTransformer) -> lis
 
 def _make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
     similarity = recipe.trained_similarity
+    pairwise = SimilarityFunction.to_similarity_pairwise_fn(similarity)
     match recipe.objective:
         case "contrastive":
             arguments: dict[str, Any] = {
                 "scale": 1.0 / recipe.temperature,
-                "similarity_fct": _MATRIX[similarity],
+                "similarity_fct": SimilarityFunction.to_similarity_fn(similarity),
                 "gather_across_devices": recipe.gather_across_devices,
             }
             size = recipe.mini_batch_size
@@ -77,11 +75,10 @@ def _make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Modul
             distance = TripletDistanceMetric.COSINE if is_cosine else euclidean_distance
             return TripletLoss(model, distance_metric=distance, triplet_margin=recipe.margin)
         case "margin_mse":
-            return MarginMSELoss(model, similarity_fct=_PAIRWISE[similarity])
+            return MarginMSELoss(model, similarity_fct=pairwise)
         case "kl":
-            return DistillKLDivLoss(
-                model, similarity_fct=_PAIRWISE[similarity], temperature=recipe.temperature
-            )
+            temperature = recipe.temperature
+            return DistillKLDivLoss(model, similarity_fct=pairwise, temperature=temperature)
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

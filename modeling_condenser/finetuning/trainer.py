@@ -9,10 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import (
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
@@ -23,9 +20,9 @@ from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
 from modeling_condenser.hub.trainer import WholeTrainer
 
+from .data import LABEL, TrainingData
 from .objectives import make_loss
 from .recipe import FinetuningRecipe
-from .training_data import LABEL, TrainingData
 
 
 @dataclass

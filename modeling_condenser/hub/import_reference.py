@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from modeling_condenser.configuration_condenser import CondenserConfig
@@ -116,9 +115,6 @@ def _load(folder: Path, **options: Any) -> CondenserForPreTraining:
     model = CondenserForPreTraining(config)
     encoder: Any = model.condenser.encoder
     encoder.load_state_dict(masked_lm.base_model.state_dict(), strict=False)
-    # Masked LMs have no pooler, and no loss reads it: the identity, that is tanh(CLS).
-    nn.init.eye_(encoder.pooler.dense.weight)
-    nn.init.zeros_(encoder.pooler.dense.bias)
     model.lm_head.load_state_dict(take_lm_head(masked_lm)[0].state_dict())
     model.head.load_state_dict(head)
     return model

@@ -34,15 +34,13 @@ from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
-from .cross_encoder import RelevanceScorer
 from .hard_negatives import judged_positives, read_hard_negatives
-from .miner import Miner
+from .miner import Miner, RelevanceScorer
 from .recipe import MiningRecipe
 
 logger = logging.getLogger(__name__)
 
 NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
-_FREE = ("devices", "work_folder")  # settings that may change when a command is resumed
 
 
 def mine(
@@ -80,10 +78,9 @@ def mine(
     settings |= {"system": system, "collection": collection, "output_dir": output_dir}
     settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
-    claimed = {name: value for name, value in settings.items() if name not in _FREE}
     folder = Path(recipe.output_dir)
     if (folder / RUN_FILE).is_file():
-        claim_run_folder(folder, claimed)
+        claim_run_folder(folder, settings)
         logger.info("%s is finished.", folder)
         return folder / NEGATIVES_FILE
     started = time.perf_counter()
@@ -106,7 +103,7 @@ def mine(
     # The fusion of a hybrid system is chosen on these.
     dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
     identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
-    claim_run_folder(folder, claimed)
+    claim_run_folder(folder, settings)
 
     searcher = open_searcher(
         parsed,

@@ -1,6 +1,5 @@
 """The pre-training stage: a recipe in, a run folder with a checkpoint out."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,13 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainerCall
 
 from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
-from modeling_condenser.runs.training import read_run, train_run
+from modeling_condenser.runs.training import run_training
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments, PretrainingRecipe
 from .contrastive_trainer import ContrastiveTrainer
 from .data import load_documents
 from .trainer import CondenserTrainer
 from .warm_start import change_config, condenser_from_encoder, masked_lm_from_encoder
-
-logger = logging.getLogger(__name__)
 
 
 def pretrain(
@@ -41,25 +37,24 @@ def pretrain(
         ValueError: a setting does not fit.
         FileNotFoundError: a local file of the corpus does not exist.
     """
-    recipe, arguments = read_run(settings, PretrainingRecipe, CondenserTrainingArguments)
-    if recipe.readiness is not None and not callbacks:
+    if settings.get("readiness") is not None and not callbacks:
         raise ValueError(
             "pretrain() does not measure readiness: call analysis.callback.pretrain_and_measure "
             "with the same settings, or leave it out."
         )
-    model_folder = Path(arguments.output_dir, MODEL_FOLDER)
-    if model_folder.is_dir():
-        logger.info("%s is finished.", model_folder.parent)
-        return model_folder
-    tokenizer_name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
-    tokenizer, model = AutoTokenizer.from_pretrained(tokenizer_name), open_model(recipe)
-    with arguments.main_process_first(desc="reading the text"):
-        documents = load_documents(recipe.corpus, streaming=arguments.streaming)
-    make_trainer = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
-    trainer = make_trainer(model, arguments, train_dataset=documents, processing_class=tokenizer)
-    for make_callback in callbacks:
-        trainer.add_callback(make_callback(trainer))
-    return train_run(trainer, settings)
+
+    def make_trainer(recipe: PretrainingRecipe, arguments: Any) -> CondenserTrainer:
+        name = resolve_encoder_name(recipe.tokenizer or recipe.encoder)
+        tokenizer, model = AutoTokenizer.from_pretrained(name), open_model(recipe)
+        with arguments.main_process_first(desc="reading the text"):
+            documents = load_documents(recipe.corpus, streaming=arguments.streaming)
+        kind = ContrastiveTrainer if recipe.objective in CONTRASTIVE else CondenserTrainer
+        trainer = kind(model, arguments, train_dataset=documents, processing_class=tokenizer)
+        for make_callback in callbacks:
+            trainer.add_callback(make_callback(trainer))
+        return trainer
+
+    return run_training(settings, make_trainer, PretrainingRecipe, CondenserTrainingArguments)
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:

@@ -88,12 +88,7 @@ class CondenserTrainer(WholeTrainer):
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            processing_class=processing_class,
-            **kwargs,
+            model, args, data_collator, train_dataset, processing_class=processing_class, **kwargs
         )
         if isinstance(self.train_dataset, IterableDataset):
             # Each process reads its own batches: they differ in width and cannot be dealt out.

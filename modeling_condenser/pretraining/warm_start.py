@@ -17,6 +17,7 @@ from transformers import (
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
+from modeling_condenser.encoder_parts import settle_pooler
 from modeling_condenser.hub.model_folder import quiet_loading, resolve_encoder_name
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
@@ -88,17 +89,14 @@ def _load_parts(
     is_condenser = config.model_type == CondenserConfig.model_type
     change_config(config.encoder_config if is_condenser else config, config_changes)
     if is_condenser:
-        model, missing = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
-        refuse_incomplete(name_or_path, missing, set())
+        model, _ = _open(CondenserForMaskedLM, name_or_path, config, **kwargs)
         return model.condenser.encoder, model.lm_head
     check_encoder(config)
     encoder, missing = _open(AutoModel, name_or_path, config, **kwargs)
     of_pooler = {key for key in missing if key.startswith("pooler.")}
     refuse_incomplete(name_or_path, missing - of_pooler, set())
-    if of_pooler:  # an untrained pooler becomes the identity, tanh(CLS), not random noise
-        [linear] = [m for m in encoder.pooler.modules() if isinstance(m, nn.Linear)]
-        nn.init.eye_(linear.weight)
-        nn.init.zeros_(linear.bias)
+    if of_pooler:
+        settle_pooler(encoder)
     masked_lm, missing = _open(AutoModelForMaskedLM, name_or_path, config, **kwargs)
     of_encoder = f"{masked_lm.base_model_prefix}."
     if all(key.startswith(of_encoder) for key in missing):

@@ -1,7 +1,8 @@
 """A training in a run folder: settings checked, then trained, recorded and saved."""
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from .run_folder import (
 )
 from .whole_files import write_json
 
+logger = logging.getLogger(__name__)
+
 
 class LossBar(ProgressCallback):
     """The Trainer's bar; it shows the loss, where the Trainer's own prints all log entries."""
@@ -30,16 +33,27 @@ class LossBar(ProgressCallback):
             self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3f}", refresh=False)
 
 
-def read_run(
-    settings: Mapping[str, Any], recipe_class: type, arguments_class: type, **defaults: Any
-) -> tuple[Any, Any]:
-    """Read the settings of a training, check its run folder, and set the seed.
+def run_training(
+    settings: Mapping[str, Any],
+    make_trainer: Callable[[Any, Any], Any],
+    recipe_class: type,
+    arguments_class: type,
+    **defaults: Any,
+) -> Path:
+    """Train in the run folder of these settings, or resume; write record, log and model.
+
+    Settings and data are checked before anything is written. A finished run is not changed.
 
     Args:
         settings: fields of both classes.
+        make_trainer: makes a `WholeTrainer` of the recipe and the arguments, after the seed is set.
+            It has `facts`, to which the seconds are added, and `run_facts`.
         recipe_class: the recipe's dataclass.
         arguments_class: `TrainingArguments` or a subclass.
         **defaults: settings that hold where none is given.
+
+    Returns:
+        The folder of the model, within the run folder.
 
     Raises:
         ValueError: a setting is wrong, or `output_dir` holds a run with other settings.
@@ -47,30 +61,15 @@ def read_run(
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
     recipe, arguments = fill({**defaults, **settings}, recipe_class, arguments_class)
-    for tracker in arguments.report_to or []:  # with a ValueError, and before data are prepared
-        try:
-            for make_callback in get_reporting_integration_callbacks(tracker):
-                make_callback()
-        except (RuntimeError, ImportError) as error:
-            raise ValueError(f"report_to names {tracker}, which cannot be used: {error}") from error
-    check_run_folder(Path(arguments.output_dir), settings)
-    set_seed(arguments.seed)
-    return recipe, arguments
-
-
-def train_run(trainer: Any, settings: Mapping[str, Any]) -> Path:
-    """Train in the run folder of these settings, or resume; write record, log and model.
-
-    Args:
-        trainer: a `WholeTrainer` with `facts`, to which the seconds are added, and `run_facts`.
-        settings: as `read_run` got them.
-
-    Returns:
-        The folder of the model, within the run folder.
-    """
-    arguments = trainer.args
+    _check_trackers(arguments.report_to or [])
     run_folder = Path(arguments.output_dir)
     model_folder = run_folder / MODEL_FOLDER
+    check_run_folder(run_folder, settings)
+    if model_folder.is_dir():
+        logger.info("%s is finished.", run_folder)
+        return model_folder
+    set_seed(arguments.seed)
+    trainer = make_trainer(recipe, arguments)
     with arguments.main_process_first(desc="claiming the run folder"):
         claim_run_folder(run_folder, settings)
     if trainer.pop_callback(ProgressCallback):
@@ -89,3 +88,13 @@ def train_run(trainer: Any, settings: Mapping[str, Any]) -> Path:
     if arguments.push_to_hub:
         trainer.push_to_hub()
     return model_folder
+
+
+def _check_trackers(names: list[str]) -> None:
+    """Raise a ValueError for a tracker that cannot be used, before data are prepared."""
+    for name in names:
+        try:
+            for make_callback in get_reporting_integration_callbacks(name):
+                make_callback()
+        except (RuntimeError, ImportError) as error:
+            raise ValueError(f"report_to names {name}, which cannot be used: {error}") from error

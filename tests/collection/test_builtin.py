@@ -13,8 +13,6 @@ from modeling_condenser.collection.builtin import (
 )
 from modeling_condenser.collection.load import load_collection, load_passages
 
-from .conftest import write_lines
-
 PROSE = "The rest of this docstring tells in some fifteen words what {} does to its input and why."
 MODULE = f'''
 """Tools for zoos.
@@ -61,14 +59,15 @@ if True:
 @pytest.fixture
 def roots(tmp_path):
     zoo, library = tmp_path / "site" / "zoo", tmp_path / "lib"
-    skipped = (zoo / "tests" / "a.py", zoo / "test_a.py", library / "site-packages" / "a.py")
-    for file in skipped:
-        write_lines(file, [MODULE.replace("animals", file.name)])
-    write_lines(zoo / "__init__.py", [MODULE])
-    write_lines(zoo / "broken.py", ["def f(:"])
     docstrings = (f'"""Do thing number {i}.\n\n    {PROSE.format(i)}\n    """' for i in range(100))
-    functions = [f"def f{i}():\n    {text}" for i, text in enumerate(docstrings)]
-    write_lines(library / "many.py", functions)
+    files = {zoo / "__init__.py": MODULE, zoo / "broken.py": "def f(:"}
+    functions = (f"def f{i}():\n    {text}\n" for i, text in enumerate(docstrings))
+    files[library / "many.py"] = "".join(functions)
+    for skipped in (zoo / "tests" / "a.py", zoo / "test_a.py", library / "site-packages" / "a.py"):
+        files[skipped] = MODULE.replace("animals", skipped.name)
+    for file, content in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
     return {STANDARD_LIBRARY: library, "zoo": zoo}
 
 

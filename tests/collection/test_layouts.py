@@ -1,5 +1,6 @@
 """Collections of every layout, in a folder and on the Hub."""
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,6 @@ from modeling_condenser.collection.load import (
     load_passages,
     resolve_collection_name,
 )
-
-from .conftest import write_lines
 
 Files = Mapping[str, Sequence[str]]
 
@@ -86,7 +85,10 @@ DPR = {
 
 def write(folder: Path, files: Files, ending: str = "") -> Path:
     for name, lines in files.items():
-        write_lines(folder / f"{name}{ending}", lines)
+        path = folder / f"{name}{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = "".join(f"{line}\n" for line in lines).encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return folder
 
 

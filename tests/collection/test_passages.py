@@ -22,11 +22,9 @@ from modeling_condenser.collection.passages import (
     store_passages,
 )
 
-from .conftest import write_lines
 
-
-def test_passages_are_stored_once_for_the_same_files(tmp_path):
-    file = write_lines(tmp_path / "corpus.jsonl", ["one"])
+def test_passages_are_stored_once_for_the_same_files(write_text):
+    file = write_text("one", "corpus.jsonl")
 
     def store(n: int) -> list[dict[str, str]]:
         rows = ((f"p{i}", f"title {i}" if i % 2 else "", f"text {i}") for i in range(n))
@@ -37,7 +35,7 @@ def test_passages_are_stored_once_for_the_same_files(tmp_path):
     first = store(2)
     assert first[1] == {"_id": "p1", "title": "title 1", "text": "text 1"}
     assert store(3) == first
-    write_lines(file, ["changed"])
+    file.write_text("changed")
     assert len(store(3)) == 3
 
 
@@ -111,9 +109,9 @@ def test_judgements_are_identified_whatever_their_order():
     assert fingerprint_judgements(same) == expected
 
 
-def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(tmp_path):
+def test_the_checksum_of_qrels_is_that_of_their_sorted_trec_lines(write_text):
     qrels = {"q2": {"pé": -1, "p10": 2}, "q10": {"p1": 0}}
-    file = write_lines(tmp_path / "qrels.txt", ["q2 0 p10 2", "q10 0 p1 0", "q2 0 pé -1"])
+    file = write_text("q2 0 p10 2\nq10 0 p1 0\nq2 0 pé -1\n", "qrels.txt")
     output = subprocess.run(
         f"LC_ALL=C sort {file} | sha256sum", shell=True, capture_output=True, text=True, check=True
     )

@@ -10,7 +10,7 @@ import pytest
 
 import modeling_condenser
 from hub_scripts.command_line import CommandLine
-from hub_scripts.commands import COMMANDS, evaluated_on
+from hub_scripts.commands import COMMANDS
 from hub_scripts.demo import scale_study
 from hub_scripts.main import _Lines, main
 from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
@@ -158,13 +158,6 @@ def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
 def test_all_public_names_can_be_imported():
     for name in modeling_condenser.__all__:
         assert getattr(modeling_condenser, name).__name__ == name
-
-
-def test_the_evaluation_after_fine_tuning_fits_what_was_trained():
-    assert evaluated_on({**read_recipe("finetune/contrastive"), "collection": "mine"}) == "mine"
-    assert evaluated_on(read_recipe("finetune/stsb")) == "TEST_PAIRS.csv --task graded_pairs"
-    sections = evaluated_on(read_recipe("finetune/wikipedia-sections"))
-    assert sections == "TEST_TRIPLETS.csv --task triplets"
 
 
 def test_the_demo_scales_steps_and_labels():

@@ -71,9 +71,7 @@ def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Pat
     return folder
 
 
-def plain_logits(
-    folder: Path, pairs: list[tuple[str, str]], max_length: int = 64
-) -> list[list[float]]:
+def plain_logits(folder: Path, pairs: list[tuple[str, str]], max_length: int = 64) -> list[list]:
     """Logits of pairs by transformers alone, one pair at a time and so without padding."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()

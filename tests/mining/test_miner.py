@@ -12,8 +12,7 @@ from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from modeling_condenser.collection.passages import PassageIndex
-from modeling_condenser.mining.cross_encoder import RelevanceScorer
-from modeling_condenser.mining.miner import Candidate, draw_order, find_candidates
+from modeling_condenser.mining.miner import Candidate, RelevanceScorer, draw_order, find_candidates
 from modeling_condenser.mining.recipe import MiningRecipe
 from tests.mining.making import make_cross_encoder, plain_logits
 

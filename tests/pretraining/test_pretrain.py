@@ -11,12 +11,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
-from modeling_condenser import (
-    CondenserForMaskedLM,
-    CondenserForPreTraining,
-    CondenserTrainer,
-    masked_lm_from_encoder,
-)
+from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
 from modeling_condenser.runs.checkpoints import MANIFEST
 from modeling_condenser.runs.recipe import read_recipe
@@ -33,6 +28,7 @@ def test_a_run_folder_holds_model_recipe_record_and_log_and_is_finished(
     assert model == run / "model"
     opened = CondenserForPreTraining.from_pretrained(model)
     assert (opened.config.n_head_layers, opened.config.skip_from) == (1, 1)
+    assert "packed" not in (model / "config.json").read_text()
     assert AutoTokenizer.from_pretrained(model).mask_token == "[MASK]"
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     assert recipe["skip_from"] == 1 and "output_dir" not in recipe
@@ -112,17 +108,14 @@ def test_a_checkpoint_is_continued_with_its_own_head(settings, tmp_path, split, 
         open_model(PretrainingRecipe(str(first), "", **other))
 
 
-def test_a_checkpoint_takes_changes_of_its_encoder_and_without_a_head_needs_new_head(
-    bert_run, bert_folder, tmp_path
-):
+def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
     changes = {"hidden_dropout_prob": 0.25}
-    model = open_model(PretrainingRecipe(str(bert_run / "model"), "", encoder_changes=changes))
-    rates = {layer.output.dropout.p for layer in [*model.condenser.layers, *model.head]}
-    assert rates == {0.25}
-    masked_lm_from_encoder(str(bert_folder)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="no Condenser head"):
-        open_model(PretrainingRecipe(str(tmp_path), ""))
-    assert open_model(PretrainingRecipe(str(tmp_path), "", new_head=True)).head
+    for n_layers, new in ((1, {}), (3, {"new_head": True, "n_head_layers": 3})):
+        recipe = PretrainingRecipe(str(bert_run / "model"), "", encoder_changes=changes, **new)
+        model = open_model(recipe)
+        assert len(model.head) == n_layers
+        rates = {layer.output.dropout.p for layer in [*model.condenser.layers, *model.head]}
+        assert rates == {0.25}
 
 
 @pytest.mark.parametrize(
@@ -174,14 +167,6 @@ def test_every_ablation_is_condenser_on_own_text_with_one_thing_changed():
         assert read_recipe(f"pretrain/ablation-{name}") == {**base, **change}, name
 
 
-class Interrupting(TrainerCallback):
-    """The process is killed in step 12."""
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 11:
-            raise KeyboardInterrupt
-
-
 CASES: dict[str, dict[str, Any]] = {
     "accumulation": {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
     "stream": {"streaming": True, "objective": "mlm"},
@@ -209,8 +194,15 @@ def test_an_interrupted_run_resumes_bit_equal_past_a_torn_checkpoint(
     pretrain({**settings, "output_dir": str(tmp_path / "whole")})
     n_epochs = read_log(tmp_path / "whole")[-1]["epoch"]
     assert n_epochs > 2 or case == "stream"  # whose epochs the Trainer cannot count
+
+    def interrupt(args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == 11:
+            raise KeyboardInterrupt
+
+    killing = TrainerCallback()
+    killing.on_step_begin = interrupt
     with pytest.raises(KeyboardInterrupt):
-        pretrain(settings, callbacks=[lambda trainer: Interrupting()])
+        pretrain(settings, callbacks=[lambda trainer: killing])
     checkpoints = [tmp_path / "run" / f"checkpoint-{step}" for step in (5, 10)]
     if case == "tsdae":  # the decoder's untied weights do not keep it from being a masked LM
         CondenserForMaskedLM.from_pretrained(checkpoints[1])

@@ -21,7 +21,7 @@ from modeling_condenser import (
     CondenserTrainingArguments,
     condenser_from_encoder,
 )
-from modeling_condenser.packing import PACKED, is_packing
+from modeling_condenser.packing import is_packing
 from modeling_condenser.pretraining.data import BlockBuilder, KeyedBlocks, build_blocks
 from modeling_condenser.pretraining.examples import find_tokenizer, make_collator
 from modeling_condenser.pretraining.pretrain import pretrain
@@ -165,21 +165,6 @@ def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_fol
     model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
     with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
         CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
-
-
-def test_packed_and_padded_batches_take_the_same_steps(settings, tmp_path):
-    logs = []
-    for packed in (True, False):
-        changes = {"packed": packed, "output_dir": str(tmp_path / str(packed))}
-        model = pretrain({**settings, **changes})
-        assert PACKED not in (model / "config.json").read_text()
-        logs.append(read_log(tmp_path / str(packed)))
-    parts = ("loss", "accuracy", "swap_cost", "grad_norm", "num_input_tokens_seen")
-    names = [name for name in logs[0][0] if name.endswith(parts)]
-    assert len(names) > 4
-    for ours, expected in zip(*logs, strict=True):
-        for name in names:
-            assert ours[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
 def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(

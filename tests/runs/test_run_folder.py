@@ -11,13 +11,8 @@ from modeling_condenser.runs.checkpoints import (
 from modeling_condenser.runs.run_folder import RECIPE_FILE, claim_run_folder, whole_folder
 from tests.hub.loopback_hub import contents
 
-SETTINGS = {
-    "encoder": "bert",
-    "corpus": [{"path": "a.txt", "join_rows": 2}],
-    "learning_rate": 1e-5,
-    "save_steps": 100,
-    "output_dir": "runs/a",
-}
+SETTINGS = {"encoder": "bert", "learning_rate": 1e-5, "save_steps": 100, "output_dir": "runs/a"}
+SETTINGS["corpus"] = [{"path": "a.txt", "join_rows": 2}]
 
 
 def test_a_new_or_empty_folder_gets_the_recipe(tmp_path):

@@ -10,14 +10,16 @@ import pytest
 from datasets import Dataset
 
 from modeling_condenser.collection import text_files
-from modeling_condenser.finetuning import examples as module
-from modeling_condenser.finetuning.examples import convert_rows, make_text_example, open_rows
-from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.finetuning.training_data import (
+from modeling_condenser.finetuning import data as module
+from modeling_condenser.finetuning.data import (
     DrawnNegatives,
     TrainingData,
+    convert_rows,
     load_training_data,
+    make_text_example,
+    open_rows,
 )
+from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.hub.contract import EncodingContract
 
 CONTRACT = EncodingContract(8, 8, title_separator=" | ", query_prompt="q: ", passage_prompt="p: ")
