@@ -121,8 +121,7 @@ def settle_pooler(encoder: nn.Module) -> None:
     pooler = getattr(encoder, "pooler", None) or nn.Identity()
     pooler.requires_grad_(False)
     for part in pooler.modules():
-        has_bias = isinstance(part, nn.Linear) and part.bias is not None and not part.bias.is_meta
-        if has_bias and not part.bias.any():
+        if isinstance(part, nn.Linear) and not part.weight.is_meta and not part.bias.any():
             nn.init.eye_(part.weight)
 
 
