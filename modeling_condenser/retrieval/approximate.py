@@ -36,7 +36,6 @@ def build_approximate(
     *,
     parameters: str | None = None,
     seed: int = 0,
-    progress: bool = False,
 ) -> faiss.Index:
     """Build and save an index, or open it if the folder already holds it.
 
@@ -47,12 +46,11 @@ def build_approximate(
         parameters: of the search, `name=value[,name=value]...`, such as "nprobe=16" or
             "efSearch=128"; by default faiss's own (nprobe=1, efSearch=16).
         seed: selects the vectors that the index is trained on.
-        progress: show a bar.
 
     Raises:
         ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
     """
-    make = partial(_make, embeddings, factory, seed, progress=progress)
+    make = partial(_make, embeddings, factory, seed)
     try:
         index = open_index(embeddings, Path(folder), make, factory=factory, seed=seed)
         if parameters:
@@ -67,7 +65,7 @@ def build_approximate(
     return index
 
 
-def _make(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) -> faiss.Index:
+def _make(embeddings: Embeddings, factory: str, seed: int) -> faiss.Index:
     index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
     if not index.is_trained:
         inverted_file = faiss.try_extract_index_ivf(index)
@@ -76,7 +74,7 @@ def _make(embeddings: Embeddings, factory: str, seed: int, *, progress: bool) ->
         logger.info("Training %s on %d vectors", factory, size)
         rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
         index.train(embeddings.vectors(np.sort(rows)))
-    for _, block in embeddings.blocks(progress="index" if progress else ""):
+    for _, block in embeddings.blocks():
         index.add(np.ascontiguousarray(block))
     return index
 

@@ -62,7 +62,7 @@ class BinaryIndex:
 
 
 def build_quantised(
-    embeddings: Embeddings, precision: Precision, folder: Path, *, progress: bool = False
+    embeddings: Embeddings, precision: Precision, folder: Path
 ) -> faiss.Index | BinaryIndex:
     """Quantise vectors into an index and save it, or open it if the folder already holds it.
 
@@ -70,15 +70,14 @@ def build_quantised(
         embeddings: whose rows the index holds.
         precision: "int8" or "binary".
         folder: new, empty, or of an earlier call.
-        progress: show a bar.
     """
     is_binary = precision == "binary"
-    build = partial(_build_bits if is_binary else _build_bytes, embeddings, progress)
+    build = partial(_build_bits if is_binary else _build_bytes, embeddings)
     index = open_index(embeddings, folder, build, is_binary=is_binary, precision=precision)
     return BinaryIndex(index) if is_binary else index
 
 
-def _build_bytes(embeddings: Embeddings, progress: bool) -> faiss.Index:
+def _build_bytes(embeddings: Embeddings) -> faiss.Index:
     from sentence_transformers.util.quantization import quantize_embeddings
 
     extremes = [(block.min(axis=0), block.max(axis=0)) for _, block in embeddings.blocks()]
@@ -91,17 +90,17 @@ def _build_bytes(embeddings: Embeddings, progress: bool) -> faiss.Index:
     index = faiss.IndexScalarQuantizer(embeddings.dimension, kind, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(trained, index.sq.trained)
     index.is_trained = True
-    for _, block in embeddings.blocks(progress="quantise" if progress else ""):
+    for _, block in embeddings.blocks():
         codes: Any = quantize_embeddings(block, "uint8", ranges=ranges)
         index.add_sa_codes(codes)
     return index
 
 
-def _build_bits(embeddings: Embeddings, progress: bool) -> faiss.IndexBinary:
+def _build_bits(embeddings: Embeddings) -> faiss.IndexBinary:
     from sentence_transformers.util.quantization import quantize_embeddings
 
     index = faiss.IndexBinaryFlat(8 * -(-embeddings.dimension // 8))
-    for _, block in embeddings.blocks(progress="quantise" if progress else ""):
+    for _, block in embeddings.blocks():
         codes: Any = quantize_embeddings(block, "ubinary")
         index.add(codes)
     return index

@@ -88,15 +88,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
 PASSAGES = make_passages(100)
 
 
-def encode_shards(
-    folder: Path, retriever: Any, *, passages: Dataset = PASSAGES, **settings: Any
-) -> Embeddings:
-    return encode_collection(retriever, passages, folder, progress=False, **settings)
-
-
 def test_vectors_are_the_retrievers_and_the_record_describes_the_work(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
-    made = encode_shards(tmp_path, retriever, shard_size=9)
+    made = encode_collection(retriever, PASSAGES, tmp_path, shard_size=9)
     expected = retriever.encode_passages(PASSAGES)
     np.testing.assert_allclose(made.vectors(np.arange(100)), expected, rtol=0, atol=1e-6)
     assert made.passage_ids.to_pylist() == PASSAGES["_id"][:]
@@ -110,14 +104,14 @@ def test_vectors_are_the_retrievers_and_the_record_describes_the_work(bert_folde
 def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path):
     folder, retriever = tmp_path / "e", HashRetriever()
     with pytest.raises(OSError, match="No space left"):
-        encode_shards(folder, HashRetriever(fails_on="text 40"), shard_size=8)
-    again = encode_shards(folder, retriever)
+        encode_collection(HashRetriever(fails_on="text 40"), PASSAGES, folder, shard_size=8)
+    again = encode_collection(retriever, PASSAGES, folder)
     assert all_bytes(again) == hash_vectors(PASSAGES).tobytes()
     assert retriever.calls == [f"text {8 * shard}" for shard in range(5, 13)]
     assert again.record["n_encoded"] == 60
 
     before = {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]}
-    encode_shards(folder, HashRetriever(fails_on="text 0"))
+    encode_collection(HashRetriever(fails_on="text 0"), PASSAGES, folder)
     assert {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]} == before
 
 
@@ -155,13 +149,15 @@ def test_ranks_of_torchrun_share_the_shards(tmp_path):
 @pytest.mark.slow
 def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
-    alone = encode_shards(tmp_path / "1", retriever, shard_size=9)
-    shared = encode_shards(tmp_path / "2", retriever, shard_size=9, devices=["cpu", "cpu"])
+    alone = encode_collection(retriever, PASSAGES, tmp_path / "1", shard_size=9)
+    shared = encode_collection(
+        retriever, PASSAGES, tmp_path / "2", shard_size=9, devices=["cpu", "cpu"]
+    )
     assert all_bytes(shared) == all_bytes(alone)
     assert shared.record["n_processes"] == 2
     retriever.settings["pooling"] = "last"  # which the worker cannot open
     with pytest.raises(ValueError, match="pooling is 'last'"):
-        encode_shards(tmp_path / "3", retriever, devices=["cpu", "cpu"])
+        encode_collection(retriever, PASSAGES, tmp_path / "3", devices=["cpu", "cpu"])
 
 
 def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
@@ -181,21 +177,21 @@ def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
 
 def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     folder, retriever = tmp_path / "e", HashRetriever()
-    encode_shards(folder, retriever, shard_size=8)
+    encode_collection(retriever, PASSAGES, folder, shard_size=8)
     before = {file: file.read_bytes() for file in folder.iterdir()}
     other = HashRetriever()
     other.fingerprint = "other"
     with pytest.raises(ValueError, match="holds other embeddings, with a different retriever:"):
-        encode_shards(folder, other)
+        encode_collection(other, PASSAGES, folder)
     columns = PASSAGES.to_dict()
     columns["text"][17] += "."
     changed = Dataset.from_dict(columns)
     with pytest.raises(ValueError, match="with a different passages"):
-        encode_shards(folder, retriever, passages=changed)
+        encode_collection(retriever, changed, folder)
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
-        encode_shards(tmp_path, retriever)
+        encode_collection(retriever, PASSAGES, tmp_path)
     double = Dataset.from_dict({**columns, "_id": ["p"] * 100})
     with pytest.raises(ValueError, match="100 passages have 1 ids"):
-        encode_shards(tmp_path / "new", retriever, passages=double)
-    encode_shards(tmp_path / "new", retriever)
+        encode_collection(retriever, double, tmp_path / "new")
+    encode_collection(retriever, PASSAGES, tmp_path / "new")

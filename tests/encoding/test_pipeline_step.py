@@ -112,6 +112,5 @@ def test_a_killed_local_executor_continues_without_its_completed_tasks(
         load_passages(collection),
         tmp_path / "expected",
         shard_size=7,
-        progress=False,
     )
     assert all_bytes(Embeddings.open(tmp_path / "vectors")) == all_bytes(expected)

@@ -40,7 +40,7 @@ def test_a_report_shows_quality_against_bytes_of_vectors_that_are_encoded_once(
         f"hybrid:{whole},precision=int8,fusion=rrf": 32,
         "bm25": None,
     }
-    options = {"output_dir": tmp_path, "depth": 10, "measures": ["MRR@10"], "progress": False}
+    options = {"output_dir": tmp_path, "depth": 10, "measures": ["MRR@10"]}
     report = evaluate(list(sizes), collection, baseline=whole, **options)
     names = dict(zip(sizes, report.means, strict=True))
     assert [*names.values()][1:3] == ["retriever-8", "retriever-int8"]
@@ -78,10 +78,10 @@ def test_a_report_shows_quality_against_bytes_of_vectors_that_are_encoded_once(
 def test_a_run_of_other_compression_is_not_used(retriever, collection, tmp_path):
     words = [f"{retriever}{more}" for more in ("", ",precision=int8", ",truncate_dim=8")]
     assert len({parse_system(word).fingerprint for word in words}) == 3
-    evaluate_system(words[0], collection, tmp_path, progress=False)
+    evaluate_system(words[0], collection, tmp_path)
     for word in words[1:]:
         with pytest.raises(ValueError, match="another run, with a different system"):
-            evaluate_system(word, collection, tmp_path, progress=False)
+            evaluate_system(word, collection, tmp_path)
 
 
 @pytest.mark.parametrize(
