@@ -18,8 +18,8 @@ from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.runs.progress import bar
 
+from .indices import build_once
 from .runs import Run, cut_run
-from .stored_index import build_once
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # Anserini's and DPR's default (Karpukhin et al. 2020). Anserini's documents report with it the

@@ -17,7 +17,7 @@ from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, fi
 from modeling_condenser.encoding.fingerprints import Dtype
 from modeling_condenser.runs.progress import bar
 
-from .quantised import BinaryIndex, Precision
+from .indices import BinaryIndex, Precision
 from .runs import Run, cut_run, make_run
 
 if TYPE_CHECKING:

@@ -29,12 +29,11 @@ from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .approximate import INDEX_FILE, build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS, HybridSearcher
+from .indices import INDEX_FILE, Precision, build_approximate, build_quantised
 from .milvus import connect, store_in_milvus
-from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.hub.card import CARD_FILE, read_card
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.push import PushReport, check_publishable, commit_folder, measure_files
-from modeling_condenser.retrieval.stored_index import build_once
+from modeling_condenser.retrieval.indices import build_once
 from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
 
 from .npm_files import fetch_npm_files

@@ -9,15 +9,14 @@ import pytest
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.retrieval import quantised
-from modeling_condenser.retrieval.approximate import build_approximate
+from modeling_condenser.retrieval import indices
 from modeling_condenser.retrieval.dense import (
     SearchSettings,
     recall_against_exact,
     search_embeddings,
     search_exact_arrays,
 )
-from modeling_condenser.retrieval.quantised import CANDIDATES, build_quantised
+from modeling_condenser.retrieval.indices import CANDIDATES, build_approximate, build_quantised
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
 
@@ -143,7 +142,7 @@ def test_int8_scores_every_passage_by_its_restored_vector(search):
 
 @pytest.mark.parametrize("bytes_a_call", [2**28, 1])
 def test_binary_scores_the_nearest_by_hamming_distance(bytes_a_call, search, monkeypatch):
-    monkeypatch.setattr(quantised, "_BYTES_A_CALL", bytes_a_call)
+    monkeypatch.setattr(indices, "_BYTES_A_CALL", bytes_a_call)
     bits = PASSAGES > 0
     for query, found in zip(QUERIES, search("binary").values(), strict=True):
         distance = ((query > 0) != bits).sum(1)
