@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub import model_folder
