@@ -124,6 +124,10 @@ class Embeddings:
         """The ids in the order of the rows, mapped into memory."""
         return pf.read_table(self.folder / IDS_FILE, memory_map=True)["_id"]
 
+    def are_of(self, passages: Dataset) -> bool:
+        """Whether passages have these ids, in the order of the rows."""
+        return self.passage_ids.equals(pa.chunked_array([id_column(passages)]))
+
     def ids(self, rows: np.ndarray) -> list[str]:
         """The ids of (k,) rows, in their order."""
         return self.passage_ids.take(pa.array(rows)).to_pylist()
@@ -227,7 +231,7 @@ def write_table(
     ids = embeddings.passage_ids.cast(pa.string())
     columns = {"id": ids, "embedding": pa.chunked_array(vectors)}
     if passages is not None:
-        if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
+        if not embeddings.are_of(passages):
             raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
         texts = passages.with_format("arrow")[:]
         columns |= {"title": texts["title"], "text": texts["text"]}

@@ -22,13 +22,6 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
         EncodingContract.load(tmp_path / "empty")
 
 
-def test_prompts_and_titles_stand_before_the_text():
-    contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
-    assert contract.query("what?") == "q: what?"
-    assert contract.passage("A title", "a text") == "p: A title a text"
-    assert contract.passage("", "a text") == "p: a text"
-
-
 def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path):
     stages = [Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}])]
     provenance.write_provenance(tmp_path, stages)

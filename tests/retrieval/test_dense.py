@@ -53,17 +53,14 @@ def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tie
         check(run, passages, ids, queries, depth=depth)
 
 
-@pytest.mark.parametrize(
-    ("queries", "ids", "message"),
-    [
-        (np.ones((2, 3)), ["q", "q"], "1 ids for vectors of shape"),
-        (np.ones((1, 2)), ["q"], "Queries have 2 numbers, but passages 3"),
-    ],
-)
-def test_wrong_vectors_are_refused(queries, ids, message):
-    passages, queries = np.ones((4, 3), dtype=np.float32), queries.astype(np.float32)
-    with pytest.raises(ValueError, match=message):
-        search_exact_arrays(passages, list("abcd"), query_embeddings=queries, query_ids=ids)
+def test_wrong_vectors_are_refused():
+    passages = np.ones((4, 3), dtype=np.float32)
+    for queries, ids, message in (
+        (passages[:2], ["q", "q"], "1 ids for vectors of shape"),
+        (passages[:1, :2], ["q"], "Queries have 2 numbers, but passages 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            search_exact_arrays(passages, list("abcd"), query_embeddings=queries, query_ids=ids)
 
 
 N, WIDTH, N_QUERIES, DEPTH = 1500, 20, 40, 10  # a width that is no multiple of 8
