@@ -73,8 +73,7 @@ def encode_collection(
             pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i)
             for i in range(1, len(used))
         ]
-        with show_bars(rank == 0):
-            encode_shards(retriever, *job, rank)
+        encode_shards(retriever, *job, rank)
         for worker in workers:
             worker.result()
     _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
@@ -90,16 +89,17 @@ def encode_shards(
 ) -> None:
     """Encode the missing shards i with i % n_workers == rank."""
     own = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
-    for shard in bar(own, "encode", unit="shard"):
-        some = passages.select(embeddings.shards[shard])
-        with show_bars(False):  # this bar is enough
+    with show_bars(rank == 0):
+        shards = bar(own, "encode", unit="shard")
+    with show_bars(False):  # of texts within a shard
+        for shard in shards:
+            some = passages.select(embeddings.shards[shard])
             embeddings.write_shard(shard, retriever.encode_passages(some))
 
 
 def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:
     """Encode in a process of its own, such as on another device."""
-    with show_bars(False):
-        encode_shards(Retriever(model, **settings), *job)
+    encode_shards(Retriever(model, **settings), *job)
 
 
 def claim_folder(
