@@ -26,8 +26,8 @@ from benchmarks.harness import (
     time_in_turns,
 )
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.retrieval.approximate import build_approximate
 from modeling_condenser.retrieval.dense import recall_against_exact, search_embeddings
+from modeling_condenser.retrieval.indices import build_approximate
 
 FLAT, EXACT = "flat index in memory", "exact, mapped shards"
 APPROXIMATE = ("IVF256,Flat nprobe=16", "IVF256,RaBitQ nprobe=16")  # factory and parameters

@@ -91,7 +91,7 @@ def measure(
         with contextlib.redirect_stdout(sys.stderr):  # the trainer's log
             system = System(str(finetune(run)))
     items = read_items(arguments.data / f"{arguments.split}.csv", TASKS[arguments.task][0])
-    return measure_similarity(system, items, name=name, progress=False).evaluation
+    return measure_similarity(system, items, name=name).evaluation
 
 
 def print_page(

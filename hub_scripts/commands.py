@@ -162,7 +162,7 @@ def _encode(
         memory = record["peak_accelerator_bytes"] or record["peak_memory_bytes"]
         print(f"  {record['seconds']:.1f} s, {speed:,.0f} passages a second, {memory / 1e9:.2f} GB")
     if table:
-        files = write_table(made, table, passages=passages, progress=True)
+        files = write_table(made, table, passages=passages)
         print(f"table: {table} ({len(files)} parquet files)")
 
 

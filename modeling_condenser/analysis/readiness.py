@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.encoding.token_batches import make_batches, tokenize_texts
 from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub import model_folder
@@ -36,6 +36,7 @@ from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
 from modeling_condenser.retrieval.dense import search_exact_arrays
+from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import read_recipe
 
 from .sample import Measuring, Sample, load_small
@@ -117,6 +118,7 @@ class Subject:
         return vectors
 
 
+@show_bars(False)  # beside that of a training
 def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     """Measure a model; its weights and mode, and global random states, stay as they are.
 
@@ -193,6 +195,7 @@ def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]
             return call.result()
 
 
+@show_bars(False)
 def _finetune_and_measure(
     settings: dict[str, Any], measuring: Measuring, max_length: int
 ) -> dict[str, float]:

@@ -19,11 +19,12 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.feather as pf
 import pyarrow.parquet as pq
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.runs.progress import bar
 from modeling_condenser.runs.run_folder import whole_folder
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
@@ -80,11 +81,11 @@ class Embeddings:
             raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
         if self.folder.is_dir() and any(self.folder.iterdir()):
             raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
-        manifest, batch = asdict(self), pa.record_batch([ids], names=["_id"])
+        manifest = asdict(self)
         del manifest["folder"]
         with whole_folder(self.folder) as partial:
-            with pa.ipc.new_file(str(partial / IDS_FILE), batch.schema) as writer:
-                writer.write_batch(batch)
+            table = pa.table({"_id": ids})
+            pf.write_feather(table, partial / IDS_FILE, compression="uncompressed")
             write_json(partial / MANIFEST_FILE, manifest)
 
     @property
@@ -121,19 +122,19 @@ class Embeddings:
     @cached_property
     def passage_ids(self) -> pa.ChunkedArray:
         """The ids in the order of the rows, mapped into memory."""
-        with pa.memory_map(str(self.folder / IDS_FILE)) as source:
-            return pa.ipc.open_file(source).read_all()["_id"]
+        return pf.read_table(self.folder / IDS_FILE, memory_map=True)["_id"]
+
+    def are_of(self, passages: Dataset) -> bool:
+        """Whether passages have these ids, in the order of the rows."""
+        return self.passage_ids.equals(pa.chunked_array([id_column(passages)]))
 
     def ids(self, rows: np.ndarray) -> list[str]:
         """The ids of (k,) rows, in their order."""
         return self.passage_ids.take(pa.array(rows)).to_pylist()
 
-    def blocks(self, *, progress: str = "") -> Iterator[tuple[int, np.ndarray]]:
-        """The shards in order: first row, and (rows, D) float32 mapped into memory.
-
-        `progress` is the name of a bar; without one no bar is shown.
-        """
-        for shard, rows in enumerate(tqdm(self.shards, progress, disable=not progress)):
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The shards in order: first row, and (rows, D) float32 mapped into memory."""
+        for shard, rows in enumerate(bar(self.shards, "vectors", unit="shard")):
             yield rows.start, self._read(shard)
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -209,11 +210,7 @@ def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:
 
 
 def write_table(
-    embeddings: Embeddings,
-    folder: str | Path,
-    *,
-    passages: Dataset | None = None,
-    progress: bool = False,
+    embeddings: Embeddings, folder: str | Path, *, passages: Dataset | None = None
 ) -> list[Path]:
     """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
 
@@ -221,7 +218,6 @@ def write_table(
         embeddings: of the passages.
         folder: new or empty; it is written completely or not at all.
         passages: adds their columns `title` and `text` to `id` and `embedding`.
-        progress: show a bar.
 
     Returns:
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
@@ -235,7 +231,7 @@ def write_table(
     ids = embeddings.passage_ids.cast(pa.string())
     columns = {"id": ids, "embedding": pa.chunked_array(vectors)}
     if passages is not None:
-        if not embeddings.passage_ids.equals(pa.chunked_array([id_column(passages)])):
+        if not embeddings.are_of(passages):
             raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
         texts = passages.with_format("arrow")[:]
         columns |= {"title": texts["title"], "text": texts["text"]}
@@ -243,7 +239,7 @@ def write_table(
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
     with whole_folder(folder) as partial:
-        for i, first in enumerate(tqdm(firsts, "table", disable=not progress)):
+        for i, first in enumerate(bar(firsts, "table", unit="file")):
             file = partial / f"data-{i:05d}-of-{len(firsts):05d}.parquet"
             part = table.slice(first, size)
             # Vectors rarely repeat, so a dictionary would only cost time.

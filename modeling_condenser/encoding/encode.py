@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from modeling_condenser.collection.collection import fingerprint_passages
+from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
@@ -37,7 +37,6 @@ def encode_collection(
     *,
     shard_size: int | None = None,
     devices: Sequence[str] | None = None,
-    progress: bool = True,
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
@@ -51,7 +50,6 @@ def encode_collection(
         shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
         devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs for a
             retriever on a GPU, and the retriever's device otherwise.
-        progress: show a bar for this process's shards.
 
     Raises:
         ValueError: the folder holds other embeddings, or the passages do not fit.
@@ -75,7 +73,7 @@ def encode_collection(
             pool.submit(_work, retriever.folder, {**how, "device": used[i]}, *job, i)
             for i in range(1, len(used))
         ]
-        encode_shards(retriever, *job, rank, progress=progress and rank == 0)
+        encode_shards(retriever, *job, rank)
         for worker in workers:
             worker.result()
     _wait_until(lambda: not embeddings.missing_shards())  # of the other ranks
@@ -87,19 +85,16 @@ def encode_collection(
 
 
 def encode_shards(
-    retriever: Retriever,
-    passages: Dataset,
-    embeddings: Embeddings,
-    n_workers: int,
-    rank: int,
-    *,
-    progress: bool = False,
+    retriever: Retriever, passages: Dataset, embeddings: Embeddings, n_workers: int, rank: int
 ) -> None:
     """Encode the missing shards i with i % n_workers == rank."""
     own = [shard for shard in embeddings.missing_shards() if shard % n_workers == rank]
-    for shard in tqdm(own, desc="encode", unit="shard", disable=not progress):
-        some = passages.select(embeddings.shards[shard])
-        embeddings.write_shard(shard, retriever.encode_passages(some))
+    with show_bars(rank == 0):
+        shards = bar(own, "encode", unit="shard")
+    with show_bars(False):  # of texts within a shard
+        for shard in shards:
+            some = passages.select(embeddings.shards[shard])
+            embeddings.write_shard(shard, retriever.encode_passages(some))
 
 
 def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:

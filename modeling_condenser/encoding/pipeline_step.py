@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from modeling_condenser.collection.load import load_passages
 
 from .embeddings import Embeddings
@@ -71,21 +69,11 @@ class EncodeShards:
             ValueError: model or passages are not those that the folder was prepared for.
         """
         embeddings = Embeddings.open(self.folder, complete=False)
-        missing = [shard for shard in embeddings.missing_shards() if shard % world_size == rank]
-        if not missing:
+        if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
         retriever, passages = self._open(), load_passages(self.collection)
-        # Of the passages only the ids, because a task encodes few of them.
-        ids = passages.select_columns(["_id"])
-        is_same = (
-            retriever.fingerprint == embeddings.retriever
-            and len(passages) == embeddings.n_passages
-            and all(
-                ids[rows.start : rows.stop]["_id"] == embeddings.ids(np.array(rows))
-                for rows in map(embeddings.shards.__getitem__, missing)
-            )
-        )
-        if not is_same:
+        # Not the texts, because a task encodes few of them.
+        if retriever.fingerprint != embeddings.retriever or not embeddings.are_of(passages):
             raise ValueError(
                 f"{self.folder} was prepared for another model or other passages: pass the same"
                 " model, settings and collection, or prepare another folder."

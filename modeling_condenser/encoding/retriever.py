@@ -16,13 +16,13 @@ import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
-from tqdm.auto import tqdm
 
+from modeling_condenser.runs.progress import bar
+
+from .batches import Tokens, make_batches, tokenize_texts, use_packing
 from .embeddings import Embeddings, check_vectors, find_best
 from .fingerprints import Dtype, fingerprint_retriever
 from .opening import open_encoder
-from .packed_encoder import use_packing
-from .token_batches import Tokens, make_batches, tokenize_texts
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
@@ -109,24 +109,21 @@ class Retriever:
             )
         self.dimension = self.truncate_dim = dimension
 
-    def encode_queries(self, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Encode N queries with the query prompt: (N, D) float32."""
         contract = self.contract
         length, prompt = contract.query_max_length, contract.query_prompt
-        return self._encode(texts, lambda _, text: contract.query(text), length, prompt, progress)
+        return self._encode(texts, lambda _, text: contract.query(text), length, prompt)
 
-    def encode_passages(
-        self, passages: Dataset | Sequence[str], *, progress: bool = False
-    ) -> np.ndarray:
+    def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
         """Encode N passages with the passage prompt and their titles: (N, D) float32.
 
         Args:
             passages: texts; or a data set with columns `title` and `text`, read window by window.
-            progress: show a bar.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
-        return self._encode(passages, contract.passage, length, prompt, progress)
+        return self._encode(passages, contract.passage, length, prompt)
 
     def search(
         self, queries: Sequence[str], passages: Sequence[str] | Embeddings, *, depth: int = 10
@@ -169,7 +166,6 @@ class Retriever:
         write: Callable[[str, str], str],
         max_length: int,
         prompt: str,
-        progress: bool,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row, window by window."""
         if isinstance(texts, str):
@@ -189,8 +185,8 @@ class Retriever:
                 token_type_ids=self.contract.token_type_ids,
             )
 
-        bar = tqdm(total=len(texts), desc="encode", unit="text", disable=not progress)
-        with bar, ThreadPoolExecutor(max_workers=1) as reader:
+        shown = bar(None, "encode", unit="text", total=len(texts))
+        with shown, ThreadPoolExecutor(max_workers=1) as reader:
             coming = reader.submit(tokenize, 0)
             for first in range(0, len(texts), WINDOW):
                 tokens = coming.result()
@@ -198,7 +194,7 @@ class Retriever:
                 found = vectors[first : first + WINDOW]
                 self._encode_window(tokens, extra, found)
                 check_vectors(found, len(found), first=first)
-                bar.update(len(found))
+                shown.update(len(found))
         return vectors
 
     def _encode_window(self, tokens: Tokens, extra: dict[str, int], vectors: np.ndarray) -> None:

@@ -16,6 +16,7 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import HYBRID, System, as_folder, parse_systems
+from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import fill
 
 from .cost import measure_cost
@@ -100,35 +101,32 @@ def evaluate(
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
-    if recipe.task == "retrieval":
-        loaded = load_collection(recipe.collection, split=recipe.split)
-        root = out / as_folder(loaded.name)
-        folder = root / as_folder(recipe.split)
-        has_hybrid = any(system.kind == "hybrid" for system in parsed)
-        dev = load_dev(recipe.collection, judged=recipe.split) if has_hybrid else None
-        results = [
-            evaluate_system(
-                system,
-                loaded,
-                folder / as_folder(system.name),
-                split=recipe.split,
-                depth=recipe.depth,
-                measures=recipe.measures,
-                search=search,
-                work_folder=root / "embeddings" / as_folder(system.encoder.stored.name),
-                dev=dev,
-                progress=progress,
-            )
-            for system in parsed
-        ]
-    else:
-        file = Path(recipe.collection)
-        folder = out / as_folder(file.stem)
-        items = read_items(file, recipe.task, columns=recipe.columns)
-        results = [
-            measure_similarity(system, items, name=file.stem, progress=progress)
-            for system in parsed
-        ]
+    with show_bars(progress):
+        if recipe.task == "retrieval":
+            loaded = load_collection(recipe.collection, split=recipe.split)
+            root = out / as_folder(loaded.name)
+            folder = root / as_folder(recipe.split)
+            has_hybrid = any(system.kind == "hybrid" for system in parsed)
+            dev = load_dev(recipe.collection, judged=recipe.split) if has_hybrid else None
+            results = [
+                evaluate_system(
+                    system,
+                    loaded,
+                    folder / as_folder(system.name),
+                    split=recipe.split,
+                    depth=recipe.depth,
+                    measures=recipe.measures,
+                    search=search,
+                    work_folder=root / "embeddings" / as_folder(system.encoder.stored.name),
+                    dev=dev,
+                )
+                for system in parsed
+            ]
+        else:
+            file = Path(recipe.collection)
+            folder = out / as_folder(file.stem)
+            items = read_items(file, recipe.task, columns=recipe.columns)
+            results = [measure_similarity(system, items, name=file.stem) for system in parsed]
     for i, system in enumerate(parsed):
         if recipe.cost and system.kind == "encoder":
             cost = measure_cost(system.model, settings=system.stored.settings)

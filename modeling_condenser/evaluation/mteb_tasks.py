@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,8 @@ from modeling_condenser.retrieval.systems import (
     parse_system,
     parse_systems,
 )
+from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import describe_machine
 
 _MEASURES = {"nDCG@10": "ndcg_at_10", "MRR@10": "mrr_at_10", "R@100": "recall_at_100"}
 _PASSAGES = Features(dict.fromkeys(COLUMNS, Value("string")))
@@ -96,9 +95,10 @@ def evaluate_mteb(
     cache = mteb.ResultCache(Path(recipe.output_dir) / "mteb")
     results = {}
     for system in parsed:
-        model = mteb_model(system, output_dir=recipe.output_dir, progress=progress, search=search)
+        model = mteb_model(system, output_dir=recipe.output_dir, search=search)
         how: Any = {"cache": cache, "co2_tracker": False, "show_progress_bar": progress}
-        results[system.name] = mteb.evaluate(model, found, **how)
+        with show_bars(progress):
+            results[system.name] = mteb.evaluate(model, found, **how)
         if system.is_export and search.is_exact:
             _report_on_card(model, results[system.name], found)
     return results
@@ -147,8 +147,7 @@ def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) ->
             revision=data["revision"],
             benchmark="MTEB",
             command=f"condenser evaluate OWNER/NAME --mteb {name}",
-            date=datetime.now(UTC).date().isoformat(),
-            versions={**describe_machine()["versions"], "mteb": str(computed[name].mteb_version)},
+            versions={"mteb": str(computed[name].mteb_version)},
         )
         add_result(folder, own)
     write_card(folder)
@@ -169,7 +168,6 @@ def mteb_model(
     *,
     output_dir: str | Path = "runs/evaluation",
     search: SearchSettings | None = None,
-    progress: bool = True,
 ) -> "MtebSearcher":
     """Open a system as a model of `mteb`, for `mteb.evaluate(model, tasks)`.
 
@@ -180,7 +178,6 @@ def mteb_model(
         system: an encoder, bm25 or hybrid:ENCODER; see `parse_system`.
         output_dir: retrieval tasks store embeddings in its subfolder `mteb/embeddings`.
         search: how a dense system searches; exactly by default.
-        progress: show bars.
     """
     _import_mteb()
     search = search or SearchSettings()
@@ -188,7 +185,7 @@ def mteb_model(
     if system.kind == "run":
         raise ValueError(f"{system.model} is a run file, which cannot answer MTEB's queries.")
     kind = MtebEncoder if system.kind == "encoder" else MtebSearcher
-    return kind(system, search, Path(output_dir) / "mteb" / "embeddings", progress=progress)
+    return kind(system, search, Path(output_dir) / "mteb" / "embeddings")
 
 
 class MtebSearcher:
@@ -199,13 +196,11 @@ class MtebSearcher:
         n_queries: (task, subset, split) -> queries of the searches so far.
     """
 
-    def __init__(
-        self, system: System, search: SearchSettings, folder: Path, *, progress: bool = True
-    ) -> None:
+    def __init__(self, system: System, search: SearchSettings, folder: Path) -> None:
         from mteb.models.model_meta import ModelMeta
 
-        self.system, self.settings, self.progress = system, search, progress
-        self._folder, self._corpus = folder, Dataset.from_dict({"id": [], "text": []})
+        self.system, self.settings, self._folder = system, search, folder
+        self._corpus = Dataset.from_dict({"id": [], "text": []})
         self.n_queries: dict[tuple[str, str, str], int] = {}
         settings = {**asdict(search), "devices": None, "shard_size": None}
         identity = json.dumps([system.fingerprint, settings], sort_keys=True)
@@ -241,8 +236,7 @@ class MtebSearcher:
         place = "-".join([self.system.encoder.stored.name, task_metadata.name, hf_subset, hf_split])
         folder, columns = self._folder / as_folder(place), self._corpus.column_names
         passages = self._corpus.map(_read_passage, features=_PASSAGES, remove_columns=columns)
-        show: Any = {"settings": self.settings, "progress": self.progress}
-        searcher = open_searcher(self.system, passages, folder, **show)
+        searcher = open_searcher(self.system, passages, folder, settings=self.settings)
         run = searcher.search(dict(zip(queries["id"], texts, strict=True)), depth=top_k)
         self.n_queries[task_metadata.name, hf_subset, hf_split] = len(texts)
         return {query: _separate_ties(run.get(query, {})) for query in queries["id"]}
@@ -251,12 +245,12 @@ class MtebSearcher:
 class MtebEncoder(MtebSearcher):
     """An encoder as mteb's `EncoderProtocol` and `SearchProtocol`."""
 
-    def __init__(self, system: System, search: SearchSettings, *place: Path, **how: Any) -> None:
+    def __init__(self, system: System, search: SearchSettings, folder: Path) -> None:
         from mteb.models.model_meta import ScoringFunction  # without a Euclidean distance
 
         from modeling_condenser.encoding.encode import local_device
 
-        super().__init__(system, search, *place, **how)
+        super().__init__(system, search, folder)
         device = local_device(search.device_list)
         self.retriever = system.without("precision").open(device=device)
         model, contract = self.retriever.model, self.retriever.contract
@@ -277,15 +271,15 @@ class MtebEncoder(MtebSearcher):
         batches = list(inputs)
         texts = [text for batch in batches for text in batch["text"]]
         if prompt_type == "query":
-            return self.retriever.encode_queries(texts, progress=self.progress)
+            return self.retriever.encode_queries(texts)
         if prompt_type != "document":
-            return self.retriever.encode_passages(texts, progress=self.progress)
+            return self.retriever.encode_passages(texts)
         # mteb puts the title before the text; the contract says what stands between them.
         columns = {
             "title": [t for b in batches for t in b.get("title") or [""] * len(b["text"])],
             "text": [text for batch in batches for text in batch.get("body", batch["text"])],
         }
-        return self.retriever.encode_passages(Dataset.from_dict(columns), progress=self.progress)
+        return self.retriever.encode_passages(Dataset.from_dict(columns))
 
     def search(
         self, queries: Dataset, *, top_ranked: Mapping[str, list[str]] | None = None, **options: Any

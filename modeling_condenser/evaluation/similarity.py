@@ -57,9 +57,7 @@ def read_items(
     return table
 
 
-def measure_similarity(
-    system: System, items: pd.DataFrame, *, name: str, progress: bool
-) -> SystemResult:
+def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> SystemResult:
     """Measure an encoder on graded pairs or triplets, as `read_items` returns them.
 
     `name` is that of their file in the report.
@@ -67,7 +65,7 @@ def measure_similarity(
     retriever = system.open()
     similarity = retriever.contract.similarity
     vectors = [  # (N, D) float32 each
-        retriever.encode_passages(list(items[column]), progress=progress)
+        retriever.encode_passages(list(items[column]))
         for column in items.columns.drop("score", errors="ignore")
     ]
     evaluation: Evaluation

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSetti
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
-from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
@@ -68,7 +66,6 @@ def evaluate_system(
     search: SearchSettings | None = None,
     work_folder: Path | None = None,
     dev: Collection | None = None,
-    progress: bool = True,
 ) -> SystemResult:
     """Search a collection with a system, and measure its run.
 
@@ -110,7 +107,7 @@ def evaluate_system(
     run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     if not record_file.is_file():
-        how: Any = {"settings": search, "dev": dev, "progress": progress}
+        how: Any = {"settings": search, "dev": dev}
         searcher = open_searcher(system, collection.passages, work_folder or out, **how)
         started = time.perf_counter()
         run = searcher.search(collection.queries, depth=depth)
@@ -214,8 +211,6 @@ def report_on_card(
         qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,
         fingerprint_passages=identity["passages"],
         command=command,
-        date=datetime.now(UTC).date().isoformat(),
-        versions=describe_machine()["versions"],
     )
     add_result(Path(model), own, run_file=result.run_file)
     write_card(Path(model))

@@ -16,7 +16,6 @@ import argparse
 import gzip
 import heapq
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -31,7 +30,6 @@ from huggingface_hub import snapshot_download
 from sentence_transformers import SentenceTransformer
 
 MEASURES, DEPTH = ["MRR@10", "nDCG@10", "R@100"], 100  # where neither user nor card says
-IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir_measures has another name
 MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 COLLECTION_FILES = ["README.md", "corpus.jsonl*", "queries.jsonl*", "qrels/*"]
 QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
@@ -158,10 +156,8 @@ def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float
     ranks = {q: {p: -float(i) for i, (_, p) in enumerate(found)} for q, found in run.items()}
     means = {}
     for name in names:
-        family = re.split(r"[(@]", name)[0]
-        ir_name = IR_NAMES.get(family, family) + name.removeprefix(family)
-        values = ir_measures.iter_calc([ir_measures.parse_measure(ir_name)], qrels, ranks)
-        means[name] = fmean(metric.value for metric in values)
+        measure = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
+        means[name] = fmean(m.value for m in ir_measures.iter_calc([measure], qrels, ranks))
     return means
 
 

@@ -11,9 +11,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, whole_file
 
 from .model_folder import read_json
@@ -40,6 +42,7 @@ class EvaluationResult:
         benchmark: that defines the task, such as "MTEB"; None for a collection.
         command: that reproduces the result; it calls the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
+        versions: of libraries.
     """
 
     collection: str
@@ -80,10 +83,12 @@ def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None 
 
     Args:
         folder: of the repository.
-        result: its `run` is filled in here.
+        result: its `run`, `date` and `versions` are filled in here; stated versions are kept.
         run_file: the TREC run that was measured; a compressed copy is stored.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
+    versions = {**describe_machine()["versions"], **result.versions}
+    result = replace(result, date=datetime.now(UTC).date().isoformat(), versions=versions)
     if run_file is not None:
         name = f"{RUNS_FOLDER}/{result.key}.trec.gz"
         (folder / RUNS_FOLDER).mkdir(exist_ok=True)

@@ -30,6 +30,7 @@ from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
+from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
@@ -105,14 +106,9 @@ def mine(
     identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
     claim_run_folder(folder, settings)
 
-    searcher = open_searcher(
-        parsed,
-        loaded.passages,
-        Path(recipe.work_folder or folder / "search"),
-        settings=search,
-        dev=dev,
-        progress=progress,
-    )
+    work_folder = Path(recipe.work_folder or folder / "search")
+    with show_bars(progress):
+        searcher = open_searcher(parsed, loaded.passages, work_folder, settings=search, dev=dev)
     if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
         raise ValueError(
             f"{parsed.model} has none of the {len(labelled)} queries: use a run of the same split."
@@ -121,7 +117,8 @@ def mine(
     # Windows of another system or collection have another folder, so they are not used.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     negatives = folder / NEGATIVES_FILE
-    dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}", progress=progress)
+    with show_bars(progress):
+        dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}", progress=progress)
     if recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:
             examples.writelines(map(str.encode, miner.examples(read_hard_negatives(negatives))))

@@ -13,13 +13,13 @@ import bm25s
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from modeling_condenser.collection.collection import fingerprint_passages
 from modeling_condenser.encoding.embeddings import id_column
+from modeling_condenser.runs.progress import bar
 
+from .indices import build_once
 from .runs import Run, cut_run
-from .stored_index import build_once
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # Anserini's and DPR's default (Karpukhin et al. 2020). Anserini's documents report with it the
@@ -53,7 +53,6 @@ class Bm25:
         k1: term frequency saturation, at least 0.
         b: length normalisation, from 0 (none) to 1 (full).
         folder: for the index, which later calls open again; None to keep it in memory only.
-        show_progress: show bars while indexing and searching.
 
     Attributes:
         index: the scores of all words, by bm25s.
@@ -70,10 +69,8 @@ class Bm25:
         k1: float | None = None,
         b: float | None = None,
         folder: str | Path | None = None,
-        show_progress: bool = False,
     ) -> None:
         self.k1, self.b = read_settings(preset, k1, b)
-        self.show_progress = show_progress
         self._ids = id_column(passages)
         if folder is None:
             self.index = self._make_index(passages)
@@ -89,8 +86,7 @@ class Bm25:
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
         """Find up to `depth` passages that share words with each query, query id -> text."""
         run: Run = {}
-        is_quiet = not self.show_progress or len(queries) == 1
-        for query_id, text in tqdm(queries.items(), "BM25", unit="query", disable=is_quiet):
+        for query_id, text in bar(queries.items(), "BM25", unit="query", total=len(queries)):
             # bm25s' own top-k does not break ties by id.
             [words] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)
             scores = self.index.get_scores_from_ids(self.index.get_tokens_ids(words))  # (N,)
@@ -104,16 +100,17 @@ class Bm25:
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
         batches = passages.select_columns(["title", "text"]).iter(batch_size=_BATCH_PASSAGES)
         pairs = (pair for some in batches for pair in zip(some["title"], some["text"], strict=True))
+        shown = bar(pairs, "BM25 index", unit="passage", total=len(passages))
         tokens = bm25s.tokenization.Tokenizer(stopwords="en").tokenize(
-            map(" ".join, pairs),
+            map(" ".join, shown),
             length=len(passages),
             return_as="tuple",
             allow_empty=False,
-            show_progress=self.show_progress,
+            show_progress=False,
         )
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each of its steps
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
-        index.index(tokens, show_progress=self.show_progress)
+        index.index(tokens, show_progress=False)
         return index
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
-from tqdm.auto import tqdm
 
 from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, find_best
 from modeling_condenser.encoding.fingerprints import Dtype
+from modeling_condenser.runs.progress import bar
 
-from .quantised import BinaryIndex, Precision
+from .indices import BinaryIndex, Precision
 from .runs import Run, cut_run, make_run
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class DenseSearcher:
     embeddings: Embeddings
     index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None
     settings: SearchSettings = SearchSettings()
-    progress: bool = False
     index_bytes: float | None = None  # of the index for each vector
 
     @property
@@ -112,9 +111,8 @@ class DenseSearcher:
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages for each query."""
-        progress = self.progress and len(queries) > 1
-        vectors = self.retriever.encode_queries(list(queries.values()), progress=progress)
-        how: Any = {"index": self.index, "rescore": self.settings.rescore, "progress": progress}
+        vectors = self.retriever.encode_queries(list(queries.values()))
+        how: Any = {"index": self.index, "rescore": self.settings.rescore}
         return search_embeddings(self.embeddings, vectors, list(queries), depth=depth, **how)
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
@@ -122,7 +120,7 @@ class DenseSearcher:
         sample = dict(islice(queries.items(), self.settings.recall_queries))
         if self.index is None or not sample:
             return {}
-        exact = replace(self, index=None, progress=False).search(sample, depth=depth)
+        exact = replace(self, index=None).search(sample, depth=depth)
         recall = recall_against_exact(run, exact, depth=depth)
         return {"recall_against_exact": recall, "recall_queries": len(sample)}
 
@@ -135,7 +133,6 @@ def search_embeddings(
     depth: int = 100,
     index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None,
     rescore: int = 0,
-    progress: bool = False,
 ) -> Run:
     """Rank a collection's passages for Q queries, (Q, D) float32.
 
@@ -145,14 +142,13 @@ def search_embeddings(
     """
     _check_queries(queries, query_ids, embeddings.dimension)
     if index is None:
-        blocks = embeddings.blocks(progress="search" if progress else "")
-        scores, rows = find_best(queries, blocks, depth=depth + _SPARE)
+        scores, rows = find_best(queries, embeddings.blocks(), depth=depth + _SPARE)
     else:
         k = min(max(rescore, depth), embeddings.n_passages)
         scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none
         if rescore:
-            bar = tqdm(queries, "rescore", unit="query", disable=not progress)
-            for query, own, found in zip(bar, scores, rows, strict=True):
+            shown = bar(queries, "rescore", unit="query")
+            for query, own, found in zip(shown, scores, rows, strict=True):
                 is_row = found >= 0
                 own[is_row] = embeddings.vectors(found[is_row]) @ query
     return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)

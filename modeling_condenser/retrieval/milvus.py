@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.runs.progress import bar
 
 from .dense import MILVUS
 from .fusion import RRF_K
@@ -123,12 +123,7 @@ def connect(index: str) -> Any:
 
 
 def store_in_milvus(
-    embeddings: Embeddings,
-    passages: Dataset,
-    client: Any,
-    *,
-    parameters: str | None = None,
-    progress: bool = False,
+    embeddings: Embeddings, passages: Dataset, client: Any, *, parameters: str | None = None
 ) -> MilvusIndex:
     """Store vectors, ids and texts, continue an interrupted call, or open what is stored.
 
@@ -140,7 +135,6 @@ def store_in_milvus(
         passages: columns `_id`, `title`, `text`.
         client: from `connect`.
         parameters: of the search, `name=value[,name=value]...`, such as "ef=128".
-        progress: show a bar.
     """
     identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -152,7 +146,7 @@ def store_in_milvus(
         count = client.query(name, output_fields=["count(*)"], consistency_level="Strong")
         done = count[0]["count(*)"]  # batches are stored whole, in order
         batches = range(done, embeddings.n_passages, _ROWS_A_REQUEST)
-        for first in tqdm(batches, "milvus", disable=not progress or not batches):
+        for first in bar(batches, "milvus", unit="batch"):
             rows = np.arange(first, min(first + _ROWS_A_REQUEST, embeddings.n_passages))
             client.upsert(name, _records(embeddings, passages, rows))
         if batches:

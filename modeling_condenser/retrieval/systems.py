@@ -29,12 +29,11 @@ from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
-from .approximate import INDEX_FILE, build_approximate
 from .bm25 import Bm25, read_settings
 from .dense import EMBEDDINGS_FOLDER, MILVUS, DenseSearcher, SearchSettings
 from .fusion import FUSIONS, HybridSearcher
+from .indices import INDEX_FILE, Precision, build_approximate, build_quantised
 from .milvus import connect, store_in_milvus
-from .quantised import Precision, build_quantised
 from .runs import Run, cut_run, read_run
 
 if TYPE_CHECKING:
@@ -260,7 +259,6 @@ def open_searcher(
     embeddings: Path | None = None,
     settings: SearchSettings | None = None,
     dev: Collection | None = None,
-    progress: bool = True,
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
@@ -271,10 +269,10 @@ def open_searcher(
     if system.kind == "run":
         return StoredRun(read_run(system.model))
     if system.kind == "bm25":
-        return Bm25(passages, folder=folder / BM25, show_progress=progress, **system.settings)
+        return Bm25(passages, folder=folder / BM25, **system.settings)
     if system.kind == "hybrid":
-        lexical = Bm25(passages, folder=folder / BM25, show_progress=progress)
-        parts: Any = {"embeddings": embeddings, "settings": settings, "progress": progress}
+        lexical = Bm25(passages, folder=folder / BM25)
+        parts: Any = {"embeddings": embeddings, "settings": settings}
         dense: Any = open_searcher(system.encoder, passages, folder, **parts)
         if fusion := FUSIONS.get(system.settings.get("fusion", "")):
             return HybridSearcher(lexical, dense, fusion)
@@ -292,18 +290,18 @@ def open_searcher(
             whole = retriever  # they were stored like this
     client = connect(settings.index) if settings.index.startswith(MILVUS) else None
     how: Any = {"devices": settings.device_list, "shard_size": settings.shard_size}
-    vectors = encode_collection(whole, passages, place, progress=progress, **how)
+    vectors = encode_collection(whole, passages, place, **how)
     if retriever is not whole:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
     index: Any = None
     index_folder, parameters = folder / f"index-{index_name}", settings.search_parameters
     if system.is_quantised:
-        index = build_quantised(vectors, system.precision, index_folder, progress=progress)
+        index = build_quantised(vectors, system.precision, index_folder)
         index_bytes = index.code_size
     elif client is not None:
-        index = store_in_milvus(vectors, passages, client, parameters=parameters, progress=progress)
+        index = store_in_milvus(vectors, passages, client, parameters=parameters)
     elif not settings.is_exact:
-        how = {"parameters": parameters, "seed": settings.index_seed, "progress": progress}
+        how = {"parameters": parameters, "seed": settings.index_seed}
         index = build_approximate(vectors, settings.index, index_folder, **how)
         index_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
-    return DenseSearcher(retriever, vectors, index, settings, progress, index_bytes)
+    return DenseSearcher(retriever, vectors, index, settings, index_bytes)

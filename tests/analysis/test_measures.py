@@ -20,7 +20,6 @@ from modeling_condenser.analysis.readiness import (
     uniformity,
 )
 from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample
-from modeling_condenser.runs.recipe import fill
 from tests.backbones.encoders import BACKBONES
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]
@@ -175,13 +174,8 @@ def test_a_small_collection_has_what_is_judged_for_its_queries_and_some_others(c
     assert len(choose(5, 2).small.passages) == 10  # judged passages are never left out
 
 
-@pytest.mark.parametrize(
-    ("readiness", "message"),
-    [
-        ({"every": 0}, "every is 0, expected at least 1"),
-        ({"labels": 5}, "labels is 5, but there is no collection"),
-    ],
-)
-def test_wrong_settings_are_refused(readiness, message):
-    with pytest.raises(ValueError, match=message):
-        fill(readiness, MeasuringWhileTraining)
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match="every is 0, expected at least 1"):
+        MeasuringWhileTraining(every=0)
+    with pytest.raises(ValueError, match="labels is 5, but there is no collection"):
+        Measuring(labels=5)

@@ -10,10 +10,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import AutoConfig, AutoTokenizer
 
-from modeling_condenser.encoding import token_batches
-from modeling_condenser.encoding.packed_encoder import use_packing
+from modeling_condenser.encoding import batches
 from modeling_condenser.encoding.retriever import Retriever
-from modeling_condenser.encoding.token_batches import make_batches, plan_batches, tokenize_texts
 from tests.backbones.encoders import BACKBONES
 from tests.encoding.making import MIXED, save_modules, save_pooled, with_segments
 from tests.hub.making import plain_vectors
@@ -31,7 +29,7 @@ def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order():
     lengths = np.array([3, 9, 3, 5, 9, 2, 3])
 
     def plan(lengths: np.ndarray, **settings: Any) -> list[list[int]]:
-        return [rows.tolist() for rows in plan_batches(lengths, **settings)]
+        return [rows.tolist() for rows in batches.plan_batches(lengths, **settings)]
 
     assert plan(lengths, token_budget=10) == [[1], [4], [3, 0], [2, 6, 5]]
     for budget in (128, 190):  # a row is filled up to a multiple of 64, so both have the same room
@@ -44,11 +42,11 @@ def test_batches_take_neighbours_the_longest_first_and_equal_ones_in_order():
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, monkeypatch):
-    monkeypatch.setattr(token_batches, "_TEXTS_A_CALL", 4)
+    monkeypatch.setattr(batches, "_TEXTS_A_CALL", 4)
     tokenizer.padding_side = side
-    texts = tokenize_texts(tokenizer, MIXED, max_length=32, token_type_ids=True)
+    texts = batches.tokenize_texts(tokenizer, MIXED, max_length=32, token_type_ids=True)
     seen: list[int] = []
-    for rows, found in make_batches(texts, tokenizer=tokenizer, token_budget=64):
+    for rows, found in batches.make_batches(texts, tokenizer=tokenizer, token_budget=64):
         expected = tokenizer(
             [MIXED[row] for row in rows],
             truncation=True,
@@ -62,13 +60,13 @@ def test_a_padded_batch_is_what_the_tokenizer_itself_would_pad(side, tokenizer, 
             torch.testing.assert_close(column, expected[name], rtol=0, atol=0)
         seen.extend(rows.tolist())
     assert sorted(seen) == list(range(len(MIXED)))
-    assert tokenize_texts(tokenizer, MIXED, max_length=30).keys() == {"input_ids"}
+    assert batches.tokenize_texts(tokenizer, MIXED, max_length=30).keys() == {"input_ids"}
 
 
 def packed(folder: Path, **settings: Any) -> Retriever:
     """A retriever that packs in float32, too, in which exactness can be seen."""
     retriever = Retriever(folder, device="cpu", **settings)
-    retriever._is_packed = use_packing(retriever.model)
+    retriever._is_packed = batches.use_packing(retriever.model)
     return retriever
 
 
@@ -148,7 +146,7 @@ def test_other_models_stay_padded(bert_folder, tmp_path):
         lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
     )
     for folder in (left, causal, dense):
-        assert not use_packing(SentenceTransformer(str(folder), device="cpu"))
+        assert not batches.use_packing(SentenceTransformer(str(folder), device="cpu"))
     # Float32 is padded, too, as in the evaluation script.
     settings: Any = {"pooling": "cls", "device": "cpu"}
     _, shapes = encode(Retriever(bert_folder, **settings))

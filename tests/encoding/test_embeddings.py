@@ -1,4 +1,4 @@
-"""A folder of embeddings: written, read, encoded in shards by many processes, and as parquet."""
+"""A folder of embeddings: written, read, as parquet, and encoded in shards by many processes."""
 
 import os
 import subprocess
@@ -13,12 +13,17 @@ import pytest
 import torch
 from datasets import Dataset, List, Value, load_dataset
 
+from modeling_condenser.collection.load import load_passages
 from modeling_condenser.encoding import embeddings as module
-from modeling_condenser.encoding import encode
+from modeling_condenser.encoding import encode, pipeline_step
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings, write_table
 from modeling_condenser.encoding.encode import encode_collection, local_device
+from modeling_condenser.encoding.pipeline_step import EncodeShards
 from modeling_condenser.encoding.retriever import Retriever
 from tests.encoding.making import HashRetriever, all_bytes, hash_vectors, make_passages
+from tests.hub.making import make_collection
+
+ROOT = str(Path(__file__).parents[2])
 
 IDS = ["", "a", "a\x00", "\uffff", "\U0001d11e", "東京", "é ", "Z", "0", "a b", "z", "Ä"]
 
@@ -88,15 +93,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
 PASSAGES = make_passages(100)
 
 
-def encode_shards(
-    folder: Path, retriever: Any, *, passages: Dataset = PASSAGES, **settings: Any
-) -> Embeddings:
-    return encode_collection(retriever, passages, folder, progress=False, **settings)
-
-
 def test_vectors_are_the_retrievers_and_the_record_describes_the_work(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
-    made = encode_shards(tmp_path, retriever, shard_size=9)
+    made = encode_collection(retriever, PASSAGES, tmp_path, shard_size=9)
     expected = retriever.encode_passages(PASSAGES)
     np.testing.assert_allclose(made.vectors(np.arange(100)), expected, rtol=0, atol=1e-6)
     assert made.passage_ids.to_pylist() == PASSAGES["_id"][:]
@@ -110,14 +109,14 @@ def test_vectors_are_the_retrievers_and_the_record_describes_the_work(bert_folde
 def test_an_interrupted_call_continues_and_a_finished_folder_is_only_opened(tmp_path):
     folder, retriever = tmp_path / "e", HashRetriever()
     with pytest.raises(OSError, match="No space left"):
-        encode_shards(folder, HashRetriever(fails_on="text 40"), shard_size=8)
-    again = encode_shards(folder, retriever)
+        encode_collection(HashRetriever(fails_on="text 40"), PASSAGES, folder, shard_size=8)
+    again = encode_collection(retriever, PASSAGES, folder)
     assert all_bytes(again) == hash_vectors(PASSAGES).tobytes()
     assert retriever.calls == [f"text {8 * shard}" for shard in range(5, 13)]
     assert again.record["n_encoded"] == 60
 
     before = {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]}
-    encode_shards(folder, HashRetriever(fails_on="text 0"))
+    encode_collection(HashRetriever(fails_on="text 0"), PASSAGES, folder)
     assert {file: file.stat().st_mtime_ns for file in [folder, *folder.iterdir()]} == before
 
 
@@ -140,7 +139,7 @@ def test_ranks_of_torchrun_share_the_shards(tmp_path):
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     subprocess.run(
         [sys.executable, *command, str(script), str(tmp_path / "e"), str(tmp_path / "log")],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": ROOT},
         timeout=200,
         check=True,
     )
@@ -155,13 +154,15 @@ def test_ranks_of_torchrun_share_the_shards(tmp_path):
 @pytest.mark.slow
 def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, tmp_path):
     retriever = Retriever(bert_folder, pooling="mean", device="cpu")
-    alone = encode_shards(tmp_path / "1", retriever, shard_size=9)
-    shared = encode_shards(tmp_path / "2", retriever, shard_size=9, devices=["cpu", "cpu"])
+    alone = encode_collection(retriever, PASSAGES, tmp_path / "1", shard_size=9)
+    shared = encode_collection(
+        retriever, PASSAGES, tmp_path / "2", shard_size=9, devices=["cpu", "cpu"]
+    )
     assert all_bytes(shared) == all_bytes(alone)
     assert shared.record["n_processes"] == 2
     retriever.settings["pooling"] = "last"  # which the worker cannot open
     with pytest.raises(ValueError, match="pooling is 'last'"):
-        encode_shards(tmp_path / "3", retriever, devices=["cpu", "cpu"])
+        encode_collection(retriever, PASSAGES, tmp_path / "3", devices=["cpu", "cpu"])
 
 
 def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
@@ -181,21 +182,119 @@ def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
 
 def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     folder, retriever = tmp_path / "e", HashRetriever()
-    encode_shards(folder, retriever, shard_size=8)
+    encode_collection(retriever, PASSAGES, folder, shard_size=8)
     before = {file: file.read_bytes() for file in folder.iterdir()}
     other = HashRetriever()
     other.fingerprint = "other"
     with pytest.raises(ValueError, match="holds other embeddings, with a different retriever:"):
-        encode_shards(folder, other)
+        encode_collection(other, PASSAGES, folder)
     columns = PASSAGES.to_dict()
     columns["text"][17] += "."
     changed = Dataset.from_dict(columns)
     with pytest.raises(ValueError, match="with a different passages"):
-        encode_shards(folder, retriever, passages=changed)
+        encode_collection(retriever, changed, folder)
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
-        encode_shards(tmp_path, retriever)
+        encode_collection(retriever, PASSAGES, tmp_path)
     double = Dataset.from_dict({**columns, "_id": ["p"] * 100})
     with pytest.raises(ValueError, match="100 passages have 1 ids"):
-        encode_shards(tmp_path / "new", retriever, passages=double)
-    encode_shards(tmp_path / "new", retriever)
+        encode_collection(retriever, double, tmp_path / "new")
+    encode_collection(retriever, PASSAGES, tmp_path / "new")
+
+
+@pytest.fixture
+def step(collection, tmp_path):
+    return EncodeShards(model="stub", collection=str(collection), folder=str(tmp_path / "vectors"))
+
+
+def test_tasks_encode_only_their_missing_shards(step, collection, monkeypatch):
+    passages, opened = load_passages(collection), []
+
+    def open_with(*, fails_on=None):
+        opened.append(HashRetriever(fails_on=fails_on))
+        monkeypatch.setattr(pipeline_step, "Retriever", lambda model: opened[-1])
+
+    open_with(fails_on=passages["text"][4 * 7])  # of shard 4
+    with pytest.raises(FileNotFoundError, match="holds no embeddings"):
+        step(rank=0, world_size=2)
+    step.prepare(shard_size=7)
+    with pytest.raises(OSError, match="No space left"):
+        step(rank=0, world_size=2)
+    for rank in (1, 0):
+        open_with()
+        step(rank=rank, world_size=2)
+    calls = [[passages["text"].index(text) // 7 for text in each.calls] for each in opened]
+    assert calls == [[0, 2, 4], [1, 3, 5, 7], [4, 6, 8]]
+    assert all_bytes(Embeddings.open(step.folder)) == hash_vectors(passages).tobytes()
+
+
+def test_another_model_or_other_passages_are_refused(step, texts, tmp_path, monkeypatch):
+    retriever = HashRetriever()
+    monkeypatch.setattr(pipeline_step, "Retriever", lambda model: retriever)
+    step.prepare(shard_size=7)
+    other = make_collection(tmp_path / "other", texts[:50])
+    changed = EncodeShards(model="stub", collection=str(other), folder=step.folder)
+    with pytest.raises(ValueError, match="prepared for another model or other passages"):
+        changed(rank=1, world_size=2)
+    retriever.fingerprint = "other"
+    with pytest.raises(ValueError, match="prepared for another model or other passages"):
+        step(rank=1, world_size=2)
+    assert len(Embeddings.open(step.folder, complete=False).missing_shards()) == 9
+
+
+_RUN = """
+import os, signal, sys
+from datatrove.executor import LocalPipelineExecutor
+from modeling_condenser.encoding.pipeline_step import EncodeShards
+
+class KilledAtTask3:
+    def __call__(self, data, rank, world_size):
+        if rank == 3:
+            os.killpg(0, signal.SIGKILL)
+
+if __name__ == "__main__":
+    model, collection, out, *killed = sys.argv[1:]
+    settings = {"pooling": "mean", "device": "cpu"}
+    step = EncodeShards(
+        model=model, collection=collection, folder=out + "/vectors", settings=settings
+    )
+    step.prepare(shard_size=7)
+    pipeline = [*(KilledAtTask3() for _ in killed), step]
+    LocalPipelineExecutor(pipeline, tasks=5, workers=2, logging_dir=out + "/logs").run()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_local_executor_continues_without_its_completed_tasks(
+    bert_folder, collection, tmp_path
+):
+    pytest.importorskip("datatrove")
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        script = tmp_path / "run.py"
+        script.write_text(_RUN)
+        command = [sys.executable, str(script), str(bert_folder), str(collection), str(tmp_path)]
+        return subprocess.run(
+            [*command, *words],
+            env={**os.environ, "PYTHONPATH": ROOT},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    assert run("killed").returncode == -9
+    done = {file.name for file in (tmp_path / "logs" / "completions").iterdir()}
+    shards = {file: file.stat().st_mtime_ns for file in (tmp_path / "vectors").glob("shard-*.npy")}
+    assert {"00000", "00001", "00002"} & done and "00003" not in done and 2 <= len(shards) < 9
+    again = run()
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert f"Skipping {len(done)} already completed tasks" in again.stderr
+    assert {file: file.stat().st_mtime_ns for file in shards} == shards
+    expected = encode_collection(
+        Retriever(bert_folder, pooling="mean", device="cpu"),
+        load_passages(collection),
+        tmp_path / "expected",
+        shard_size=7,
+    )
+    assert all_bytes(Embeddings.open(tmp_path / "vectors")) == all_bytes(expected)

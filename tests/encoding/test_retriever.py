@@ -16,6 +16,7 @@ from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.runs import progress
 from tests.encoding.making import LONG, MIXED, as_passages, save_modules, with_segments
 from tests.hub.making import plain_vectors
 
@@ -158,6 +159,16 @@ def test_search_ranks_texts_and_embeddings(retriever, texts, tmp_path):
         assert [score for _, score in by_id[query]] == pytest.approx(scores[query, rows])
     assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
     assert retriever.encode_passages(as_passages([])).shape == (0, 32)
+
+
+def test_a_bar_appears_after_a_second_unless_an_outer_call_hides_it(retriever, monkeypatch, capsys):
+    retriever.encode_queries(["Why?"])
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(progress, "_SECONDS", 0)
+    for is_shown in (True, False):
+        with progress.show_bars(is_shown), progress.show_bars(True):
+            retriever.encode_queries(["Why?"])
+        assert ("encode" in capsys.readouterr().err) == is_shown
 
 
 def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):

@@ -80,7 +80,7 @@ def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
     collection, tmp_path, monkeypatch
 ):
     copied = shutil.copytree(collection, tmp_path / "small")
-    settings = {"out": tmp_path / "out", "progress": False}
+    settings = {"out": tmp_path / "out"}
     first = evaluate_system("bm25", copied, measures=["P@1"], **settings)
     loaded = load_collection(copied)
     run = Bm25(loaded.passages).search(loaded.queries)
@@ -98,8 +98,8 @@ def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
 
 def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
     search = {"index": "IVF4,Flat", "search_parameters": "nprobe=1", "depth": 10}
-    report = evaluate(retriever, collection, output_dir=tmp_path / "out", progress=False, **search)
-    exact = evaluate_system(retriever, collection, tmp_path / "exact", depth=10, progress=False)
+    report = evaluate(retriever, collection, output_dir=tmp_path / "out", **search)
+    exact = evaluate_system(retriever, collection, tmp_path / "exact", depth=10)
     runs = [read_run(result.run_file) for result in (*report.results, exact)]
     recall = report.results[0].record["recall_against_exact"]
     assert 0 < recall == recall_against_exact(*runs, depth=10) < 1
@@ -109,7 +109,7 @@ def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path
 def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
     bert_folder, texts, tmp_path
 ):
-    settings: dict[str, Any] = {"output_dir": tmp_path / "out", "progress": False}
+    settings = {"output_dir": tmp_path / "out"}
     scores = [(i * 7) % 12 / 2 for i in range(12)]
     sides = {"sentence1": texts[:12], "sentence2": texts[20:32]}
     pd.DataFrame({**sides, "score": scores}).to_csv(tmp_path / "pairs.csv", index=False)
@@ -190,7 +190,7 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     loaded = load_collection(collection)
     monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
-    settings = {"measures": ["P@5"], "depth": 20, "progress": False}
+    settings = {"measures": ["P@5"], "depth": 20}
     report = evaluate(folder, "owner/small", **settings)
     options = "owner/small --split test --measures '[\"P@5\"]' --depth 20"
     [found] = read_results(folder)

@@ -75,7 +75,7 @@ def task(small):
 
 def test_a_task_gives_the_figures_of_our_own_evaluation(task, retriever, small, tmp_path):
     systems = [str(retriever), "bm25", f"hybrid:{retriever},fusion=rrf"]
-    ours = evaluate(systems, small, output_dir=tmp_path, depth=1000, progress=False)
+    ours = evaluate(systems, small, output_dir=tmp_path, depth=1000)
     results = evaluate_mteb(systems, [task], output_dir=tmp_path, progress=False)
     assert list(results) == list(ours.means)
     for system, means in ours.means.items():
@@ -83,7 +83,7 @@ def test_a_task_gives_the_figures_of_our_own_evaluation(task, retriever, small, 
         for measure, theirs in MEASURES.items():
             assert scores[theirs] == pytest.approx(means[measure], abs=6e-6), (system, measure)
     # Without our search: mteb's own, from the vectors of `encode`.
-    model = mteb_model(retriever, output_dir=tmp_path, progress=False)
+    model = mteb_model(retriever, output_dir=tmp_path)
     wrapper, options = mteb.models.SearchEncoderWrapper(model), {"hf_split": "", "hf_subset": ""}
     options |= {"task_metadata": task.metadata, "encode_kwargs": {}}
     task.load_data()
@@ -114,7 +114,7 @@ def test_tasks_of_other_types_use_the_encoder_alone(retriever, texts, tmp_path):
             rows = {"sentence1": pairs[0], "sentence2": pairs[1], "score": grades}
             self.dataset, self.data_loaded = {"test": Dataset.from_dict(rows)}, True
 
-    results = evaluate_mteb(retriever, [SmallSTS()], output_dir=tmp_path, progress=False)
+    results = evaluate_mteb(retriever, [SmallSTS()], output_dir=tmp_path)
     left, right = (
         plain_vectors(retriever, [f"river {text}" for text in column], 24) for column in pairs
     )
@@ -141,7 +141,7 @@ def test_the_command_reads_a_task_from_the_hub_and_writes_results_and_card(
     words = ["evaluate", str(retriever), "bm25", "--mteb", "NanoSciFactRetrieval"]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    ours = evaluate(retriever, small, output_dir=tmp_path / "ours", progress=False)
+    ours = evaluate(retriever, small, output_dir=tmp_path / "ours")
     expected = ours.means["retriever"]["nDCG@10"]
     assert re.match(rf" +retriever +bm25\nNanoSciFactRetrieval +{expected:.4f} +0\.\d", printed)
     [file] = tmp_path.glob("runs/evaluation/mteb/results/*retriever/*/NanoSciFactRetrieval.json")

@@ -79,7 +79,7 @@ def test_a_retrievers_card_states_its_stages_and_results(tmp_path):
         "# my-encoder\n",
         "**0.5124**; bm25 0.4011 (p = 0.032), dpr 0.6000 (p < 0.001).",
         "| longest passage | 128 tokens |",
-        "323 queries, 100 passages retrieved for each, exact search.",
+        "323 queries, 100 passages retrieved for each, exact search, 20",
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | bm25 | 0.4011 | +0.1113 | 0.032 |\n"
         "| MRR@10 | 0.5124 | 0.4800 to 0.5500 | dpr | 0.6000 | -0.0876 | < 0.001 |\n"
         "| R@100 | 0.2500 |  | bm25 | 0.5000 | -0.2500 | 1.000 |\n",

@@ -71,7 +71,7 @@ def tied(texts: list[str], folder: Path, *, ending: str = "") -> Path:
 
 @pytest.mark.slow
 def test_the_published_script_runs_where_this_project_is_not(exported, collection, tmp_path):
-    expected = evaluate_system(exported, collection, tmp_path / "run", progress=False)
+    expected = evaluate_system(exported, collection, tmp_path / "run")
     run_isolated(RUN, exported, collection, scratch=tmp_path / "elsewhere")
     [found] = read_figures(tmp_path / "elsewhere" / "figures.json")
     assert found == pytest.approx(expected.evaluation.means, abs=1e-4)
@@ -79,13 +79,11 @@ def test_the_published_script_runs_where_this_project_is_not(exported, collectio
 
 def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, start):
     folder, copies = tied(texts, tmp_path / "tied", ending=".gz"), {f"{n:03d}" for n in range(30)}
-    full = evaluate_system(exported, folder, tmp_path / "full", depth=60, progress=False)
+    full = evaluate_system(exported, folder, tmp_path / "full", depth=60)
     [first, *_] = [list(ranking) for ranking in read_run(full.run_file).values()]
     # The last place is among copies, which are ranked by id.
     depth = next(i for i, passage in enumerate(first) if passage in copies) + 12
-    result = evaluate_system(
-        exported, folder, tmp_path / "run", depth=depth, measures=MEASURES, progress=False
-    )
+    result = evaluate_system(exported, folder, tmp_path / "run", depth=depth, measures=MEASURES)
     words = ("--depth", depth, "--measures", *MEASURES)
     assert start(exported, folder, *words) == (0, [result.evaluation.means])
     script = open_script(exported)
@@ -117,7 +115,7 @@ def test_a_euclidean_contract_ranks_by_distance(bert_run, collection, tmp_path, 
 def test_figures_are_compared_with_the_cards(exported, collection, tmp_path, start, capsys):
     folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
     means = evaluate_system(
-        folder, collection, tmp_path / "run", measures=["MRR@10", "R@5"], progress=False
+        folder, collection, tmp_path / "run", measures=["MRR@10", "R@5"]
     ).evaluation.means
     result = {"collection": collection.name, "source": None, "split": "test", "depth": 100}
     other = {**result, "split": "train", "values": {"MRR@10": 0.9}}
@@ -146,7 +144,7 @@ def test_the_cards_public_results_are_reproduced_from_the_hub(
     loopback_hub.put(ours, "owner/tied", kind="datasets")
     loopback_hub.put(beside, "owner/tied-qrels", kind="datasets")
     folder = Path(shutil.copytree(exported, tmp_path / "encoder"))
-    result = evaluate_system(folder, "owner/tied", tmp_path / "runs", progress=False)
+    result = evaluate_system(folder, "owner/tied", tmp_path / "runs")
     facts = {"collection": "tied", "source": "owner/tied", "split": "test", "depth": 100}
     public = {**facts, "values": result.evaluation.means}
     (folder / RESULTS_FILE).write_text(json.dumps([public]))
@@ -179,7 +177,7 @@ def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start)
         pd.DataFrame(rows).to_json(folder / f"{name}-table.jsonl", orient="records", lines=True)
     files = {name: f"{name}-table.jsonl" for name in tables}  # not a folder in BEIR's layout
     declare_tables(folder, files, corpus="corpus", queries="queries", default="validation")
-    expected = evaluate_system(exported, folder, tmp_path / "run", split="dev", progress=False)
+    expected = evaluate_system(exported, folder, tmp_path / "run", split="dev")
     assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
 
 

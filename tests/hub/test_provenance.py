@@ -5,17 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from modeling_condenser.hub import model_folder
+from modeling_condenser.hub import model_folder, provenance
 from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.provenance import (
-    Stage,
-    hub_name,
-    publishable,
-    read_pretraining,
-    read_provenance,
-    read_stage,
-    write_provenance,
-)
+from modeling_condenser.hub.provenance import Stage, hub_name
 
 
 def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
@@ -30,20 +22,15 @@ def test_a_saved_contract_comes_back_and_a_wrong_one_is_refused(tmp_path):
         EncodingContract.load(tmp_path / "empty")
 
 
-def test_prompts_and_titles_stand_before_the_text():
-    contract = EncodingContract(8, 16, query_prompt="q: ", passage_prompt="p: ")
-    assert contract.query("what?") == "q: what?"
-    assert contract.passage("A title", "a text") == "p: A title a text"
-    assert contract.passage("", "a text") == "p: a text"
-
-
 def test_written_stages_come_back_also_without_logs_as_earlier_versions_had(tmp_path):
     stages = [Stage("Fine-tuning", {"temperature": 0.05}, {}, [{"step": 1, "loss": 2.5}])]
-    write_provenance(tmp_path, stages)
-    assert read_provenance(tmp_path) == stages
+    provenance.write_provenance(tmp_path, stages)
+    assert provenance.read_provenance(tmp_path) == stages
     old = [{"name": "Pre-training", "recipe": {"max_steps": 5}, "run": {"seed": 1}}]
     (tmp_path / "provenance.json").write_text(json.dumps(old))
-    assert read_provenance(tmp_path) == [Stage("Pre-training", {"max_steps": 5}, {"seed": 1})]
+    assert provenance.read_provenance(tmp_path) == [
+        Stage("Pre-training", {"max_steps": 5}, {"seed": 1})
+    ]
 
 
 def make_run(folder: Path, recipe: dict, *log: dict) -> Path:
@@ -62,7 +49,9 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
         {"loss": float("nan"), "late_loss": 8.0, "step": 2, "num_input_tokens_seen": 77},
         {"train_runtime": 60.0, "train_loss": 8.5, "step": 2},
     ]
-    assert read_stage(make_run(tmp_path / "mine", recipe, *log), "Pre-training") == Stage(
+    assert provenance.read_stage(
+        make_run(tmp_path / "mine", recipe, *log), "Pre-training"
+    ) == Stage(
         "Pre-training",
         recipe={"encoder": "local: start", "corpus": "local: notes.txt"},
         run={"data": "local: data.json", "steps": 3},
@@ -76,11 +65,11 @@ def test_a_stage_holds_recipe_record_and_log_without_paths_and_secrets(tmp_path)
 def test_a_runs_provenance_begins_with_the_run_that_it_started_from(tmp_path):
     first = make_run(tmp_path / "first", {"encoder": "owner/base", "seed": 5})
     second = make_run(tmp_path / "second", {"encoder": str(first / "model"), "seed": 6})
-    assert [stage.recipe for stage in read_pretraining(second)] == [
+    assert [stage.recipe for stage in provenance.read_pretraining(second)] == [
         {"encoder": "owner/base", "seed": 5},
         {"encoder": "local: model", "seed": 6},
     ]
-    assert read_pretraining(tmp_path) == []
+    assert provenance.read_pretraining(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -108,7 +97,7 @@ def test_a_setting_says_nothing_of_this_machine(given, published, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     recipe = {"encoder": given, "inner": [{"encoder": given, "split": "train"}]}
     expected = {"encoder": published, "inner": [{"encoder": published, "split": "train"}]}
-    assert publishable(recipe) == expected
+    assert provenance.publishable(recipe) == expected
 
 
 def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
@@ -116,7 +105,7 @@ def test_secrets_are_left_out_at_any_depth_and_prompts_are_not_paths():
     secrets = dict.fromkeys(names, "not-a-real-one")
     prompts = {"query_prompt": "and/or/not: ", "passage_prompt": "./", "title_separator": " / / "}
     settings = {**secrets, "inner": {**secrets, "kept": 1}, **prompts}
-    assert publishable(settings) == {"inner": {"kept": 1}, **prompts}
+    assert provenance.publishable(settings) == {"inner": {"kept": 1}, **prompts}
 
 
 def test_a_hub_name_has_an_owner_and_is_no_file():

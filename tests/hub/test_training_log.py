@@ -4,15 +4,7 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub.training_log import (
-    draw_curves,
-    draw_entropies,
-    first_and_last,
-    layer_entropies,
-    readiness_entries,
-    thin_log,
-    titled_measures,
-)
+from modeling_condenser.hub import training_log
 
 
 def make_log(**measures: list[float]) -> list[dict[str, float]]:
@@ -41,22 +33,24 @@ def test_each_run_is_a_line_over_the_tokens_seen(figures):
         "mlm": make_log(late_loss=[5.0, 4.0, 3.0]),
         "condenser": make_log(late_loss=[5.0, 4.5], head_loss=[6.0, 5.5]),
     }
-    picture = draw_curves(runs)
-    assert picture.startswith(b"\x89PNG\r\n") and picture == draw_curves(runs)
+    picture = training_log.draw_curves(runs)
+    assert picture.startswith(b"\x89PNG\r\n") and picture == training_log.draw_curves(runs)
     late = {"mlm": [[0.5, 5.0], [1.0, 4.0], [1.5, 3.0]], "condenser": [[0.5, 5.0], [1.0, 4.5]]}
     assert drawn(figures[0]) == {
         "late MLM loss (nats a masked token)": late,
         "head MLM loss (nats a masked token)": {"condenser": [[0.5, 6.0], [1.0, 5.5]]},
     }
-    draw_curves({"too short to log": []})
+    training_log.draw_curves({"too short to log": []})
     assert drawn(figures[-1]) == {"late MLM loss (nats a masked token)": {}}
 
 
 def test_readiness_and_entropies_are_drawn(figures):
     log = [entry(0, swap_cost=0.0, zero_shot_R__5=0.5), entry(10, swap_cost=0.25, sample=7.0)]
-    draw_curves({"a": log})
+    training_log.draw_curves({"a": log})
     start = entry(0, entropy_layer_1=2.0, entropy_layer_2=1.0)
-    draw_entropies({"b": {"start": start, "end": entry(9, entropy_layer_1=1.5, entropy_even=3.0)}})
+    training_log.draw_entropies(
+        {"b": {"start": start, "end": entry(9, entropy_layer_1=1.5, entropy_even=3.0)}}
+    )
     readiness, entropies = figures
     assert drawn(readiness) == {
         "swap cost": {"a": [[0.0, 0.0], [0.01, 0.25]]},
@@ -73,21 +67,29 @@ def test_readiness_and_entropies_are_drawn(figures):
 
 def test_a_logs_readiness_is_kept_apart_from_its_losses():
     first, last = entry(0, swap_cost=0.0), entry(10, few_shot_R__5=0.2, swap_cost=0.5, entropy=1.0)
-    found = readiness_entries([first, {"step": 5, "loss": 2.0}, {**last, "readiness/x": "text"}])
+    found = training_log.readiness_entries(
+        [first, {"step": 5, "loss": 2.0}, {**last, "readiness/x": "text"}]
+    )
     assert found == [{n: v for n, v in each.items() if n != "epoch"} for each in (first, last)]
-    assert first_and_last(found) == {"start": found[0], "step 10": found[1]}
-    assert list(titled_measures(found).values()) == [
+    assert training_log.first_and_last(found) == {"start": found[0], "step 10": found[1]}
+    assert list(training_log.titled_measures(found).values()) == [
         *("swap cost", "CLS attention entropy, mean over layers", "R@5 after fine-tuning")
     ]
 
 
 def test_layers_are_sorted_by_number():
     layers = {f"entropy_layer_{k}": k / 10 for k in (10, 2, 1, 11, 3)}
-    assert layer_entropies(entry(0, entropy=9.0, **layers)) == [0.1, 0.2, 0.3, 1.0, 1.1]
+    assert training_log.layer_entropies(entry(0, entropy=9.0, **layers)) == [
+        0.1,
+        0.2,
+        0.3,
+        1.0,
+        1.1,
+    ]
 
 
 def test_a_long_log_keeps_200_entries_with_first_and_last():
-    thinned = thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
+    thinned = training_log.thin_log([{"step": i, "loss": 1.0} for i in range(1, 5001)])
     steps = [entry["step"] for entry in thinned]
     assert len(steps) == 200 and steps[0] == 1 and steps[-1] == 5000
     gaps = {after - before for before, after in pairwise(steps)}

@@ -9,15 +9,14 @@ import pytest
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
 
 from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
-from modeling_condenser.retrieval import quantised
-from modeling_condenser.retrieval.approximate import build_approximate
+from modeling_condenser.retrieval import indices
 from modeling_condenser.retrieval.dense import (
     SearchSettings,
     recall_against_exact,
     search_embeddings,
     search_exact_arrays,
 )
-from modeling_condenser.retrieval.quantised import CANDIDATES, build_quantised
+from modeling_condenser.retrieval.indices import CANDIDATES, build_approximate, build_quantised
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
 
@@ -54,17 +53,14 @@ def test_search_equals_brute_force_whatever_the_shards(n_queries, depth, are_tie
         check(run, passages, ids, queries, depth=depth)
 
 
-@pytest.mark.parametrize(
-    ("queries", "ids", "message"),
-    [
-        (np.ones((2, 3)), ["q", "q"], "1 ids for vectors of shape"),
-        (np.ones((1, 2)), ["q"], "Queries have 2 numbers, but passages 3"),
-    ],
-)
-def test_wrong_vectors_are_refused(queries, ids, message):
-    passages, queries = np.ones((4, 3), dtype=np.float32), queries.astype(np.float32)
-    with pytest.raises(ValueError, match=message):
-        search_exact_arrays(passages, list("abcd"), query_embeddings=queries, query_ids=ids)
+def test_wrong_vectors_are_refused():
+    passages = np.ones((4, 3), dtype=np.float32)
+    for queries, ids, message in (
+        (passages[:2], ["q", "q"], "1 ids for vectors of shape"),
+        (passages[:1, :2], ["q"], "Queries have 2 numbers, but passages 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            search_exact_arrays(passages, list("abcd"), query_embeddings=queries, query_ids=ids)
 
 
 N, WIDTH, N_QUERIES, DEPTH = 1500, 20, 40, 10  # a width that is no multiple of 8
@@ -143,7 +139,7 @@ def test_int8_scores_every_passage_by_its_restored_vector(search):
 
 @pytest.mark.parametrize("bytes_a_call", [2**28, 1])
 def test_binary_scores_the_nearest_by_hamming_distance(bytes_a_call, search, monkeypatch):
-    monkeypatch.setattr(quantised, "_BYTES_A_CALL", bytes_a_call)
+    monkeypatch.setattr(indices, "_BYTES_A_CALL", bytes_a_call)
     bits = PASSAGES > 0
     for query, found in zip(QUERIES, search("binary").values(), strict=True):
         distance = ((query > 0) != bits).sum(1)

@@ -72,13 +72,12 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
     shutil.copy(collection / "qrels/train.tsv", collection / "qrels/dev.tsv")
     word, out = f"{bert_folder},pooling=mean", tmp_path / "out"
     systems = ["bm25", word, f"hybrid:{word}", f"hybrid:{word},fusion=rrf"]
-    report = evaluate(systems, collection, output_dir=out, progress=False)
+    report = evaluate(systems, collection, output_dir=out)
     lexical_run, dense_run, fused, by_ranks = (read_run(r.run_file) for r in report.results)
     assert by_ranks == FUSIONS["rrf"].fuse(lexical_run, dense_run)
     loaded, dev = load_collection(collection), load_dev(collection, judged="test")
     lexical, dense = (
-        open_searcher(parse_system(system), loaded.passages, tmp_path, progress=False)
-        for system in systems[:2]
+        open_searcher(parse_system(system), loaded.passages, tmp_path) for system in systems[:2]
     )
     hybrid = HybridSearcher(lexical, dense)
     assert hybrid.tuned(None).fusion == hybrid.fusion == FUSIONS["0.5"]
@@ -94,4 +93,4 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
     # With other dev queries another fusion may be best, so the stored run is not taken.
     (collection / "qrels/dev.tsv").unlink()
     with pytest.raises(ValueError, match="another run, with a different dev"):
-        evaluate(systems[2], collection, output_dir=out, progress=False)
+        evaluate(systems[2], collection, output_dir=out)

@@ -105,7 +105,7 @@ def python_search(retriever: Path, collection: Path, folder: Path, query: str):
     for name, system in zip(COLUMNS, ("bm25", "{}", "hybrid:{},fusion=rrf"), strict=True):
         precision = ",precision=int8" if name != "lexical" else ""
         parsed = parse_system(system.format(retriever) + precision)
-        searcher = open_searcher(parsed, passages, folder, progress=False)
+        searcher = open_searcher(parsed, passages, folder)
         found[name] = list(searcher.search({"q": query}, depth=10)["q"])
     return found
 

@@ -43,7 +43,6 @@ _FEATURES = {
     "triplets": {"predictions": {"to_positive": _FLOAT, "to_negative": _FLOAT}},
 }
 _FEATURES["default"] = _FEATURES["retrieval"]
-_IR_NAMES = {"MRR": "RR", "MAP": "AP", "R-Prec": "Rprec"}  # where ir-measures has another name
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # of DPR's SimpleTokenizer
 
 Rows = Sequence[Mapping[str, Any]]
@@ -110,9 +109,8 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
     }
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     for name in measures:
-        family = re.split(r"[(@]", name)[0]
-        ir_name = _IR_NAMES.get(family, family) + name.removeprefix(family)
-        for metric in ir_measures.iter_calc([ir_measures.parse_measure(ir_name)], qrels, run):
+        measure = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
+        for metric in ir_measures.iter_calc([measure], qrels, run):
             values[name][metric.query_id] = float(metric.value)
     return values
 

@@ -1,0 +1,179 @@
+"""Batches of texts: tokenized, grouped by length within a budget of tokens, padded or packed.
+
+Texts of one collection differ in length by a factor of a hundred, so batches of a fixed number of
+texts would be mostly padding. Batches depend on the texts alone, so vectors are reproducible.
+
+In a packed batch all texts stand in one row, without padding, and attention stays within each text
+(`packing.py`). If only CLS is pooled, the last layer computes queries, output projection and
+feed-forward for CLS alone. Vectors equal those of padded batches.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from modeling_condenser import packing
+from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
+from modeling_condenser.positions import position_offset
+
+_TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens in memory
+
+Tokens = Mapping[str, Sequence[np.ndarray]]
+"""`input_ids` and possibly `token_type_ids` -> (tokens,) int32 of each text."""
+
+
+def tokenize_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    max_length: int,
+    token_type_ids: bool = False,
+) -> Tokens:
+    """Tokenize texts without padding; `max_length` includes the special tokens."""
+    tokens: dict[str, list[np.ndarray]] = {"input_ids": []}
+    if token_type_ids:
+        tokens["token_type_ids"] = []
+    for first in range(0, len(texts), _TEXTS_A_CALL):
+        encoded = tokenizer(
+            list(texts[first : first + _TEXTS_A_CALL]),
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=token_type_ids,
+        )
+        for name, column in tokens.items():
+            column += [np.array(ids, dtype=np.int32) for ids in encoded[name]]
+    return tokens
+
+
+def make_batches(
+    texts: Tokens, *, tokenizer: PreTrainedTokenizerBase, token_budget: int, packed: bool = False
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """Make the batches of `plan_batches`.
+
+    Yields:
+        The rows of a batch, (B,) int64, and the model's inputs on the CPU. Padded, these are
+        `attention_mask` and the columns of the texts, (B, T) int64. Packed, they are those of
+        `lay_end_to_end`, where a filler up to `PACK_MULTIPLE` tokens counts as one more text.
+    """
+    lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
+    fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    how: Any = {"batch_first": True, "padding_side": tokenizer.padding_side}
+    for rows in plan_batches(lengths, token_budget=token_budget, packed=packed):
+        columns = {name: [torch.from_numpy(ids[i]) for i in rows] for name, ids in texts.items()}
+        if packed:
+            joined = {name: (torch.cat(column), fill[name]) for name, column in columns.items()}
+            yield rows, packing.lay_end_to_end(lengths[rows], joined)
+            continue
+        mask = [torch.ones_like(ids) for ids in columns["input_ids"]]
+        batch = {"attention_mask": pad_sequence(mask, **how).long()}  # (B, T), as all columns
+        for name, column in columns.items():
+            batch[name] = pad_sequence(column, padding_value=fill[name], **how).long()
+        yield rows, batch
+
+
+def plan_batches(
+    lengths: np.ndarray, *, token_budget: int, packed: bool = False
+) -> list[np.ndarray]:
+    """Group texts of similar length into batches.
+
+    Args:
+        lengths: tokens of each of N texts, (N,) integers.
+        token_budget: the most tokens in a batch, counting padding, or the filler of a packed batch.
+            A longer text gets a batch of its own.
+        packed: whether the texts of a batch stand in one row.
+
+    Returns:
+        The rows of each batch, (B,) int64, the longest texts first, so that a batch that does not
+        fit into memory fails at the start.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    room = token_budget - token_budget % packing.PACK_MULTIPLE or token_budget
+    ends = np.cumsum(lengths[order])
+    batches, first = [], 0
+    while first < len(order):
+        longest = int(lengths[order[first]])
+        if packed:
+            last = int(np.searchsorted(ends, ends[first] - longest + room, side="right"))
+        else:
+            last = first + token_budget // max(longest, 1)
+        last = max(last, first + 1)
+        batches.append(order[first:last])
+        first = last
+    return batches
+
+
+def use_packing(model: SentenceTransformer) -> bool:
+    """Make a model accept packed batches; return False, without a change, if it cannot."""
+    modules: list[Any] = list(model)
+    if not _can_pack(*modules):
+        return False
+    transformer, pooling = modules[:2]
+    encoder = transformer.model
+    encoder.set_attn_implementation(packing.PACKED)
+    offset = position_offset(encoder)
+    # On the module, because it calls the encoder's `forward` directly, which skips hooks.
+    transformer.register_forward_pre_hook(
+        lambda _, args: (packing.offset_positions(args[0], offset), *args[1:])
+    )
+    # Without the prompt, sentence-transformers pools the first token after the prompt.
+    is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
+    if is_cls and (layer := _last_layer(encoder)) is not None:
+        layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
+        transformer.register_forward_hook(_rename_cls)
+    return True
+
+
+def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
+    """Whether a known bidirectional encoder is pooled, and later modules read only the vector."""
+    encoder = transformer.model
+    return (
+        encoder.config.model_type in SUPPORTED_ENCODERS  # for which tests compare vectors
+        and packing.why_not_packed(encoder) is None
+        and encoder.config._attn_implementation == "sdpa"
+        and transformer.tokenizer.padding_side == "right"  # left padding shifts positions
+        and not any(getattr(module, "is_causal", False) for module in encoder.modules())
+        and isinstance(pooling, Pooling)
+        and all(
+            isinstance(module, Normalize)
+            or getattr(module, "module_input_name", None) == "sentence_embedding"
+            for module in following
+        )
+    )
+
+
+def _last_layer(encoder: nn.Module) -> nn.Module | None:
+    """The last layer, if it is called once and has separate projections of keys and values.
+
+    ALBERT shares layers in several lists, and ModernBERT projects queries and keys together.
+    """
+    lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
+    if len(lists) != 1:
+        return None
+    layer = lists[0][-1]
+    found = [module for module in layer.modules() if packing.keys_and_values(module) is not None]
+    return layer if len(found) == 1 else None
+
+
+def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Change a layer's call so that CLS of each text is its only query; keys are all tokens."""
+    starts = kwargs.get("cu_seq_lens_q")
+    if starts is None:
+        return args, kwargs
+    one_each = torch.arange(len(starts), dtype=starts.dtype, device=starts.device)
+    args, kwargs = packing.ReadRows(starts[:-1].long(), one_each).narrow(args, kwargs)
+    return args, {**kwargs, "max_length_q": 1}
+
+
+def _rename_cls(_: nn.Module, args: tuple, features: dict[str, Any]) -> None:
+    """Pass the rows of a packed batch, (B, H), to the pooling as CLS embeddings."""
+    if "cu_seq_lens_q" in features:
+        features["cls_token_embeddings"] = features["token_embeddings"][0]

@@ -1,0 +1,214 @@
+"""Indices beside exact search: approximate ones, and compressed vectors. Each is built once.
+
+An approximate index is made from a faiss factory string, such as `IVF256,Flat`, `HNSW32` or
+`OPQ64_256,IVF1024,PQ64x4fs`. It is faster or smaller, but misses some passages. All use inner
+products; cosine similarity is the same, because its vectors have length 1.
+
+Compressed vectors have one byte or one bit for each number. sentence-transformers quantises them,
+and faiss searches all of them:
+
+int8      255 equal steps between the least and the greatest value of each dimension in the
+          collection. The score is the inner product of the query with the restored vector.
+binary    whether each number is above 0. Four times as many candidates as wanted are found by the
+          Hamming distance, and scored by the sum of the query's numbers where a passage's bit is
+          set (much as in Yamada et al. 2021, Efficient Passage Retrieval with Hashing).
+
+An index is saved in a folder:
+
+index.faiss   the index, which is mapped into memory when it is opened
+index.json    what it was made from
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import faiss
+import numpy as np
+
+from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.runs.run_folder import whole_folder
+from modeling_condenser.runs.whole_files import write_json
+
+logger = logging.getLogger(__name__)
+
+Precision = Literal["float32", "int8", "binary"]
+
+INDEX_FILE, IDENTITY_FILE = "index.faiss", "index.json"
+CANDIDATES = 4  # for each passage that is wanted of a binary index
+_VECTORS_PER_CENTROID = 64  # faiss uses at most 256 and warns below 39
+_SMALLEST_TRAINING_SET = 65_536  # 256 vectors for each of product quantisation's 256 centroids
+_BYTES_A_CALL = 2**28  # of the candidates' bits, which the library restores as int64
+
+
+def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
+    """Build something, unless its folder holds one of the same identity, as `file` in it says.
+
+    Args:
+        file: in the folder of what is built, for the identity.
+        identity: everything that it depends on.
+        build: writes it into the folder that it is given.
+    """
+    folder = file.parent
+    if not folder.exists() or not any(folder.iterdir()):
+        with whole_folder(folder) as new:
+            build(new)
+            write_json(new / file.name, identity)
+    stored = json.loads(file.read_text()) if file.is_file() else {}
+    if changed := [name for name, value in identity.items() if stored.get(name) != value]:
+        raise ValueError(
+            f"{folder} holds something else, made with another {', '.join(changed)}: name another"
+            " folder, or remove this one to build it again."
+        )
+
+
+def build_approximate(
+    embeddings: Embeddings,
+    factory: str,
+    folder: str | Path,
+    *,
+    parameters: str | None = None,
+    seed: int = 0,
+) -> faiss.Index:
+    """Build and save an index, or open it if the folder already holds it.
+
+    Args:
+        embeddings: whose rows the index holds.
+        factory: a faiss factory string.
+        folder: new, empty, or of an earlier call.
+        parameters: of the search, `name=value[,name=value]...`, such as "nprobe=16" or
+            "efSearch=128"; by default faiss's own (nprobe=1, efSearch=16).
+        seed: selects the vectors that the index is trained on.
+
+    Raises:
+        ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
+    """
+    make = partial(_make, embeddings, factory, seed)
+    try:
+        index = open_index(embeddings, Path(folder), make, factory=factory, seed=seed)
+        if parameters:
+            space: Any = faiss.ParameterSpace()  # whose annotation names one of its overloads
+            space.set_index_parameters(index, parameters)
+    except RuntimeError as error:
+        reason = str(error).rpartition(": ")[2].strip()  # without the C++ function, file and line
+        raise ValueError(
+            f"faiss cannot make an index {factory!r} of {embeddings.n_passages} vectors, or search"
+            f" it with the parameters {parameters!r} ({reason})."
+        ) from error
+    return index
+
+
+def _make(embeddings: Embeddings, factory: str, seed: int) -> faiss.Index:
+    index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    if not index.is_trained:
+        inverted_file = faiss.try_extract_index_ivf(index)
+        wanted = _VECTORS_PER_CENTROID * (inverted_file.nlist if inverted_file else 0)
+        size = min(max(wanted, _SMALLEST_TRAINING_SET), embeddings.n_passages)
+        logger.info("Training %s on %d vectors", factory, size)
+        rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
+        index.train(embeddings.vectors(np.sort(rows)))
+    for _, block in embeddings.blocks():
+        index.add(np.ascontiguousarray(block))
+    return index
+
+
+@dataclass(frozen=True)
+class BinaryIndex:
+    """Vectors as bits, in the order of the passages."""
+
+    bits: Any  # faiss.IndexBinaryFlat, which the library's annotations leave out
+
+    @property
+    def code_size(self) -> int:
+        """Bytes for a vector."""
+        return self.bits.code_size
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Find k rows for each of (Q, D) float32: scores and rows (Q, k), with row -1 for none."""
+        from sentence_transformers.util.quantization import semantic_search_faiss
+
+        # Whole bytes: sentence-transformers 6.0 does not cut the bits that fill the last one.
+        queries = np.pad(queries, ((0, 0), (0, self.bits.d - queries.shape[1])))
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int64)
+        size = max(1, _BYTES_A_CALL // (8 * self.bits.d * k * CANDIDATES))
+        for first in range(0, len(queries), size):
+            found = semantic_search_faiss(
+                queries[first : first + size],
+                corpus_index=self.bits,
+                corpus_precision="ubinary",
+                top_k=k,
+                rescore_multiplier=CANDIDATES,
+            )[0]
+            for query, best in enumerate(found, start=first):
+                scores[query, : len(best)] = [each["score"] for each in best]
+                rows[query, : len(best)] = [each["corpus_id"] for each in best]
+        return scores, rows
+
+
+def build_quantised(
+    embeddings: Embeddings, precision: Precision, folder: Path
+) -> faiss.Index | BinaryIndex:
+    """Quantise vectors into an index and save it, or open it if the folder already holds it.
+
+    Args:
+        embeddings: whose rows the index holds.
+        precision: "int8" or "binary".
+        folder: new, empty, or of an earlier call.
+    """
+    is_binary = precision == "binary"
+    build = partial(_build_bits if is_binary else _build_bytes, embeddings)
+    index = open_index(embeddings, folder, build, is_binary=is_binary, precision=precision)
+    return BinaryIndex(index) if is_binary else index
+
+
+def _build_bytes(embeddings: Embeddings) -> faiss.Index:
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    extremes = [(block.min(axis=0), block.max(axis=0)) for _, block in embeddings.blocks()]
+    lowest, highest = zip(*extremes, strict=True)
+    ranges = np.stack([np.min(lowest, axis=0), np.max(highest, axis=0)])  # (2, D)
+    steps = (ranges[1] - ranges[0]) / 255
+    # faiss restores a code c as start + (c + 1/2) step, sentence-transformers as start + c step.
+    trained = np.concatenate([ranges[0] - steps / 2, 255 * steps]).astype(np.float32)
+    kind = faiss.ScalarQuantizer.QT_8bit
+    index = faiss.IndexScalarQuantizer(embeddings.dimension, kind, faiss.METRIC_INNER_PRODUCT)
+    faiss.copy_array_to_vector(trained, index.sq.trained)
+    index.is_trained = True
+    for _, block in embeddings.blocks():
+        codes: Any = quantize_embeddings(block, "uint8", ranges=ranges)
+        index.add_sa_codes(codes)
+    return index
+
+
+def _build_bits(embeddings: Embeddings) -> faiss.IndexBinary:
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    index = faiss.IndexBinaryFlat(8 * -(-embeddings.dimension // 8))
+    for _, block in embeddings.blocks():
+        codes: Any = quantize_embeddings(block, "ubinary")
+        index.add(codes)
+    return index
+
+
+def open_index(
+    embeddings: Embeddings,
+    folder: Path,
+    make: Callable[[], Any],
+    *,
+    is_binary: bool = False,
+    **settings: object,
+) -> Any:
+    """Open the faiss index of a folder, mapped into memory; `make` makes it the first time.
+
+    Its rows are those of the embeddings, and it depends on `settings` too.
+    """
+    write: Any = faiss.write_index_binary if is_binary else faiss.write_index
+    read: Any = faiss.read_index_binary if is_binary else faiss.read_index
+    identity = {**settings, "retriever": embeddings.retriever, "passages": embeddings.passages}
+    build_once(folder / IDENTITY_FILE, identity, lambda new: write(make(), str(new / INDEX_FILE)))
+    return read(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)

@@ -1,0 +1,27 @@
+"""Bars of long work. `show_bars` hides those of a whole call, so that no function passes it on."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from tqdm.auto import tqdm
+
+_SECONDS = 1  # of work before a bar appears
+_ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
+
+
+def bar(items: Iterable[Any] | None, description: str, *, unit: str, **options: Any) -> tqdm:
+    """Iterate over items with a bar, if they take more than a second; options are those of tqdm."""
+    how: Any = {"unit": unit, "delay": _SECONDS, "disable": not _ARE_SHOWN.get(), **options}
+    return tqdm(items, description, **how)
+
+
+@contextmanager
+def show_bars(are_shown: bool) -> Iterator[None]:
+    """Hide the bars of a block, unless they are to be shown and no outer block hides them."""
+    token = _ARE_SHOWN.set(are_shown and _ARE_SHOWN.get())
+    try:
+        yield
+    finally:
+        _ARE_SHOWN.reset(token)
