@@ -16,7 +16,7 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import make_evaluation
 from modeling_condenser.evaluation.plots import plot_bars, plot_curves
-from modeling_condenser.evaluation.report import write_report
+from modeling_condenser.evaluation.report import as_web_page, write_report
 from modeling_condenser.evaluation.significance import compare, compare_in_groups, holm
 from modeling_condenser.evaluation.similarity import evaluate_graded_pairs
 from modeling_condenser.evaluation.system_results import SystemResult
@@ -186,6 +186,12 @@ def test_the_page_is_one_file_with_tables_pictures_and_escaped_text(tmp_path):
     assert "<h1>&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;b&quot;, test: 2 systems" in page
     assert "<td>a &lt;b&gt; | *c* [d](https://e.org)</td>" in page
     assert page.count("<table>") == (tmp_path / "report.md").read_text().count("\n| ---")
+
+
+def test_html_in_the_text_of_a_report_is_shown_as_text(tmp_path):
+    page = as_web_page("title", "<script>alert(1)</script>\n\nwho <b>paints</b>", tmp_path)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "<script" not in page
+    assert "<p>who &lt;b&gt;paints&lt;/b&gt;</p>" in page
 
 
 def test_correlations_are_compared_too(tmp_path):
