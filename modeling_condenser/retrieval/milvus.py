@@ -112,7 +112,8 @@ def connect(index: str) -> Any:
         )
     needed = ["pymilvus", "milvus_lite"] if uri.endswith(".db") else ["pymilvus"]
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise ValueError(f"--index {index} needs {missing[0]}: pip install 'condenser[milvus]'.")
+        hint = 'pip install -c constraints.txt -e ".[milvus]"'
+        raise ValueError(f"--index {index} needs {missing[0]}: {hint}")
     from pymilvus import MilvusClient
 
     with _clear_errors(f" at {uri}"):
