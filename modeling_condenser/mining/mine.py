@@ -19,8 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from modeling_condenser.collection.collection import (
     Collection,
     fingerprint_judgements,
@@ -30,7 +28,7 @@ from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
-from modeling_condenser.runs.progress import show_bars
+from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
@@ -118,7 +116,7 @@ def mine(
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     negatives = folder / NEGATIVES_FILE
     with show_bars(progress):
-        dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}", progress=progress)
+        dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}")
     if recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:
             examples.writelines(map(str.encode, miner.examples(read_hard_negatives(negatives))))
@@ -161,7 +159,7 @@ def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tu
 
 
 def _mine_windows(
-    miner: Miner, labelled: Mapping[str, Sequence[str]], windows: Path, *, progress: bool
+    miner: Miner, labelled: Mapping[str, Sequence[str]], windows: Path
 ) -> Counter[str]:
     """Mine the windows that are not in their folder, and join all of them beside it.
 
@@ -172,7 +170,7 @@ def _mine_windows(
     windows.mkdir(exist_ok=True)
     starts = range(0, len(labelled), size)
     with whole_file(windows.parent / NEGATIVES_FILE) as joined:
-        for start in tqdm(starts, desc="mining", unit="window", disable=not progress):
+        for start in bar(starts, "mining", unit="window"):
             file = windows / f"{start}.json"
             if not file.is_file():
                 mined, counts = miner.mine(dict(islice(labelled.items(), start, start + size)))
