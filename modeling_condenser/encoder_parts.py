@@ -121,7 +121,9 @@ def settle_pooler(encoder: nn.Module) -> None:
     pooler = getattr(encoder, "pooler", None) or nn.Identity()
     pooler.requires_grad_(False)
     for part in pooler.modules():
-        if isinstance(part, nn.Linear) and not part.weight.is_meta and not part.bias.any():
+        if not isinstance(part, nn.Linear) or part.bias is None or part.weight.is_meta:
+            continue
+        if not part.bias.any():
             nn.init.eye_(part.weight)
 
 
