@@ -34,7 +34,7 @@ from modeling_condenser.modeling_condenser import CondenserForMaskedLM, Condense
 from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
-from modeling_condenser.pretraining.probe import ReadBlocks, prediction_loss
+from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import read_recipe
@@ -133,7 +133,8 @@ def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
     try:
         if subject.condenser is not None:
             masked = mask_texts(subject, sample.texts, seed=sample.measuring.sample_seed)
-            found |= measure_condensing(subject.condenser, masked)
+            probed = probe(subject.condenser, masked)
+            found |= {name: probed[name] for name in ("head_loss", "zero_cost", "swap_cost")}
         batches = (batch for _, batch in subject.batches(sample.texts))
         layers, even = measure_attention_entropy(subject.encoder, batches)
         found |= {"entropy": fmean(layers), "entropy_even": even}
@@ -271,36 +272,6 @@ def mask_texts(
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
     device = subject.encoder.device
     return [{name: part.to(device) for name, part in batch.items()} for batch in batches]
-
-
-@torch.no_grad()
-def measure_condensing(
-    model: CondenserForPreTraining, batches: Sequence[Mapping[str, torch.Tensor]]
-) -> dict[str, float]:
-    """Measure what the head of a model in evaluation mode takes from the late CLS vector.
-
-    To exchange vectors, each text gets that of the text before it, and the first text that of the
-    last, so the result does not depend on the batches, which are those of `mask_texts`.
-
-    Returns:
-        In nats a masked token: `head_loss`, and its rise when the late CLS vectors are zeroed
-        (`zero_cost`) and exchanged (`swap_cost`).
-    """
-    before = ReadBlocks(model, batches[-1]).cls_late[-1:]  # (1, 1, H)
-    n_masked, losses = 0, np.zeros(3)  # own vector, zeros, another text's vector
-    for batch in batches:
-        read = ReadBlocks(model, batch)
-        own = read.cls_late  # (B, 1, H)
-        others = torch.cat([before, own[:-1]])
-        before = own[-1:]
-        n_masked += len(read.targets)
-        losses += [
-            prediction_loss(read.predict(cls_late), read.targets, reduction="sum")
-            for cls_late in (own, torch.zeros_like(own), others)
-        ]
-    head_loss, zeroed, swapped = (losses / n_masked).tolist()
-    costs = {"zero_cost": zeroed - head_loss, "swap_cost": swapped - head_loss}
-    return {"head_loss": head_loss, **costs}
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

@@ -1,80 +1,81 @@
 """What a Condenser's head reads from the dense vector.
 
 The head can lower its loss by reading the late CLS vector, or predict from the early tokens alone.
-The swap cost, the rise of its loss when the blocks of a batch exchange their late CLS vectors, says
-what the vector is worth; it is near 0 until the head begins to read it.
+The rise of its loss when the vectors are zeroed or exchanged between blocks says what they are
+worth; it is near 0 until the head begins to read them.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from modeling_condenser.modeling_condenser import IGNORE_INDEX, CondenserForPreTraining
+from modeling_condenser.losses import IGNORE_INDEX, widen
 
 
 @torch.no_grad()
-def probe(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Measure a model on a batch without dropout; its mode and all random states are kept.
+def probe(model: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """Measure a model on blocks without dropout; its mode and all random states are kept.
+
+    To exchange vectors, each block gets that of the block before it, and the first block that of
+    the last, so the result does not depend on how blocks are split into batches.
 
     Args:
         model: a `CondenserForPreTraining` or a `CondenserForMaskedLM`.
-        batch: of `CondenserDataCollator`, padded; each column (B, T).
+        batches: of `CondenserDataCollator`, padded; each column (B, T).
 
     Returns:
-        `late_accuracy` and, with a head, `head_accuracy`: shares of masked tokens that are
-        predicted. With a head and two blocks or more, `swap_cost`: the rise of the head's loss, in
-        nats a masked token, when each block is given another one's vector. Nothing if no token is
-        masked.
+        `late_accuracy`, the share of masked tokens that are predicted. With a head also
+        `head_accuracy` and, in nats a masked token, `head_loss`, its rise when the late CLS vectors
+        are zeroed (`zero_cost`) and, of two blocks or more, exchanged (`swap_cost`). Nothing if no
+        token is masked.
     """
-    masked = batch["labels"] != IGNORE_INDEX
-    if not masked.any():
+    if all((batch["labels"] == IGNORE_INDEX).all() for batch in batches):
         return {}
     was_training = model.training
     model.eval()
     try:
-        read = ReadBlocks(model, batch)
-        logits = model.lm_head(read.late[masked])
-        measured = {"late_accuracy": _accuracy(logits, batch["labels"][masked])}
-        if hasattr(model, "run_head"):  # by name: remote code has classes of its own
-            own = read.predict(read.cls_late)
-            measured["head_accuracy"] = _accuracy(own, read.targets)
-            if len(masked) > 1:
-                swapped = read.predict(read.cls_late.roll(1, dims=0))
-                cost = prediction_loss(swapped, read.targets) - prediction_loss(own, read.targets)
-                measured["swap_cost"] = cost
-        return measured
+        values = _measure_tokens(model, batches)
     finally:
         model.train(was_training)
+    found = {name: torch.cat(parts).cpu().double().mean().item() for name, parts in values.items()}
+    for name in found.keys() & {"zero_cost", "swap_cost"}:
+        found[name] -= found["head_loss"]
+    if sum(len(batch["labels"]) for batch in batches) == 1:
+        found.pop("swap_cost", None)
+    return found
 
 
-class ReadBlocks:
-    """Blocks that the backbone has read, for the head to predict with one CLS vector or another."""
-
-    def __init__(self, model: CondenserForPreTraining, batch: Mapping[str, torch.Tensor]):
-        self.model = model
-        self.late, self._early, output = model.encode(
-            batch["input_ids"], batch["attention_mask"], head_input_ids=batch.get("head_input_ids")
-        )  # (B, T, H) [cls_late ; late]
-        self.cls_late = self.late[:, :1]  # (B, 1, H), which the head reads in training
-        self._layer_call = output.layer_call
+def _measure_tokens(
+    model: Any, batches: Sequence[Mapping[str, torch.Tensor]]
+) -> dict[str, list[torch.Tensor]]:
+    """Measure -> its value for each masked token of each batch, (M,); a cost is a whole loss."""
+    values: dict[str, list[torch.Tensor]] = defaultdict(list)
+    before = _encode(model, batches[-1])[0][-1:, :1] if len(batches) > 1 else None  # (1, 1, H)
+    for batch in batches:
+        late, early, output = _encode(model, batch)  # (B, T, H)
+        is_masked = batch["labels"] != IGNORE_INDEX
+        predicted = model.lm_head(late[is_masked]).argmax(-1)
+        values["late_accuracy"].append(predicted == batch["labels"][is_masked])
+        if not hasattr(model, "run_head"):  # by name: remote code has classes of its own
+            continue
+        own = late[:, :1]  # (B, 1, H)
+        others = torch.cat([own[-1:] if before is None else before, own[:-1]])
+        before = own[-1:]
         labels = batch.get("head_targets", batch["labels"])
-        self._is_predicted = labels != IGNORE_INDEX
-        self.targets = labels[self._is_predicted]  # (M,), the tokens that the head predicts
-
-    def predict(self, cls_late: torch.Tensor) -> torch.Tensor:
-        """The head's predictions of the masked tokens, (M, V), with these vectors (B, 1, H)."""
-        hidden = self.model.run_head(cls_late, self._early, layer_call=self._layer_call)
-        return self.model.lm_head(hidden[self._is_predicted])
-
-
-def prediction_loss(
-    logits: torch.Tensor, targets: torch.Tensor, *, reduction: str = "mean"
-) -> float:
-    """Cross-entropy in nats of predictions (M, V): the mean over tokens, or their sum."""
-    return cross_entropy(logits.float(), targets, reduction=reduction).item()
+        is_masked = labels != IGNORE_INDEX
+        vectors = {"head_loss": own, "zero_cost": torch.zeros_like(own), "swap_cost": others}
+        for name, cls_late in vectors.items():
+            hidden = model.run_head(cls_late, early, output.layer_call)
+            logits = widen(model.lm_head(hidden[is_masked]))  # (M, V)
+            values[name].append(cross_entropy(logits, labels[is_masked], reduction="none"))
+            if name == "head_loss":
+                values["head_accuracy"].append(logits.argmax(-1) == labels[is_masked])
+    return values
 
 
-def _accuracy(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    return (logits.argmax(-1) == targets).float().mean().item()
+def _encode(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Any, Any]:
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    return model.encode(ids, mask, head_input_ids=batch.get("head_input_ids"))

@@ -149,7 +149,9 @@ class CondenserTrainer(WholeTrainer):
             return {}
         batch = self._prepare_inputs(self.choose_probed(self._batch))
         with self.accelerator.autocast():
-            return probe(self.accelerator.unwrap_model(self.model), batch)
+            found = probe(self.accelerator.unwrap_model(self.model), [batch])
+        names = ("head_accuracy", "late_accuracy", "swap_cost")
+        return {name: found[name] for name in names if name in found}
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The first blocks of a batch, as many as twice its tokens hold with their padding."""

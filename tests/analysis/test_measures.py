@@ -1,4 +1,4 @@
-"""Samples; attention entropy, what the head takes from the vector, and geometry, naively."""
+"""Samples; attention entropy and geometry, naively."""
 
 import math
 from statistics import fmean
@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModel, AutoTokenizer, set_seed
+from transformers import AutoModel, set_seed
 
-from modeling_condenser import CondenserForPreTraining
 from modeling_condenser.analysis.readiness import (
-    Subject,
     alignment,
     cls_entropies,
-    mask_texts,
     measure_attention_entropy,
-    measure_condensing,
     uniformity,
 )
 from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample
@@ -75,52 +71,6 @@ def test_entropies_equal_a_naive_loop_for_any_batch_size(name):
     assert layers == pytest.approx(expected, abs=1e-5)
     lengths = batch["attention_mask"].sum(1).tolist()
     assert even == pytest.approx(sum(map(math.log, lengths)) / len(lengths))
-
-
-@pytest.fixture(scope="module")
-def subject(bert_run):
-    """A model with weights so large that every vector matters."""
-    model = CondenserForPreTraining.from_pretrained(bert_run / "model").eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in (*model.head.parameters(), *model.condenser.parameters()):
-            parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
-    return Subject.of_model(model, AutoTokenizer.from_pretrained(bert_run / "model"), max_length=64)
-
-
-def cut(batch, size):
-    n = len(batch["input_ids"])
-    return [{k: v[i : i + size] for k, v in batch.items()} for i in range(0, n, size)]
-
-
-def naive_costs(model, batch):
-    """One text at a time: its loss with its own vector, with zeros, and with the last text's."""
-    texts = cut(batch, 1)
-    with torch.no_grad():
-        lates = [model.encode(t["input_ids"], t["attention_mask"])[0][:, :1] for t in texts]
-        sums, n = [0.0, 0.0, 0.0], 0
-        for i, text in enumerate(texts):
-            _, early, output = model.encode(text["input_ids"], text["attention_mask"])
-            for k, cls in enumerate((lates[i], 0 * lates[i], lates[i - 1])):
-                hidden = torch.cat([cls, early[:, 1:]], dim=1)
-                for layer in model.head:
-                    hidden = output.layer_call.repeat(layer, hidden)
-                log_p = model.lm_head(model.head_norm(hidden)).log_softmax(-1)[0]
-                for place, target in enumerate(text["labels"][0].tolist()):
-                    if target != -100:
-                        sums[k] -= log_p[place, target].item()
-            n += int((text["labels"] != -100).sum())
-    return sums[0] / n, (sums[1] - sums[0]) / n, (sums[2] - sums[0]) / n
-
-
-def test_condensing_equals_a_naive_implementation_for_any_batch_size(subject, texts):
-    [batch] = mask_texts(subject, texts[:9], seed=3)
-    expected = naive_costs(subject.condenser, batch)
-    assert abs(expected[1]) > 1e-2 and abs(expected[2]) > 1e-2
-    for size in (9, 4, 1):
-        found = measure_condensing(subject.condenser, cut(batch, size))
-        got = (found["head_loss"], found["zero_cost"], found["swap_cost"])
-        assert got == pytest.approx(expected, rel=1e-4, abs=1e-4), size
 
 
 def test_alignment_and_uniformity_equal_brute_force():

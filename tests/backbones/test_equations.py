@@ -12,7 +12,7 @@ from modeling_condenser.positions import n_positions
 from tests.backbones.encoders import BACKBONES, LAYERS, POSITIONS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders, our_name
 from tests.models import assert_same, losses_and_gradients, make_model
-from tests.pretraining.contrasting import build_trainer, naive_step, step
+from tests.pretraining.test_contrast import build_trainer, naive_step, step
 
 WEIGHT = 0.3  # of the bag-of-words loss
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -8,8 +8,8 @@ import yaml
 from datasets import Dataset
 from safetensors.torch import load_file
 
+from modeling_condenser.finetuning.finetune import LengthCollator, RetrieverTrainer, sample_batches
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
-from modeling_condenser.finetuning.trainer import LengthCollator, RetrieverTrainer, sample_batches
 from modeling_condenser.hub.contract import EncodingContract
 from tests.pretraining.short_runs import column
 from tests.pretraining.test_distributed import TORCHRUN, launch

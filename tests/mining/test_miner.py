@@ -1,6 +1,7 @@
 """Candidates and a cross-encoder's log-odds beside those of the libraries."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,16 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import mine_hard_negatives
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.mining.miner import Candidate, RelevanceScorer, draw_order, find_candidates
 from modeling_condenser.mining.recipe import MiningRecipe
-from tests.mining.making import make_cross_encoder, plain_logits
 
 
 def recipe(**settings: object) -> MiningRecipe:
@@ -69,6 +75,25 @@ def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
     assert ranks() != ranks("q2")
     assert ranks()[:5] == [166, 189, 99, 142, 60]  # as in earlier versions
     assert ranks(every=2) == [rank for rank in ranks() if rank % 2 == 0]
+
+
+def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Path:
+    """A tiny random cross-encoder whose scores differ."""
+    config = BertConfig.from_pretrained(encoder, num_labels=n_labels, initializer_range=0.3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
+    return folder
+
+
+def plain_logits(folder: Path, pairs: list[tuple[str, str]], max_length: int = 64) -> list[list]:
+    """Logits of pairs by transformers alone, one pair at a time and so without padding."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    settings = {"truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    with torch.no_grad():
+        return [model(**tokenizer(*pair, **settings)).logits[0].tolist() for pair in pairs]
 
 
 PAIRS = [

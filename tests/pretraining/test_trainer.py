@@ -89,37 +89,59 @@ def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_traine
         make_trainer()
 
 
-def test_the_probe_measures_what_two_full_evaluations_give(large_weights, make_trainer):
-    """Swap cost and accuracies against the model's own logits, with CLS exchanged by hand."""
+def naive_probe(model, texts):
+    """One text at a time: with its own vector, with zeros, and with that of the text before it."""
+    lates = [model.encode(t["input_ids"], t["attention_mask"])[0] for t in texts]
+    losses, hits, late_hits = [0.0, 0.0, 0.0], 0, 0
+    n = sum(int((text["labels"] != -100).sum()) for text in texts)
+    for i, text in enumerate(texts):
+        targets = [(t, own) for t, own in enumerate(text["labels"][0].tolist()) if own != -100]
+        late_logits = model.lm_head(lates[i])[0]
+        late_hits += sum(late_logits[place].argmax().item() == own for place, own in targets)
+        _, early, output = model.encode(text["input_ids"], text["attention_mask"])
+        for k, late in enumerate((lates[i], 0 * lates[i], lates[i - 1])):
+            hidden = torch.cat([late[:, :1], early[:, 1:]], dim=1)
+            for layer in model.head:
+                hidden = output.layer_call.repeat(layer, hidden)
+            log_p = model.lm_head(model.head_norm(hidden)).log_softmax(-1)[0]
+            losses[k] -= sum(log_p[place, own].item() for place, own in targets) / n
+            if k == 0:
+                hits += sum(log_p[place].argmax().item() == own for place, own in targets)
+    return {
+        "head_loss": losses[0],
+        "zero_cost": losses[1] - losses[0],
+        "swap_cost": losses[2] - losses[0],
+        "head_accuracy": hits / n,
+        "late_accuracy": late_hits / n,
+    }
+
+
+def cut(batch, size):
+    n = len(batch["labels"])
+    return [{k: v[i : i + size] for k, v in batch.items()} for i in range(0, n, size)]
+
+
+@torch.no_grad()
+def test_the_probe_equals_a_naive_implementation_for_any_batch_size(large_weights, make_trainer):
     trainer = make_trainer()
     batch = trainer.data_collator(trainer.train_dataset.__getitems__(list(range(6))))
     set_seed(0)
-    model = condenser_from_encoder(str(large_weights), skip_from=1).train()
-    measured = probe(model, batch)
-    assert model.training
-    one = probe(model, {name: rows[:1] for name, rows in batch.items()})
-    assert one.keys() == {"head_accuracy", "late_accuracy"}
-
-    model.eval()
+    model = condenser_from_encoder(str(large_weights), skip_from=1).eval()
     labels = batch.pop("labels")
-    masked = labels != -100
-    with torch.no_grad():
-        output = model(**batch)
-        late, early, encoded = model.encode(**batch)
-        exchanged = late[[5, 0, 1, 2, 3, 4], :1]
-        swapped = model.lm_head(model.run_head(exchanged, early, encoded.layer_call))
-
-    def loss(logits):
-        return torch.nn.functional.cross_entropy(logits[masked], labels[masked]).item()
-
-    def accuracy(logits):
-        return (logits.argmax(-1)[masked] == labels[masked]).float().mean().item()
-
-    expected = loss(swapped) - loss(output.head_logits)
-    assert measured["swap_cost"] == pytest.approx(expected, abs=1e-5)
-    assert abs(measured["swap_cost"]) > 1e-4
-    assert measured["head_accuracy"] == pytest.approx(accuracy(output.head_logits))
-    assert measured["late_accuracy"] == pytest.approx(accuracy(output.logits))
+    output = model(**batch)  # some tokens are what the head predicts, some what the backbone does
+    for rows, logits in ((slice(3), output.head_logits), (slice(3, 5), output.logits)):
+        labels[rows] = logits[rows].argmax(-1).where(labels[rows] != -100, -100)
+    batch["labels"] = labels
+    expected = naive_probe(model, cut(batch, 1))
+    assert 0 < expected["late_accuracy"] < expected["head_accuracy"] < 1
+    assert abs(expected["zero_cost"]) > 1e-4 and abs(expected["swap_cost"]) > 1e-4
+    model.train()
+    for size in (6, 4, 1):
+        assert probe(model, cut(batch, size)) == pytest.approx(expected, rel=1e-4, abs=1e-5), size
+    assert model.training
+    assert probe(model, cut(batch, 1)[:1]).keys() == expected.keys() - {"swap_cost"}
+    nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
+    assert probe(model, [nothing]) == {}
 
 
 def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
