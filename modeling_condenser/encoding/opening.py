@@ -1,12 +1,18 @@
-"""Open any encoder as sentence-transformers modules with its encoding contract.
+"""Open any encoder as sentence-transformers modules with its encoding contract, and identify it.
 
 encoding_contract.json   an export of this package: the contract says everything
 modules.json             a sentence-transformers model: the contract is read from its files
 config.json alone        a plain encoder: the caller must state the pooling, because a wrong one
                          gives vectors that look right
+
+Stored vectors and runs are reused for a model of the same fingerprint only. A model keeps it in
+another folder, with another card, and when another version of a library saves it again.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,8 +35,9 @@ from modeling_condenser.hub.model_folder import (
 )
 from modeling_condenser.positions import n_positions
 from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.whole_files import checksum_file
 
-from .fingerprints import MODULES_CONFIG_FILE, Dtype
+from .embeddings import Dtype
 
 register_auto_classes()  # a command imports the package without it
 
@@ -39,6 +46,15 @@ _UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximu
 _ADAPTER_FILE = "adapter_config.json"
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' order
 _LOAD_FLOAT32 = {"dtype": torch.float32}
+
+_MODULES_CONFIG_FILE = "config_sentence_transformers.json"
+_ENCODER_FILES = tuple(
+    "config.json sentence_*_config.json tokenizer*.json special_tokens_map.json added_tokens.json "
+    "vocab.* merges.txt *.model adapter_* model*.safetensors pytorch_model*.bin".split()
+)
+_MODULE_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
+# Fields that do not change a vector.
+_VERSION_FIELDS = {"__version__", "transformers_version", "_name_or_path", "name_or_path"}
 
 
 def open_encoder(
@@ -98,7 +114,7 @@ def _open_modules(
     folder: Path, stated: Mapping[str, Any], device: str | None
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
     """Open a sentence-transformers model, and complete what is stated by what its files say."""
-    config = read_json(folder / MODULES_CONFIG_FILE, {})  # models saved by old versions have none
+    config = read_json(folder / _MODULES_CONFIG_FILE, {})  # models saved by old versions have none
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
@@ -179,3 +195,50 @@ def _check_transformer(folder: Path, transformer: Any) -> None:
             f"{folder} lacks {len(missing)} of the encoder's weights, such as {missing[0]}: it is "
             "damaged, or its config.json describes another architecture."
         )
+
+
+def fingerprint_retriever(
+    folder: Path,
+    contract: EncodingContract,
+    *,
+    dtype: Dtype = "float32",
+    truncate_dim: int | None = None,
+) -> str:
+    """SHA-256 over everything that a retriever's vectors depend on."""
+    digest = hashlib.sha256(json.dumps(asdict(contract), sort_keys=True).encode())
+    if dtype != "float32":  # float32 fingerprints are older than this argument
+        digest.update(dtype.encode())
+    if truncate_dim is not None:
+        digest.update(f"truncate_dim={truncate_dim}".encode())
+    for file in encoding_files(folder):
+        digest.update(file.relative_to(folder).as_posix().encode())
+        digest.update(bytes.fromhex(_checksum(file)))
+    return digest.hexdigest()
+
+
+def encoding_files(folder: Path) -> list[Path]:
+    """The files of a model that its vectors depend on, without cards, records and old weights."""
+    found = set()
+    if not (folder / CONTRACT_FILE).is_file():  # which replaces the description of modules
+        found = {folder / MODULES_FILE, folder / _MODULES_CONFIG_FILE}
+    for path in module_paths(folder):
+        # Other modules have a folder of their own; the encoder shares one with cards and records.
+        patterns = _MODULE_FILES if path else _ENCODER_FILES
+        search = (folder / path).rglob if path else folder.glob
+        found.update(file for name in patterns for file in search(name))
+    newer = {file.parent for file in found if file.suffix == ".safetensors"}
+    return sorted(
+        file
+        for file in found
+        if file.is_file() and not (file.suffix == ".bin" and file.parent in newer)
+    )
+
+
+def _checksum(file: Path) -> str:
+    """SHA-256 of a file's content, of JSON without the versions of libraries."""
+    if file.suffix != ".json":
+        return checksum_file(file)
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if isinstance(content, dict):
+        content = {key: value for key, value in content.items() if key not in _VERSION_FIELDS}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

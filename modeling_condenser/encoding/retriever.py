@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from modeling_condenser.runs.progress import bar
 
 from .batches import Tokens, make_batches, tokenize_texts, use_packing
-from .embeddings import Embeddings, check_vectors, find_best
-from .fingerprints import Dtype, fingerprint_retriever
-from .opening import open_encoder
+from .embeddings import Dtype, Embeddings, check_vectors, find_best
+from .opening import fingerprint_retriever, open_encoder
 
 WINDOW = 4096  # texts that are sorted by length together
 CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768

@@ -1,4 +1,7 @@
-"""Run a fine-tuning recipe: the output folder holds the retriever, its log and its record."""
+"""Run a fine-tuning recipe: the output folder holds the retriever, its log and its record.
+
+sentence-transformers implements all losses, and trains.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -9,10 +12,17 @@ from typing import Any, get_args
 
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
+from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+from sentence_transformers.util import SimilarityFunction
+from torch import nn
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
 
@@ -26,7 +36,6 @@ from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.runs.training import run_training
 
 from .data import LABEL, TrainingData, load_training_data
-from .objectives import make_loss
 from .recipe import FinetuningRecipe
 
 
@@ -88,6 +97,63 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
     settle_pooler(modules[0].model)
     del opened.model[2:]
     return opened
+
+
+def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
+    """Make the loss of a recipe's objective; `model` must give unnormalised vectors.
+
+    With s the similarity, t the temperature, q a query, p its positive and n a negative:
+
+    contrastive   -log( exp(s(q,p)/t) / sum over d of exp(s(q,d)/t) ), d all positives and negatives
+                  of the batch (Condenser eq. 12; DPR's loss for dot and t = 1)
+    mse_cosine    (cos(u,v) - score)^2, the score from 0 to 1 (Reimers & Gurevych 2019, section 3)
+    triplet       max( dist(q,p) - dist(q,n) + margin, 0 ), dist Euclidean (the same section) or
+                  1 - cos (the thesis, eq. 3.1)
+    margin_mse    ( (s(q,p) - s(q,n)) - (teacher(q,p) - teacher(q,n)) )^2 (Hofstätter et al. 2020)
+    kl            t^2 KL( softmax(teacher/t) || softmax(s/t) ) over a query's passages
+
+    Each is the mean over the batch. With `matryoshka_dims`, it is the sum over truncated vectors.
+
+    Raises:
+        ValueError: `matryoshka_dims` do not truncate the vectors.
+    """
+    similarity, temperature = recipe.trained_similarity, recipe.temperature
+    pairwise = SimilarityFunction.to_similarity_pairwise_fn(similarity)
+    match recipe.objective:
+        case "contrastive":
+            loss: Any = losses.MultipleNegativesRankingLoss
+            if (size := recipe.mini_batch_size) is not None:  # gradient cache, Gao et al. 2021
+                loss = partial(losses.CachedMultipleNegativesRankingLoss, mini_batch_size=size)
+            loss = loss(
+                model,
+                scale=1.0 / temperature,
+                similarity_fct=SimilarityFunction.to_similarity_fn(similarity),
+                gather_across_devices=recipe.gather_across_devices,
+            )
+        case "mse_cosine":
+            loss = losses.CosineSimilarityLoss(model)
+        case "triplet":
+            is_cosine = similarity == "cosine"
+            distance = losses.TripletDistanceMetric.COSINE if is_cosine else euclidean_distance
+            loss = losses.TripletLoss(model, distance, recipe.margin)
+        case "margin_mse":
+            loss = losses.MarginMSELoss(model, similarity_fct=pairwise)
+        case "kl":
+            loss = losses.DistillKLDivLoss(model, pairwise, temperature=temperature)
+    if (stated := recipe.matryoshka_dims) is None:
+        return loss
+    whole: Any = model.get_embedding_dimension()
+    if not stated or not all(0 < dim < whole for dim in stated):
+        raise ValueError(
+            f"matryoshka_dims is {stated}, but vectors have {whole} numbers: list dimensions from 1"
+            f" to {whole - 1}; the whole vector is always trained."
+        )
+    return losses.MatryoshkaLoss(model, loss, sorted({whole, *stated}, reverse=True))
+
+
+def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Of (B, H) vectors, row by row: (B,); the gradient of equal vectors is 0, not NaN."""
+    return torch.linalg.vector_norm(a - b, dim=-1)
 
 
 @dataclass

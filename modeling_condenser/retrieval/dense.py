@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from modeling_condenser.encoding.embeddings import Embeddings, check_vectors, find_best
-from modeling_condenser.encoding.fingerprints import Dtype
+from modeling_condenser.encoding.embeddings import Dtype, Embeddings, check_vectors, find_best
 from modeling_condenser.runs.progress import bar
 
 from .indices import BinaryIndex, Precision

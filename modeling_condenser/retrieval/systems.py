@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.encoding.embeddings import MANIFEST_FILE
-from modeling_condenser.encoding.fingerprints import Dtype
+from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Dtype
 from modeling_condenser.hub.contract import CONTRACT_FILE, Pooling, Similarity
 from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.runs.run_folder import MODEL_FOLDER

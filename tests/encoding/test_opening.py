@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import T5Config, T5EncoderModel
 
-from modeling_condenser.encoding.fingerprints import encoding_files, fingerprint_retriever
+from modeling_condenser.encoding.opening import encoding_files, fingerprint_retriever
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modeling_condenser.finetuning.objectives import euclidean_distance, make_loss
+from modeling_condenser.finetuning.finetune import euclidean_distance, make_loss
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
 B, H = 5, 6  # queries of a batch, numbers of a vector
