@@ -98,7 +98,7 @@ def _open(side: str, arguments: argparse.Namespace) -> Callable[[np.ndarray, lis
         return partial(search_embeddings, embeddings, depth=depth)
     if side == FLAT:
         flat = faiss.IndexFlatIP(embeddings.dimension)
-        for _, block in embeddings.blocks():
+        for block in embeddings.blocks():
             flat.add(np.ascontiguousarray(block))
 
         return lambda queries, names: flat.search(queries, depth)

@@ -54,9 +54,6 @@ _MODULES = {
     "write_space": ".space.space",
 }
 
-LAZY = "CONDENSER_LAZY"
-"""Environment variable: if set, importing the package does not import and register the model."""
-
 
 def register_auto_classes() -> None:
     """Let the Auto classes open Condenser checkpoints; further calls change nothing."""
@@ -77,7 +74,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_MODULES[name], __name__), name)
 
 
-if LAZY not in os.environ:
+if "CONDENSER_LAZY" not in os.environ:  # set by commands, most of which need no model
     register_auto_classes()
 
 __all__ = list(_MODULES)

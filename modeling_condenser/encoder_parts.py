@@ -1,4 +1,4 @@
-"""How a Condenser uses the layers and the LM head of any encoder, and its CLS vector.
+"""How a Condenser uses the layers, positions, LM head and CLS vector of any encoder.
 
 Travels to the Hub with `modeling_condenser.py`.
 """
@@ -110,6 +110,19 @@ def replace_cls(
     if starts is None:
         return torch.cat([cls, hidden[:, 1:]], dim=1)
     return hidden.index_copy(1, starts[:-1].long(), cls.to(hidden.dtype))
+
+
+def position_offset(encoder: nn.Module) -> int:
+    """The position of a text's first token: in RoBERTa and its kin behind the padding token's."""
+    tables = (getattr(module, "position_embeddings", None) for module in encoder.modules())
+    table = next((table for table in tables if isinstance(table, nn.Embedding)), None)
+    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+
+
+def n_positions(encoder: Any) -> int | None:
+    """The longest sequence that an encoder takes; None where there is no limit."""
+    n_rows = getattr(encoder.config, "max_position_embeddings", None)
+    return n_rows - position_offset(encoder) if isinstance(n_rows, int) and n_rows > 0 else None
 
 
 def settle_pooler(encoder: nn.Module) -> None:

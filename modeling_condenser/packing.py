@@ -29,9 +29,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from .cpu_kernels import cpu_attention
+from .encoder_parts import find_layers, position_offset
 from .losses import IGNORE_INDEX, ROW_MULTIPLE
 from .modeling_condenser import CondenserForMaskedLM
-from .positions import position_offset
 
 PACKED = "packed"
 PACK_MULTIPLE = 64
@@ -120,20 +120,26 @@ def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict
     return batch
 
 
+def layer_to_narrow(encoder: Any) -> nn.Module | None:
+    """The last layer, if it is called once and has separate projections of keys and values.
+
+    ALBERT shares layers, and ModernBERT projects queries and keys together.
+    """
+    layers = find_layers(encoder)
+    is_called_once = len(layers) == encoder.config.num_hidden_layers
+    has_keys = any(keys_and_values(module) for module in layers[-1].modules())
+    return layers[-1] if is_called_once and has_keys else None
+
+
 def _can_narrow(model: CondenserForMaskedLM) -> bool:
     """Whether the last layers can omit queries that no loss reads.
 
-    This needs separate projections of keys and values, a last layer with global attention that is
-    called once, and a head that reads neither its input (a single layer) nor all of its output.
+    The last layer of the backbone must have global attention, and the head must read neither its
+    input (a single layer) nor all of its output.
     """
-    layers, config = model.condenser.layers, model.config
-    return (
-        config.num_hidden_layers > 1
-        and any(keys_and_values(module) for module in layers[-1].modules())
-        and len(layers) == config.num_hidden_layers
-        and model.condenser.global_layer is layers[-1]
-        and config.skip_from < config.num_hidden_layers
-    )
+    n_layers = model.config.num_hidden_layers
+    is_global = layer_to_narrow(model.condenser.encoder) is model.condenser.global_layer
+    return is_global and n_layers > 1 and model.config.skip_from < n_layers
 
 
 @dataclass(frozen=True)
@@ -254,16 +260,12 @@ class _Blocks(NamedTuple):
 @torch.compiler.disable  # a graph would hold for one number of blocks and their lengths
 def _attend_within(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
     """Attention in the fastest way, (1, heads, R, D)."""
-    return _choose_way(rows, blocks)(rows, blocks, attention)
-
-
-def _choose_way(rows: _Rows, blocks: _Blocks) -> Callable:
-    _, key, _ = rows
+    attend_fastest, (_, key, _) = _attend_padded, rows
     if key.device.type == "cuda" and blocks.window is None:
-        return _attend_nested
-    if key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
-        return _attend_runs
-    return _attend_padded
+        attend_fastest = _attend_nested
+    elif key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
+        attend_fastest = _attend_runs
+    return attend_fastest(rows, blocks, attention)
 
 
 def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:

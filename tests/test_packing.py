@@ -31,11 +31,11 @@ def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         way = "_attend_runs"
         monkeypatch.setattr(packing, "_LARGEST_CALL", 1)
 
-    def choose(rows: Any, blocks: Any) -> Any:
+    def attend(rows: Any, blocks: Any, attention: Any) -> Any:
         has_no_kernel = way == "_attend_nested" and blocks.window is not None
-        return getattr(packing, "_attend_padded" if has_no_kernel else way)
+        return getattr(packing, "_attend_padded" if has_no_kernel else way)(rows, blocks, attention)
 
-    monkeypatch.setattr(packing, "_choose_way", choose)
+    monkeypatch.setattr(packing, "_attend_within", attend)
 
 
 def test_blocks_lie_end_to_end_and_the_filler_behind_them():

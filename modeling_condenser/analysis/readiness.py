@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.encoding.batches import make_batches, tokenize_texts
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.evaluation.measures import evaluate_run
@@ -31,9 +32,9 @@ from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract
 from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.training_log import PREFIX
 from modeling_condenser.modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining
-from modeling_condenser.positions import n_positions
 from modeling_condenser.pretraining.collator import CondenserDataCollator
 from modeling_condenser.pretraining.counter_random import random_keys
+from modeling_condenser.pretraining.data import with_keys
 from modeling_condenser.pretraining.probe import probe
 from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.progress import show_bars
@@ -265,9 +266,7 @@ def mask_texts(
         tokenizer, max_length=max_length, head_mlm_probability=model.config.head_mlm_probability
     )
     ids = tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_length)
-    keys = random_keys(seed, np.arange(len(texts))).tolist()
-    pairs = zip(ids["input_ids"], keys, strict=True)
-    blocks = [{"input_ids": tokens, "mask_key": key} for tokens, key in pairs]
+    blocks = with_keys(ids["input_ids"], random_keys(seed, np.arange(len(texts))))
     n = max(TOKENS_PER_BATCH // max_length, 1)
     batches = [collator(blocks[first : first + n]) for first in range(0, len(blocks), n)]
     device = subject.encoder.device

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser import packing
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
-from modeling_condenser.positions import position_offset
+from modeling_condenser.encoder_parts import position_offset
 
 _TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens in memory
 
@@ -126,7 +126,7 @@ def use_packing(model: SentenceTransformer) -> bool:
     )
     # Without the prompt, sentence-transformers pools the first token after the prompt.
     is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
-    if is_cls and (layer := _last_layer(encoder)) is not None:
+    if is_cls and (layer := packing.layer_to_narrow(encoder)) is not None:
         layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
         transformer.register_forward_hook(_rename_cls)
     return True
@@ -148,19 +148,6 @@ def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
             for module in following
         )
     )
-
-
-def _last_layer(encoder: nn.Module) -> nn.Module | None:
-    """The last layer, if it is called once and has separate projections of keys and values.
-
-    ALBERT shares layers in several lists, and ModernBERT projects queries and keys together.
-    """
-    lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
-    if len(lists) != 1:
-        return None
-    layer = lists[0][-1]
-    found = [module for module in layer.modules() if packing.keys_and_values(module) is not None]
-    return layer if len(found) == 1 else None
 
 
 def _keep_cls(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

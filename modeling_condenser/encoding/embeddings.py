@@ -136,10 +136,9 @@ class Embeddings:
         """The ids of (k,) rows, in their order."""
         return self.passage_ids.take(pa.array(rows)).to_pylist()
 
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The shards in order: first row, and (rows, D) float32 mapped into memory."""
-        for shard, rows in enumerate(bar(self.shards, "vectors", unit="shard")):
-            yield rows.start, self._read(shard)
+    def blocks(self) -> Iterator[np.ndarray]:
+        """The shards in order: (rows, D) float32 mapped into memory."""
+        yield from map(self._read, bar(range(len(self.shards)), "vectors", unit="shard"))
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """Copy the vectors of (k,) rows, in their order: (k, D) float32."""
@@ -159,23 +158,24 @@ class Embeddings:
 
 
 def find_best(
-    queries: np.ndarray, blocks: Iterable[tuple[int, np.ndarray]], *, depth: int
+    queries: np.ndarray, blocks: Iterable[np.ndarray], *, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the rows with the greatest inner products for each query.
 
     Args:
         queries: (Q, D) float32.
-        blocks: first row, and (rows, D) float32.
+        blocks: one after another, each (rows, D) float32.
         depth: rows per query.
 
     Returns:
         Scores (Q, depth) float32 and rows (Q, depth) int64, best first; row -1 for none.
     """
-    best = faiss.ResultHeap(len(queries), depth, keep_max=True)
-    for first, block in blocks:
+    best, first = faiss.ResultHeap(len(queries), depth, keep_max=True), 0
+    for block in blocks:
         k = min(depth, len(block))
         scores, rows = faiss.knn(queries, block, k, metric=faiss.METRIC_INNER_PRODUCT)
         best.add_result(scores, first + rows)
+        first += len(block)
     best.finalize()
     return best.D, best.I
 
@@ -230,7 +230,7 @@ def write_table(
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
     # Arrow maps the vectors of all shards, as it does the ids and texts.
-    shards = [pa.array(block.ravel()) for _, block in embeddings.blocks()]
+    shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]
     ids = embeddings.passage_ids.cast(pa.string())
     columns = {"id": ids, "embedding": pa.chunked_array(vectors)}

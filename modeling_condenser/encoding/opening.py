@@ -23,6 +23,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from transformers import AutoModel
 
 from modeling_condenser import register_auto_classes
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.hub.contract import CONTRACT_FILE, EncodingContract, Pooling, Similarity
 from modeling_condenser.hub.model_folder import (
     CONFIG_FILE,
@@ -33,7 +34,6 @@ from modeling_condenser.hub.model_folder import (
     quiet_loading,
     read_json,
 )
-from modeling_condenser.positions import n_positions
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import checksum_file
 

@@ -140,11 +140,12 @@ class Retriever:
         """
         self.check_inner_product()
         vectors = self.encode_queries(queries)
+        blocks: Any
         names: Any
         if isinstance(passages, Embeddings):
             blocks, names = passages.blocks(), passages.passage_ids
         else:
-            blocks, names = iter([(0, self.encode_passages(passages))]), pa.array(list(passages))
+            blocks, names = [self.encode_passages(passages)], pa.array(list(passages))
         scores, rows = find_best(vectors, blocks, depth=min(depth, len(names)))
         return [
             list(zip(names.take(pa.array(own)).to_pylist(), found, strict=True))

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_condenser.encoder_parts import n_positions
 from modeling_condenser.modeling_condenser import CondenserModel, refuse_incomplete
-from modeling_condenser.positions import n_positions
 from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card

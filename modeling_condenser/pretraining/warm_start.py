@@ -17,7 +17,7 @@ from transformers import (
 from transformers.utils import logging
 
 from modeling_condenser.configuration_condenser import CondenserConfig, check_encoder
-from modeling_condenser.encoder_parts import settle_pooler
+from modeling_condenser.encoder_parts import n_positions, settle_pooler
 from modeling_condenser.hub.model_folder import quiet_loading, resolve_encoder_name
 from modeling_condenser.modeling_condenser import (
     CondenserForMaskedLM,
@@ -25,7 +25,6 @@ from modeling_condenser.modeling_condenser import (
     refuse_incomplete,
     take_lm_head,
 )
-from modeling_condenser.positions import n_positions
 
 logger = logging.get_logger(__name__)
 

@@ -101,12 +101,7 @@ class DenseSearcher:
     embeddings: Embeddings
     index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None
     settings: SearchSettings = SearchSettings()
-    index_bytes: float | None = None  # of the index for each vector
-
-    @property
-    def bytes_per_vector(self) -> float:
-        """Bytes for each vector of what is searched."""
-        return 4 * self.embeddings.dimension if self.index_bytes is None else self.index_bytes
+    bytes_per_vector: float | None = None  # of what is searched
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
         """The best `depth` passages for each query."""
@@ -164,7 +159,7 @@ def search_exact_arrays(
     """Rank passages in memory, (N, D) float32, by inner product with queries, (Q, D) float32."""
     check_vectors(passage_embeddings, len(set(passage_ids)))
     _check_queries(query_embeddings, query_ids, passage_embeddings.shape[1])
-    scores, rows = find_best(query_embeddings, [(0, passage_embeddings)], depth=depth + _SPARE)
+    scores, rows = find_best(query_embeddings, [passage_embeddings], depth=depth + _SPARE)
     return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
 
 

@@ -87,7 +87,20 @@ def build_approximate(
     Raises:
         ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
     """
-    make = partial(_make, embeddings, factory, seed)
+
+    def make() -> faiss.Index:
+        index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
+        if not index.is_trained:
+            inverted_file = faiss.try_extract_index_ivf(index)
+            wanted = _VECTORS_PER_CENTROID * (inverted_file.nlist if inverted_file else 0)
+            size = min(max(wanted, _SMALLEST_TRAINING_SET), embeddings.n_passages)
+            logger.info("Training %s on %d vectors", factory, size)
+            rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
+            index.train(embeddings.vectors(np.sort(rows)))
+        for block in embeddings.blocks():
+            index.add(np.ascontiguousarray(block))
+        return index
+
     try:
         index = open_index(embeddings, Path(folder), make, factory=factory, seed=seed)
         if parameters:
@@ -99,20 +112,6 @@ def build_approximate(
             f"faiss cannot make an index {factory!r} of {embeddings.n_passages} vectors, or search"
             f" it with the parameters {parameters!r} ({reason})."
         ) from error
-    return index
-
-
-def _make(embeddings: Embeddings, factory: str, seed: int) -> faiss.Index:
-    index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    if not index.is_trained:
-        inverted_file = faiss.try_extract_index_ivf(index)
-        wanted = _VECTORS_PER_CENTROID * (inverted_file.nlist if inverted_file else 0)
-        size = min(max(wanted, _SMALLEST_TRAINING_SET), embeddings.n_passages)
-        logger.info("Training %s on %d vectors", factory, size)
-        rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
-        index.train(embeddings.vectors(np.sort(rows)))
-    for _, block in embeddings.blocks():
-        index.add(np.ascontiguousarray(block))
     return index
 
 
@@ -169,7 +168,7 @@ def build_quantised(
 def _build_bytes(embeddings: Embeddings) -> faiss.Index:
     from sentence_transformers.util.quantization import quantize_embeddings
 
-    extremes = [(block.min(axis=0), block.max(axis=0)) for _, block in embeddings.blocks()]
+    extremes = [(block.min(axis=0), block.max(axis=0)) for block in embeddings.blocks()]
     lowest, highest = zip(*extremes, strict=True)
     ranges = np.stack([np.min(lowest, axis=0), np.max(highest, axis=0)])  # (2, D)
     steps = (ranges[1] - ranges[0]) / 255
@@ -179,7 +178,7 @@ def _build_bytes(embeddings: Embeddings) -> faiss.Index:
     index = faiss.IndexScalarQuantizer(embeddings.dimension, kind, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(trained, index.sq.trained)
     index.is_trained = True
-    for _, block in embeddings.blocks():
+    for block in embeddings.blocks():
         codes: Any = quantize_embeddings(block, "uint8", ranges=ranges)
         index.add_sa_codes(codes)
     return index
@@ -189,7 +188,7 @@ def _build_bits(embeddings: Embeddings) -> faiss.IndexBinary:
     from sentence_transformers.util.quantization import quantize_embeddings
 
     index = faiss.IndexBinaryFlat(8 * -(-embeddings.dimension // 8))
-    for _, block in embeddings.blocks():
+    for block in embeddings.blocks():
         codes: Any = quantize_embeddings(block, "ubinary")
         index.add(codes)
     return index

@@ -63,7 +63,6 @@ class MilvusIndex:
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
-
         how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
         search = partial(self.client.search, self.name, limit=k, filter=filter, **how)
         return self._batches(len(queries), k, lambda part: search(data=list(queries[part])))

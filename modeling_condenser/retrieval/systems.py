@@ -278,7 +278,7 @@ def open_searcher(
         return HybridSearcher(lexical, dense).tuned(dev)
     from modeling_condenser.encoding.encode import encode_collection, local_device
 
-    settings, index_bytes = settings or SearchSettings(), None
+    settings = settings or SearchSettings()
     system, place = system.completed(settings), embeddings or folder / EMBEDDINGS_FOLDER
     retriever = whole = system.stored.open(device=local_device(settings.device_list))
     retriever.check_inner_product()
@@ -293,14 +293,15 @@ def open_searcher(
     if retriever is not whole:
         vectors = vectors.truncated(retriever.dimension, retriever=retriever.fingerprint)
     index: Any = None
+    n_bytes: float = 4 * vectors.dimension
     index_folder, parameters = folder / f"index-{index_name}", settings.search_parameters
     if system.is_quantised:
         index = build_quantised(vectors, system.precision, index_folder)
-        index_bytes = index.code_size
+        n_bytes = index.code_size
     elif client is not None:
         index = store_in_milvus(vectors, passages, client, parameters=parameters)
     elif not settings.is_exact:
         how = {"parameters": parameters, "seed": settings.index_seed}
         index = build_approximate(vectors, settings.index, index_folder, **how)
-        index_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
-    return DenseSearcher(retriever, vectors, index, settings, index_bytes)
+        n_bytes = (index_folder / INDEX_FILE).stat().st_size / vectors.n_passages
+    return DenseSearcher(retriever, vectors, index, settings, n_bytes)

@@ -9,7 +9,7 @@ import tarfile
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from modeling_condenser.runs.run_folder import whole_folder
 
@@ -64,8 +64,7 @@ def fetch_npm_files(packages: Sequence[NpmPackage] = PACKAGES) -> list[Path]:
             archive = io.BytesIO(_download(package))
             with whole_folder(folder) as partial, tarfile.open(fileobj=archive) as tar:
                 for path, file in files.items():
-                    content = tar.extractfile(path)
-                    assert content is not None  # the hash pins what is there
+                    content: Any = tar.extractfile(path)  # the hash pins what is there
                     (partial / file.name).write_bytes(content.read())
         found += files.values()
     return found

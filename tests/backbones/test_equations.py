@@ -6,9 +6,8 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from modeling_condenser.encoder_parts import embed
+from modeling_condenser.encoder_parts import embed, n_positions
 from modeling_condenser.packing import pack, use_packing
-from modeling_condenser.positions import n_positions
 from tests.backbones.encoders import BACKBONES, LAYERS, POSITIONS, VOCABULARY, Backbone
 from tests.backbones.two_encoders import TwoEncoders, our_name
 from tests.models import assert_same, losses_and_gradients, make_model

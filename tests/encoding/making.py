@@ -90,7 +90,7 @@ def hash_vectors(passages: Dataset) -> np.ndarray:
 
 
 def all_bytes(embeddings: Embeddings) -> bytes:
-    return b"".join(block.tobytes() for _, block in embeddings.blocks())
+    return b"".join(block.tobytes() for block in embeddings.blocks())
 
 
 class HashRetriever:

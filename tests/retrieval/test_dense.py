@@ -216,7 +216,7 @@ def test_truncated_vectors_are_the_first_numbers(embeddings, similarity, tmp_pat
     expected = PASSAGES[:, :8]
     if similarity == "cosine":
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-    found = np.concatenate([block for _, block in short.blocks()])
+    found = np.concatenate([*short.blocks()])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     rows = np.array([299, 3, 1471])
     np.testing.assert_allclose(short.vectors(rows), expected[rows], rtol=1e-6)
