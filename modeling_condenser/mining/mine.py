@@ -105,17 +105,16 @@ def mine(
     claim_run_folder(folder, settings)
 
     work_folder = Path(recipe.work_folder or folder / "search")
-    with show_bars(progress):
-        searcher = open_searcher(parsed, loaded.passages, work_folder, settings=search, dev=dev)
-    if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
-        raise ValueError(
-            f"{parsed.model} has none of the {len(labelled)} queries: use a run of the same split."
-        )
-    miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
     # Windows of another system or collection have another folder, so they are not used.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     negatives = folder / NEGATIVES_FILE
     with show_bars(progress):
+        searcher = open_searcher(parsed, loaded.passages, work_folder, settings=search, dev=dev)
+        if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
+            raise ValueError(
+                f"{parsed.model} has none of the {len(labelled)} queries: use a run of their split."
+            )
+        miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
         dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}")
     if recipe.with_text:
         with whole_file(folder / EXAMPLES_FILE) as examples:

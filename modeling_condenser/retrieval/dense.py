@@ -5,7 +5,7 @@ id, also across the last place of a run, unless more than 32 passages share its 
 no torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from modeling_condenser.encoding.embeddings import Dtype, Embeddings, check_vect
 from modeling_condenser.runs.progress import bar
 
 from .indices import BinaryIndex, Precision
-from .runs import Run, cut_run, make_run
+from .runs import Run, cut_run
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -145,7 +145,7 @@ def search_embeddings(
             for query, own, found in zip(shown, scores, rows, strict=True):
                 is_row = found >= 0
                 own[is_row] = embeddings.vectors(found[is_row]) @ query
-    return make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
+    return _make_run(query_ids, scores, rows, embeddings.ids, depth=depth)
 
 
 def search_exact_arrays(
@@ -160,7 +160,23 @@ def search_exact_arrays(
     check_vectors(passage_embeddings, len(set(passage_ids)))
     _check_queries(query_embeddings, query_ids, passage_embeddings.shape[1])
     scores, rows = find_best(query_embeddings, [passage_embeddings], depth=depth + _SPARE)
-    return make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
+    return _make_run(query_ids, scores, rows, lambda r: [passage_ids[i] for i in r], depth=depth)
+
+
+def _make_run(
+    query_ids: Sequence[str], scores: np.ndarray, rows: np.ndarray, ids: Callable, *, depth: int
+) -> Run:
+    """Make a run of the `depth` best passages of Q queries.
+
+    `scores` and `rows` of the passages are (Q, k), with row -1 for none; `ids` maps rows to ids.
+    """
+    unique = np.unique(rows[rows >= 0])
+    id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # one string for all queries
+    run: Run = {}
+    for query_id, own_rows, own in zip(query_ids, rows.tolist(), scores.tolist(), strict=True):
+        found = zip(own_rows, own, strict=True)
+        run[query_id] = {id_of[row]: score for row, score in found if row >= 0}
+    return cut_run(run, depth)
 
 
 def _check_queries(queries: np.ndarray, query_ids: Sequence[str], dimension: int) -> None:

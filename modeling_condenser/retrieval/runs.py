@@ -5,10 +5,8 @@ point, so that a run does not depend on the order of the corpus.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
 
 from modeling_condenser.collection.text_files import read_lines
 from modeling_condenser.runs.whole_files import whole_file
@@ -25,27 +23,6 @@ def rank_passages(scores: Mapping[str, float]) -> list[tuple[str, float]]:
 def cut_run(run: Run, depth: int) -> Run:
     """The best `depth` passages of each query, best first."""
     return {query_id: dict(rank_passages(scores)[:depth]) for query_id, scores in run.items()}
-
-
-def make_run(
-    query_ids: Sequence[str],
-    scores: np.ndarray,
-    rows: np.ndarray,
-    ids: Callable[[np.ndarray], list[str]],
-    *,
-    depth: int,
-) -> Run:
-    """Make a run of the `depth` best passages of Q queries.
-
-    `scores` and `rows` of the passages are (Q, k), with row -1 for none; `ids` maps rows to ids.
-    """
-    unique = np.unique(rows[rows >= 0])
-    id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # one string for all queries
-    run: Run = {}
-    for query_id, own_rows, own in zip(query_ids, rows.tolist(), scores.tolist(), strict=True):
-        found = zip(own_rows, own, strict=True)
-        run[query_id] = {id_of[row]: score for row, score in found if row >= 0}
-    return cut_run(run, depth)
 
 
 def write_run(run: Run, path: str | Path, *, tag: str) -> Path:

@@ -21,16 +21,13 @@ from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.pretraining.pretrain import pretrain
+from modeling_condenser.runs.run_folder import read_log
 
 TWO_TEXTS = Dataset.from_dict({"text": ["one text", "another text"]})
 
 
-def read_log(run):
-    return json.loads((run / "log.json").read_text())
-
-
 def readiness_of(run):
-    return [entry for entry in read_log(run) if "readiness/swap_cost" in entry]
+    return read_log(run, measure="readiness/swap_cost")
 
 
 @pytest.mark.slow
@@ -45,7 +42,7 @@ def test_training_is_bit_equal_to_a_run_that_was_not_measured(measured, settings
     ours, theirs = (torch.load(r / "checkpoint-4/rng_state.pth", weights_only=False) for r in runs)
     assert torch.equal(ours["cpu"], theirs["cpu"]) and ours["python"] == theirs["python"]
     for name in ("late_loss", "head_loss", "swap_cost", "grad_norm", "learning_rate"):
-        ours, theirs = ([(e["step"], e[name]) for e in read_log(r) if name in e] for r in runs)
+        ours, theirs = ([(e["step"], e[name]) for e in read_log(r, measure=name)] for r in runs)
         assert ours == theirs and [step for step, _ in ours] == [2, 4], name
 
 
@@ -163,7 +160,7 @@ def test_tensorboard_gets_the_whole_log_in_one_run_also_of_a_training_that_ends_
     for name in events.Tags()["scalars"]:
         for event in events.Scalars(name):
             scalars.setdefault((name, event.step), []).append(event.value)
-    log = read_log(run)
+    log = read_log(run, measure="step")
     for entry in log:
         for name in entry.keys() - {"step"}:
             values = scalars[f"train/{name}", entry["step"]]

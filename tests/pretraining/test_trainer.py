@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -92,28 +93,25 @@ def test_label_smoothing_and_several_gpus_in_one_process_are_refused(make_traine
 def naive_probe(model, texts):
     """One text at a time: with its own vector, with zeros, and with that of the text before it."""
     lates = [model.encode(t["input_ids"], t["attention_mask"])[0] for t in texts]
-    losses, hits, late_hits = [0.0, 0.0, 0.0], 0, 0
-    n = sum(int((text["labels"] != -100).sum()) for text in texts)
+    sums, n = Counter(), 0
     for i, text in enumerate(texts):
-        targets = [(t, own) for t, own in enumerate(text["labels"][0].tolist()) if own != -100]
-        late_logits = model.lm_head(lates[i])[0]
-        late_hits += sum(late_logits[place].argmax().item() == own for place, own in targets)
         _, early, output = model.encode(text["input_ids"], text["attention_mask"])
-        for k, late in enumerate((lates[i], 0 * lates[i], lates[i - 1])):
+        given = {"head_loss": lates[i], "zero_cost": 0 * lates[i], "swap_cost": lates[i - 1]}
+        log_p = {"late": model.lm_head(lates[i])[0].log_softmax(-1)}
+        for name, late in given.items():
             hidden = torch.cat([late[:, :1], early[:, 1:]], dim=1)
             for layer in model.head:
                 hidden = output.layer_call.repeat(layer, hidden)
-            log_p = model.lm_head(model.head_norm(hidden)).log_softmax(-1)[0]
-            losses[k] -= sum(log_p[place, own].item() for place, own in targets) / n
-            if k == 0:
-                hits += sum(log_p[place].argmax().item() == own for place, own in targets)
-    return {
-        "head_loss": losses[0],
-        "zero_cost": losses[1] - losses[0],
-        "swap_cost": losses[2] - losses[0],
-        "head_accuracy": hits / n,
-        "late_accuracy": late_hits / n,
-    }
+            log_p[name] = model.lm_head(model.head_norm(hidden))[0].log_softmax(-1)
+        for place, target in enumerate(text["labels"][0].tolist()):
+            if target != -100:
+                n += 1
+                sums.subtract({name: log_p[name][place, target].item() for name in given})
+                sums["head_accuracy"] += log_p["head_loss"][place].argmax().item() == target
+                sums["late_accuracy"] += log_p["late"][place].argmax().item() == target
+    means = {name: total / n for name, total in sums.items()}
+    costs = {name: means[name] - means["head_loss"] for name in ("zero_cost", "swap_cost")}
+    return {**means, **costs}
 
 
 def cut(batch, size):
