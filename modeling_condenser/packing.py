@@ -74,7 +74,11 @@ def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
         encoder.register_forward_pre_hook(
             lambda _, args, kwargs: (args, offset_positions(kwargs, offset)), with_kwargs=True
         )
-    model.choose_rows = ReadRows.of if narrow and _can_narrow(model) else None
+    # The head must read neither the last layer's input (a single layer) nor all of its output.
+    n_layers, skip_from = model.config.num_hidden_layers, model.config.skip_from
+    is_global = layer_to_narrow(encoder) is model.condenser.global_layer
+    can_narrow = is_global and n_layers > 1 and skip_from < n_layers
+    model.choose_rows = ReadRows.of if narrow and can_narrow else None
 
 
 def is_packing(model: CondenserForMaskedLM) -> bool:
@@ -129,17 +133,6 @@ def layer_to_narrow(encoder: Any) -> nn.Module | None:
     is_called_once = len(layers) == encoder.config.num_hidden_layers
     has_keys = any(keys_and_values(module) for module in layers[-1].modules())
     return layers[-1] if is_called_once and has_keys else None
-
-
-def _can_narrow(model: CondenserForMaskedLM) -> bool:
-    """Whether the last layers can omit queries that no loss reads.
-
-    The last layer of the backbone must have global attention, and the head must read neither its
-    input (a single layer) nor all of its output.
-    """
-    n_layers = model.config.num_hidden_layers
-    is_global = layer_to_narrow(model.condenser.encoder) is model.condenser.global_layer
-    return is_global and n_layers > 1 and model.config.skip_from < n_layers
 
 
 @dataclass(frozen=True)

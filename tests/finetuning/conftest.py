@@ -1,4 +1,4 @@
-"""An encoder that the tests of this room share, and a short training."""
+"""A short training that the tests of this room share."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,6 @@ from typing import Any
 import pytest
 
 from modeling_condenser.finetuning.finetune import finetune
-from modeling_condenser.hub.contract import EncodingContract
-from modeling_condenser.hub.export import export_encoder
-from tests.hub.making import make_run
-
-
-@pytest.fixture(scope="session")
-def encoder(bert_folder, tmp_path_factory):
-    """An export, without dropout, with noisy weights and lengths of 48 and 56."""
-    root = tmp_path_factory.mktemp("encoders")
-    contract = EncodingContract(48, 56, title_separator=" : ")
-    return export_encoder(make_run(bert_folder, root / "run"), root / "encoder", contract=contract)
 
 
 @pytest.fixture

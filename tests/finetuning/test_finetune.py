@@ -24,13 +24,22 @@ from modeling_condenser.finetuning.finetune import (
 )
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
 from modeling_condenser.hub.contract import EncodingContract
+from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.provenance import read_provenance
 from tests.encoding.making import save_modules
-from tests.hub.making import plain_vectors
+from tests.hub.making import make_run, plain_vectors
 from tests.pretraining.short_runs import column
 from tests.pretraining.test_distributed import TORCHRUN, launch
 
 DOT = {"similarity": "dot"}
+
+
+@pytest.fixture(scope="module")
+def encoder(bert_folder, tmp_path_factory):
+    """An export, without dropout, with noisy weights and lengths of 48 and 56."""
+    root = tmp_path_factory.mktemp("encoders")
+    contract = EncodingContract(48, 56, title_separator=" : ")
+    return export_encoder(make_run(bert_folder, root / "run"), root / "encoder", contract=contract)
 
 
 @pytest.fixture(scope="module")
