@@ -253,12 +253,12 @@ class _Blocks(NamedTuple):
 @torch.compiler.disable  # a graph would hold for one number of blocks and their lengths
 def _attend_within(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:
     """Attention in the fastest way, (1, heads, R, D)."""
-    attend_fastest, (_, key, _) = _attend_padded, rows
+    _, key, _ = rows
     if key.device.type == "cuda" and blocks.window is None:
-        attend_fastest = _attend_nested
-    elif key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
-        attend_fastest = _attend_runs
-    return attend_fastest(rows, blocks, attention)
+        return _attend_nested(rows, blocks, attention)
+    if key.device.type == "cpu" and key.numel() >= len(_runs(rows, blocks)) * _LARGE_CALL:
+        return _attend_runs(rows, blocks, attention)
+    return _attend_padded(rows, blocks, attention)
 
 
 def _attend_nested(rows: _Rows, blocks: _Blocks, attention: Callable) -> torch.Tensor:

@@ -170,7 +170,8 @@ def find_best(
     Returns:
         Scores (Q, depth) float32 and rows (Q, depth) int64, best first; row -1 for none.
     """
-    best, first = faiss.ResultHeap(len(queries), depth, keep_max=True), 0
+    best = faiss.ResultHeap(len(queries), depth, keep_max=True)
+    first = 0
     for block in blocks:
         k = min(depth, len(block))
         scores, rows = faiss.knn(queries, block, k, metric=faiss.METRIC_INNER_PRODUCT)

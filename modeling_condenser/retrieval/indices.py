@@ -87,20 +87,7 @@ def build_approximate(
     Raises:
         ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
     """
-
-    def make() -> faiss.Index:
-        index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
-        if not index.is_trained:
-            inverted_file = faiss.try_extract_index_ivf(index)
-            wanted = _VECTORS_PER_CENTROID * (inverted_file.nlist if inverted_file else 0)
-            size = min(max(wanted, _SMALLEST_TRAINING_SET), embeddings.n_passages)
-            logger.info("Training %s on %d vectors", factory, size)
-            rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
-            index.train(embeddings.vectors(np.sort(rows)))
-        for block in embeddings.blocks():
-            index.add(np.ascontiguousarray(block))
-        return index
-
+    make = partial(_make, embeddings, factory, seed)
     try:
         index = open_index(embeddings, Path(folder), make, factory=factory, seed=seed)
         if parameters:
@@ -112,6 +99,20 @@ def build_approximate(
             f"faiss cannot make an index {factory!r} of {embeddings.n_passages} vectors, or search"
             f" it with the parameters {parameters!r} ({reason})."
         ) from error
+    return index
+
+
+def _make(embeddings: Embeddings, factory: str, seed: int) -> faiss.Index:
+    index = faiss.index_factory(embeddings.dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    if not index.is_trained:
+        inverted_file = faiss.try_extract_index_ivf(index)
+        wanted = _VECTORS_PER_CENTROID * (inverted_file.nlist if inverted_file else 0)
+        size = min(max(wanted, _SMALLEST_TRAINING_SET), embeddings.n_passages)
+        logger.info("Training %s on %d vectors", factory, size)
+        rows = np.random.default_rng(seed).choice(embeddings.n_passages, size, replace=False)
+        index.train(embeddings.vectors(np.sort(rows)))
+    for block in embeddings.blocks():
+        index.add(np.ascontiguousarray(block))
     return index
 
 
