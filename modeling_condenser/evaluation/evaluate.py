@@ -94,10 +94,8 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    listed = [systems] if isinstance(systems, str | Path) else systems
-    settings |= {"systems": list(map(str, listed)), "collection": collection, "split": split}
+    settings |= {"systems": systems, "collection": collection, "split": split}
     settings |= {"measures": measures, "baseline": baseline, "output_dir": output_dir}
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None

@@ -76,10 +76,8 @@ def evaluate_mteb(
             before anything is encoded.
     """
     mteb = _import_mteb()
-    listed = [systems] if isinstance(systems, str | Path) else systems
-    named = [tasks] if isinstance(tasks, str) else list(tasks)
-    settings |= {"systems": list(map(str, listed)), "mteb": named}
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    named = tasks if isinstance(tasks, str) else list(tasks)
+    settings |= {"systems": systems, "mteb": named}
     recipe, search = fill(settings, MtebRecipe, SearchSettings)
     parsed = parse_systems(recipe.systems, search)
     found = [task for name in recipe.mteb for task in _find_tasks(mteb, name)]

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-from modeling_condenser.runs.checkpoints import TRAINING_STATE
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 
 from .card import CARD_FILE, read_card, read_contract, write_card
 from .model_folder import CONFIG_FILE, find_weights

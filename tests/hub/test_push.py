@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
-from modeling_condenser.runs.checkpoints import seal_checkpoint
+from modeling_condenser.runs.run_folder import seal_checkpoint
 from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 
