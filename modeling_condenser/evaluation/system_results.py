@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import find_texts
 from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
@@ -54,6 +52,9 @@ class SystemResult:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
     cost: Mapping[str, Any] | None = None  # of encoding, from `measure_cost`
 
+    def read_run(self) -> Run:
+        return read_run(str(self.run_file))
+
 
 def evaluate_system(
     system: str | Path | System,
@@ -76,7 +77,7 @@ def evaluate_system(
         collection: a loaded one, or what `load_collection` reads.
         out: folder for the run and the measures.
         depth: passages to retrieve for each query.
-        measures: see `measure_run` for the default.
+        measures: see `evaluate_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index; `out` by default.
         dev: the collection's dev split, to choose the fusion of a hybrid system.
@@ -133,24 +134,12 @@ def evaluate_system(
             f"{out} contains another run, with a different {', '.join(changed)}: choose another"
             " output_dir, or remove this one"
         )
-    evaluation = measure_run(collection, read_run(run_file), measures=measures)
+    judged: Any = {"answers": collection.answers, "passages": collection.passages}
+    evaluation = evaluate_run(collection.qrels, read_run(run_file), measures=measures, **judged)
     facts: Any = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
         **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings
-    )
-
-
-def measure_run(
-    collection: Collection, run: Run, *, measures: Sequence[str] | None = None
-) -> Evaluation:
-    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`."""
-    return evaluate_run(
-        collection.qrels,
-        run,
-        measures=measures,
-        answers=collection.answers,
-        find_texts=partial(find_texts, collection.passages),
     )
 
 

@@ -141,12 +141,13 @@ def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None
     over, scale, xlabel = "step", 1.0, "steps"
     if all(TOKENS in entry for entry in entries):
         over, scale, xlabel = TOKENS, 1e6, "tokens seen (millions)"
-    drawn: dict[str, dict[str, Points]] = {title: {} for title in titles.values()}
-    for name, title in titles.items():
-        for run, log in runs.items():
-            known = [entry for entry in log if name in entry and over in entry]
-            if known:
-                drawn[title][run] = [(entry[over] / scale, entry[name]) for entry in known]
+    drawn = {
+        title: {
+            run: [(entry[over] / scale, entry[name]) for entry in log if name in entry]
+            for run, log in runs.items()
+        }
+        for name, title in titles.items()
+    }
     return _draw(drawn, xlabel)
 
 
@@ -156,7 +157,7 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
     Args:
         panels: title -> label -> entry with readiness. A label has one colour in all panels.
     """
-    drawn: dict[str, dict[str, Points]] = {}
+    drawn = {}
     for title, entries in panels.items():
         found = {label: layer_entropies(entry) for label, entry in entries.items()}
         even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
@@ -174,12 +175,13 @@ def _draw(drawn: Mapping[str, Mapping[str, Points]], xlabel: str) -> bytes:
     labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
     for panel, lines in zip(panels, drawn.values(), strict=True):
         for label, points in lines.items():
-            colour = f"C{labels.index(label) % 10}"
-            panel.plot(*zip(*points, strict=True), color=colour, label=label, marker=".")
+            if points:
+                colour = f"C{labels.index(label) % 10}"
+                panel.plot(*zip(*points, strict=True), color=colour, label=label, marker=".")
         panel.set_xlabel(xlabel, fontsize=FONT_SIZE)
         panel.locator_params("x", integer=xlabel == "layer")
         panel.grid(alpha=0.3)
-        if len(lines) > 1:
+        if len(panel.lines) > 1:
             panel.legend(fontsize=FONT_SIZE - 1)
     return as_png(figure)
 

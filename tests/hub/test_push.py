@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -138,12 +139,12 @@ def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopb
 
 @pytest.fixture
 def look(tmp_path):
-    """Looks at one file of a content and gives the refusals."""
+    """Looks at a folder with one file of a content and gives the refusals."""
 
     def look_at(content: str | bytes, name: str = "notes.md") -> list[str]:
-        file = tmp_path / name
-        file.write_bytes(content.encode() if isinstance(content, str) else content)
-        return find_refusals({name: file})
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return find_refusals(folder)
 
     return look_at
 
