@@ -88,7 +88,7 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     assert start(exported, folder, *words) == (0, [result.evaluation.means])
     script = open_script(exported)
     passages, queries, _ = script.read_collection(str(folder), "test")
-    ours = script.search(script.Encoder(exported), passages, queries, depth)
+    ours = script.search(script.open_encoder(exported), passages, queries, depth)
     for query, expected in read_run(result.run_file).items():
         costs, ranking = zip(*ours[query], strict=True)
         assert list(ranking) == list(expected)
