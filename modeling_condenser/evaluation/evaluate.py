@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import HYBRID, System, as_folder, parse_systems
 from modeling_condenser.runs.progress import show_bars
@@ -151,8 +152,6 @@ def _report_on_cards(
 
     A card compares its model with the baseline, and with hybrid search by BM25 and the model.
     """
-    from modeling_condenser.hub.card import PLACEHOLDER  # draws curves, so its imports are slow
-
     baselines = measured[:1] if recipe.baseline else []
     for system, result in measured[len(baselines) :]:
         if not system.is_export:

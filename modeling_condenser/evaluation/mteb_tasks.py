@@ -19,6 +19,7 @@ import pandas as pd
 from datasets import Dataset, Features, Value
 
 from modeling_condenser.collection.passages import COLUMNS
+from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import SearchSettings
@@ -127,8 +128,6 @@ def _find_tasks(mteb: Any, name: Any) -> list[Any]:
 
 def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) -> None:
     """Put the retrieval results that were just computed on the model card of an export."""
-    from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
-
     folder = Path(model.system.model)
     named = {task.metadata.name: task for task in tasks}
     computed = {task.task_name: task for task in result.task_results}

@@ -82,15 +82,14 @@ def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[in
     """
     from sklearn.manifold import TSNE  # takes a second
 
-    names = [topic for topic, rows in topics.items() for _ in rows]
+    ends = np.cumsum([len(rows) for rows in topics.values()])
     figure, axes = make_panels(list(vectors), size=(4.8, 3.6))
     for panel, found in zip(axes, vectors.values(), strict=True):
         units = found / np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
         perplexity = min(30, (len(found) - 1) / 3)
         places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
-        for topic in topics:
-            x, y = places[[name == topic for name in names]].T
-            panel.scatter(x, y, s=12, label=topic[:30])
+        for topic, own in zip(topics, np.split(places, ends[:-1]), strict=True):
+            panel.scatter(*own.T, s=12, label=topic[:30])
         panel.set_xticks([])
         panel.set_yticks([])
     axes[-1].legend(fontsize=FONT_SIZE - 1)

@@ -10,7 +10,6 @@ judgements may change.
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,13 +22,14 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import hub_name
 from modeling_condenser.hub.results import EvaluationResult, add_result
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import System, as_folder, open_searcher, parse_system
 from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
@@ -105,7 +105,7 @@ def evaluate_system(
         identity["index"] = search.published_index
         if not search.is_exact:
             words += filter(None, (search.published_index, search.search_parameters))
-    run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
+    run_name = as_folder("-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     if not record_file.is_file():
         how: Any = {"settings": search, "dev": dev}
@@ -164,8 +164,6 @@ def report_on_card(
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
         seed: of the resampling in tests and intervals.
     """
-    from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
-
     evaluation, identity = result.evaluation, result.record["identity"]
     compared = correct(
         {
