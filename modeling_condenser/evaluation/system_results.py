@@ -24,8 +24,7 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import split_revision
-from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.results import EvaluationResult, add_result
+from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run

@@ -18,7 +18,7 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.results import RESULTS_FILE
+from modeling_condenser.hub.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
 from tests.hub.making import declare_tables, run_isolated, write_collection
 
