@@ -164,6 +164,14 @@ def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_encoder(bert_run, place, contract=EncodingContract(8, 24))
 
 
+@pytest.fixture(scope="module")
+def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export with a separator and prompts of its own, on whose card tests put results."""
+    texts = {"title_separator": " : ", "query_prompt": "why ", "passage_prompt": "river "}
+    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
+    return export_encoder(bert_run, folder, contract=EncodingContract(8, 24, **texts))
+
+
 @pytest.fixture(scope="session")
 def roberta_run(roberta_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(roberta_folder, tmp_path_factory.mktemp("runs") / "roberta-run")

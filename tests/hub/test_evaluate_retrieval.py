@@ -175,8 +175,9 @@ def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start)
     }
     for name, rows in tables.items():
         pd.DataFrame(rows).to_json(folder / f"{name}-table.jsonl", orient="records", lines=True)
-    files = {name: f"{name}-table.jsonl" for name in tables}  # not a folder in BEIR's layout
-    declare_tables(folder, files, corpus="corpus", queries="queries", default="validation")
+    splits = {"corpus": "corpus", "queries": "queries", "default": "validation"}
+    # Files of these names are not a folder in BEIR's layout.
+    declare_tables(folder, {n: {split: f"{n}-table.jsonl"} for n, split in splits.items()})
     expected = evaluate_system(exported, folder, tmp_path / "run", split="dev")
     assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
 
