@@ -89,7 +89,7 @@ def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[in
         perplexity = min(30, (len(found) - 1) / 3)
         places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
         for topic, own in zip(topics, np.split(places, ends[:-1]), strict=True):
-            panel.scatter(*own.T, s=12, label=topic[:30])
+            panel.scatter(own[:, 0], own[:, 1], s=12, label=topic[:30])
         panel.set_xticks([])
         panel.set_yticks([])
     axes[-1].legend(fontsize=FONT_SIZE - 1)

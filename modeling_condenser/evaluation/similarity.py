@@ -71,7 +71,7 @@ def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> Sys
     )
     similarities = [compare(first, other).numpy() for other in others]  # (N,) float64 each
     if "score" in items:
-        evaluation: Evaluation = evaluate_graded_pairs(*similarities, items["score"].to_numpy())
+        evaluation: Evaluation = evaluate_graded_pairs(similarities[0], items["score"].to_numpy())
     else:
         evaluation = evaluate_triplets(*similarities)
     task = "graded pairs" if "score" in items else "triplets"
