@@ -23,7 +23,7 @@ from modeling_condenser.pretraining.data import (
     fingerprint_blocks,
     load_documents,
 )
-from modeling_condenser.runs.checkpoints import is_complete
+from modeling_condenser.runs.run_folder import is_complete
 from modeling_condenser.runs.whole_files import write_json
 
 MAX_LENGTH, MLM_PROBABILITY, BATCH = 128, 0.3, 32

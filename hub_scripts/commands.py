@@ -212,26 +212,20 @@ def evaluate(line: "CommandLine") -> None:
     A system is an export, a sentence-transformers model, an encoder with a stated pooling
     (google-bert/bert-base-uncased,pooling=mean), a TREC run file, or bm25 (bm25,preset=thesis).
     """
-    if any(word.partition("=")[0] == "--mteb" for word in line.words):
-        return _evaluate_on_mteb(line)
     from modeling_condenser.evaluation import evaluate as stage
+    from modeling_condenser.evaluation import mteb_tasks
     from modeling_condenser.retrieval.dense import SearchSettings
 
+    if any(word.partition("=")[0] == "--mteb" for word in line.words):
+        settings = line.read(mteb_tasks.MtebRecipe, SearchSettings, plain=("systems",))
+        results = mteb_tasks.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
+        folder = settings.get("output_dir", mteb_tasks.MtebRecipe.output_dir)
+        print(f"{mteb_tasks.format_results(results)}\n\nresults: {folder}/mteb/results")
+        return
     both, plain = (stage.EvaluationRecipe, SearchSettings), ("systems", "collection")
     further = "--mteb TASK ... in place of COLLECTION: tasks or benchmarks of MTEB"
-    settings = line.read(*both, plain=plain, further=further)
-    report = stage.evaluate(**settings)
+    report = stage.evaluate(**line.read(*both, plain=plain, further=further))
     print(f"{report}\n\nreport: {report.file}")
-
-
-def _evaluate_on_mteb(line: "CommandLine") -> None:
-    from modeling_condenser.evaluation import mteb_tasks as stage
-    from modeling_condenser.retrieval.dense import SearchSettings
-
-    settings = line.read(stage.MtebRecipe, SearchSettings, plain=("systems",))
-    results = stage.evaluate_mteb(tasks=settings.pop("mteb"), **settings)
-    folder = settings.get("output_dir", stage.MtebRecipe.output_dir)
-    print(f"{stage.format_results(results)}\n\nresults: {folder}/mteb/results")
 
 
 def search(line: "CommandLine") -> None:

@@ -12,7 +12,7 @@ import datasets
 import transformers
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_collection, resolve_collection_name
+from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.hub.markdown import p_in_words
 from modeling_condenser.hub.training_log import spread
@@ -21,7 +21,7 @@ from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
 from modeling_condenser.study.recipe import StudyRecipe
 from modeling_condenser.study.results import FUSED, StudyResults
-from modeling_condenser.study.study import BUILTIN, SEARCH_FILE, run_study
+from modeling_condenser.study.study import SEARCH_FILE, run_study
 
 from .command_line import CommandLine
 
@@ -52,13 +52,11 @@ def run(line: CommandLine) -> None:
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
     print(f"\n{results.tables()}\n")
     print(*gains(results), sep="\n")
-    name = settings.get("collection", StudyRecipe.collection)
-    folder = out / "collection" if name == BUILTIN else resolve_collection_name(name)
-    retriever = (out / json.loads((out / SEARCH_FILE).read_text())["model"]).parent
     print(f"\nBest passages of BM25 and of {results.best_arm}, fine-tuned, where they differ:")
-    show_searches(load_collection(folder, split=results.facts["split"]), out / BM25, retriever)
+    named, facts = json.loads((out / SEARCH_FILE).read_text()), results.facts
+    collection = load_collection(out / named["collection"], split=facts["split"])
+    show_searches(collection, out / BM25, (out / named["model"]).parent)
     minutes = (time.perf_counter() - started) / 60
-    facts = results.facts
     print(f"\n{facts['n_passages']} passages, {facts['n_queries']} queries, {minutes:.1f} minutes.")
     print(
         f"Report with curves: {out}/results.md. Run files and model cards are beside it. Search:\n"

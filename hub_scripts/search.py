@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from datasets import Dataset
 from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import Searcher, open_searcher, parse_systems
+from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
 from modeling_condenser.runs.recipe import fill
 
 from .command_line import CommandLine
@@ -66,7 +65,7 @@ def run(line: CommandLine) -> None:
     searcher = open_searcher(
         system,
         passages,
-        folder / re.sub(r"[^\w.-]+", "_", "-".join(map(str, name))),
+        folder / as_folder("-".join(map(str, name))),
         embeddings=Path(fields.embeddings) if fields.embeddings else None,
         settings=how,
         dev=load_dev(fields.collection, judged="") if system.kind == "hybrid" else None,

@@ -37,6 +37,8 @@ import torch  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
+from modeling_condenser.hub.contract import EncodingContract  # noqa: E402
+from modeling_condenser.hub.export import export_encoder  # noqa: E402
 from tests import tokenizers  # noqa: E402
 from tests.backbones.encoders import BACKBONES  # noqa: E402
 from tests.hub.making import make_collection, make_run  # noqa: E402
@@ -153,6 +155,21 @@ def write_text(tmp_path: Path) -> Callable[[str, str], Path]:
 def bert_run(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished pre-training run of a Condenser on the tiny BERT."""
     return make_run(bert_folder, tmp_path_factory.mktemp("runs") / "bert-run")
+
+
+@pytest.fixture(scope="session")
+def exported(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export of it with short texts, which no test changes."""
+    place = tmp_path_factory.mktemp("exports") / "encoder"
+    return export_encoder(bert_run, place, contract=EncodingContract(8, 24))
+
+
+@pytest.fixture(scope="module")
+def retriever(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export with a separator and prompts of its own, on whose card tests put results."""
+    texts = {"title_separator": " : ", "query_prompt": "why ", "passage_prompt": "river "}
+    folder = tmp_path_factory.mktemp("retrievers") / "retriever"
+    return export_encoder(bert_run, folder, contract=EncodingContract(8, 24, **texts))
 
 
 @pytest.fixture(scope="session")

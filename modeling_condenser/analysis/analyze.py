@@ -18,13 +18,13 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.markdown import escape
 from modeling_condenser.hub.model_folder import find_model_folder, read_json
 from modeling_condenser.pretraining.data import load_documents
-from modeling_condenser.runs.checkpoints import is_complete
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RECIPE_FILE,
     RUN_FILE,
     describe_machine,
+    is_complete,
     whole_folder,
 )
 from modeling_condenser.runs.whole_files import write_json

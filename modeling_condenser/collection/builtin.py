@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 from tqdm.auto import tqdm
@@ -58,13 +57,8 @@ _NOT_PROSE = re.compile(
 )
 
 
-class Docstring(NamedTuple):
-    """A docstring split in two; `name` is the qualified name of the object."""
-
-    package: str
-    name: str
-    query: str
-    passage: str
+Docstring = tuple[str, str, str, str]
+"""Package, qualified name of the object, query, passage."""
 
 
 def build_builtin_collection(
@@ -93,7 +87,8 @@ def build_builtin_collection(
     with ProcessPoolExecutor(2) as pool:
         parsed = pool.map(_read_docstrings, *zip(*sources, strict=True), chunksize=32)
         progress = tqdm(parsed, total=len(sources), desc="docstrings", unit="file")
-        kept = pd.DataFrame(_drop_duplicates(chain.from_iterable(progress)))
+        rows = _drop_duplicates(chain.from_iterable(progress))
+    kept = pd.DataFrame(rows, columns=["package", "name", "query", "passage"])
     with whole_folder(out) as folder:
         _write_collection(folder, kept, max_queries=max_queries_per_eval_split)
         pairs, installed = Counter(kept["package"]), importlib.metadata.packages_distributions()
@@ -134,7 +129,7 @@ def _read_docstrings(package: str, module: str, path: Path) -> list[Docstring]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     parts = ((name, split_docstring(text)) for name, text in _find_docstrings(tree, module))
-    return [Docstring(package, name, *halves) for name, halves in parts if halves]
+    return [(package, name, *halves) for name, halves in parts if halves]
 
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:

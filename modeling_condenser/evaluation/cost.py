@@ -5,7 +5,7 @@ A step is a forward pass over 8 texts of 64 random tokens, as in the thesis (sec
 """
 
 import multiprocessing
-import threading
+import time
 import timeit
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -58,22 +58,22 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
     drawn = np.random.default_rng(0).choice(ordinary, size=(batch_size, length))
     ids = torch.from_numpy(drawn).to(encoder.device)  # (batch_size, length)
 
+    @torch.inference_mode()
     def step() -> None:
         encoder({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
         if is_cuda:
             torch.cuda.synchronize()
 
-    with torch.inference_mode():
-        for parameter in parameters:
-            parameter.sum()  # weights are mapped from their file, and resident after a read
-        timeit.timeit(step, number=_WARM_UP_STEPS)
-        seconds = timeit.repeat(step, number=1, repeat=_STEPS)
-        if is_cuda:
-            torch.cuda.reset_peak_memory_stats()
-            step()
-            memory = torch.cuda.max_memory_allocated()
-        else:
-            memory = _peak_resident_bytes(step) - before
+    for parameter in parameters:
+        parameter.sum()  # weights are mapped from their file, and resident after a read
+    timeit.timeit(step, number=_WARM_UP_STEPS)
+    seconds = timeit.repeat(step, number=1, repeat=_STEPS)
+    if is_cuda:
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        memory = torch.cuda.max_memory_allocated()
+    else:
+        memory = _peak_resident_bytes(step) - before
     low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
     cpu = describe_machine()["hardware"]["cpu"]
     return {
@@ -92,17 +92,12 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
 
 
 def _peak_resident_bytes(step: Callable[[], None]) -> int:
-    """The highest resident memory during some steps, sampled by a thread."""
-    process, finished = psutil.Process(), threading.Event()
-
-    def sample() -> int:
-        peak = process.memory_info().rss
-        while not finished.wait(0.001):
-            peak = max(peak, process.memory_info().rss)
-        return peak
-
+    """The highest resident memory during some steps, which a thread runs meanwhile."""
+    process, peak = psutil.Process(), 0
     with ThreadPoolExecutor(1) as pool:
-        peak = pool.submit(sample)
-        timeit.timeit(step, number=_MEMORY_STEPS)
-        finished.set()
-        return peak.result()
+        steps = pool.submit(timeit.timeit, step, number=_MEMORY_STEPS)
+        while not steps.done():
+            peak = max(peak, process.memory_info().rss)
+            time.sleep(0.001)
+    steps.result()
+    return peak

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import HYBRID, System, as_folder, parse_systems
 from modeling_condenser.runs.progress import show_bars
@@ -94,10 +95,8 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    listed = [systems] if isinstance(systems, str | Path) else systems
-    settings |= {"systems": list(map(str, listed)), "collection": collection, "split": split}
+    settings |= {"systems": systems, "collection": collection, "split": split}
     settings |= {"measures": measures, "baseline": baseline, "output_dir": output_dir}
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
@@ -153,8 +152,6 @@ def _report_on_cards(
 
     A card compares its model with the baseline, and with hybrid search by BM25 and the model.
     """
-    from modeling_condenser.hub.card import PLACEHOLDER  # draws curves, so its imports are slow
-
     baselines = measured[:1] if recipe.baseline else []
     for system, result in measured[len(baselines) :]:
         if not system.is_export:

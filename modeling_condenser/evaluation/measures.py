@@ -16,7 +16,7 @@ named as it names them.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from statistics import fmean
@@ -24,8 +24,10 @@ from typing import Self
 
 import ir_measures
 import numpy as np
+from datasets import Dataset
 
 from modeling_condenser.collection.dpr import AnswerMatcher
+from modeling_condenser.collection.passages import find_texts
 from modeling_condenser.retrieval.runs import Run, rank_passages
 
 from .significance import Comparison, Interval, bootstrap_interval, compare
@@ -97,7 +99,7 @@ def evaluate_run(
     *,
     measures: Sequence[str] | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
-    find_texts: Callable[[list[str]], Mapping[str, str]] | None = None,
+    passages: Dataset | None = None,
 ) -> Evaluation:
     """Measure a run by judgements, by answer strings, or by both.
 
@@ -111,7 +113,7 @@ def evaluate_run(
         measures: names; see the module's docstring.
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
-        find_texts: maps ids of passages to their texts, for Hit@k.
+        passages: of the collection, with the columns `_id`, `title` and `text`; for Hit@k.
 
     Raises:
         ValueError: an unknown measure, or no query that can be measured.
@@ -146,10 +148,10 @@ def evaluate_run(
         raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
     values = _measure(graded, qrels, rankings)
     if hits:
-        assert find_texts is not None
+        assert passages is not None
         depth = max(measure.params["cutoff"] for measure in hits.values())
         first = {query: ranking[:depth] for query, ranking in rankings.items()}
-        values |= _measure(hits, _judge_by_answers(first, answers, find_texts), rankings)
+        values |= _measure(hits, _judge_by_answers(first, answers, passages), rankings)
     return make_evaluation(
         {name: values[name] for name in wanted},
         unanswerable=[query for query in judged if query not in rankings],
@@ -178,10 +180,10 @@ def _measure(
 def _judge_by_answers(
     rankings: Mapping[str, Sequence[str]],
     answers: Mapping[str, Sequence[str]],
-    find_texts: Callable[[list[str]], Mapping[str, str]],
+    passages: Dataset,
 ) -> dict[str, dict[str, int]]:
     """Judgements in which the first passage with an answer is relevant."""
-    texts = find_texts(list(set(chain.from_iterable(rankings.values()))))
+    texts = find_texts(passages, chain.from_iterable(rankings.values()))
     judged = {}
     for query, ranking in rankings.items():
         matcher = AnswerMatcher(answers[query])

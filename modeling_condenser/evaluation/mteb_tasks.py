@@ -19,8 +19,8 @@ import pandas as pd
 from datasets import Dataset, Features, Value
 
 from modeling_condenser.collection.passages import COLUMNS
-from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.results import EvaluationResult, add_result
+from modeling_condenser.hub.card import write_card
+from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
     System,
@@ -76,10 +76,8 @@ def evaluate_mteb(
             before anything is encoded.
     """
     mteb = _import_mteb()
-    listed = [systems] if isinstance(systems, str | Path) else systems
-    named = [tasks] if isinstance(tasks, str) else list(tasks)
-    settings |= {"systems": list(map(str, listed)), "mteb": named}
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    named = tasks if isinstance(tasks, str) else list(tasks)
+    settings |= {"systems": systems, "mteb": named}
     recipe, search = fill(settings, MtebRecipe, SearchSettings)
     parsed = parse_systems(recipe.systems, search)
     found = [task for name in recipe.mteb for task in _find_tasks(mteb, name)]
@@ -129,8 +127,6 @@ def _find_tasks(mteb: Any, name: Any) -> list[Any]:
 
 def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) -> None:
     """Put the retrieval results that were just computed on the model card of an export."""
-    from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
-
     folder = Path(model.system.model)
     named = {task.metadata.name: task for task in tasks}
     computed = {task.task_name: task for task in result.task_results}

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_condenser.hub.training_log import as_png
+from modeling_condenser.hub.training_log import FONT_SIZE, as_png, make_panels
 
 _COLOURS = ["grey", *(f"C{number}" for number in range(10))]
-_FONT_SIZE = 8
 _SHIFT = 0.05  # of the systems' intervals, so that they do not hide each other
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -46,12 +44,12 @@ def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
 def plot_bars(panels: Mapping[str, Figures]) -> Figure:
     """Draw each system's mean and interval as a bar, in panels (title -> figures)."""
     n_systems = len(next(iter(panels.values())))
-    height = 0.75 + 0.3 * n_systems
-    figure, axes = _make_panels(list(panels), height=height, sharex=True, sharey=True)
+    size = (3.5, 0.75 + 0.3 * n_systems)
+    figure, axes = make_panels(list(panels), size=size, sharex=True, sharey=True)
     for panel, systems in zip(axes, panels.values(), strict=True):
         means, errors = _read(list(systems.values()))
         bars = panel.barh(list(systems), means, xerr=errors, color=_COLOURS)
-        panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=_FONT_SIZE)
+        panel.bar_label(bars, fmt="%.3f", padding=4, fontsize=FONT_SIZE)
         panel.margins(x=0.25)
         panel.set_xticks([])
     axes[0].invert_yaxis()  # which all panels share
@@ -60,7 +58,7 @@ def plot_bars(panels: Mapping[str, Figures]) -> Figure:
 
 def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) -> Figure:
     """Draw each system's means and intervals over groups (title -> group -> figures)."""
-    figure, axes = _make_panels(list(panels), height=3.6, width=4.5)
+    figure, axes = make_panels(list(panels), size=(4.8, 3.6))
     for panel, groups in zip(axes, panels.values(), strict=True):
         systems = list(next(iter(groups.values())))
         styles = cycle(product(["-", "--"], _COLOURS))
@@ -70,8 +68,8 @@ def plot_curves(panels: Mapping[str, Mapping[str, Figures]], *, x_label: str) ->
             style: Any = {"color": colour, "linestyle": line, "marker": "."}
             panel.errorbar(places, means, errors, label=system, **style)
         panel.set_xticks(range(len(groups)), list(groups))
-        panel.set_xlabel(x_label, fontsize=_FONT_SIZE)
-    axes[-1].legend(fontsize=_FONT_SIZE - 1)
+        panel.set_xlabel(x_label, fontsize=FONT_SIZE)
+    axes[-1].legend(fontsize=FONT_SIZE - 1)
     return figure
 
 
@@ -84,18 +82,17 @@ def plot_map(vectors: Mapping[str, np.ndarray], topics: Mapping[str, Sequence[in
     """
     from sklearn.manifold import TSNE  # takes a second
 
-    names = [topic for topic, rows in topics.items() for _ in rows]
-    figure, axes = _make_panels(list(vectors), height=3.6, width=4.5)
+    ends = np.cumsum([len(rows) for rows in topics.values()])
+    figure, axes = make_panels(list(vectors), size=(4.8, 3.6))
     for panel, found in zip(axes, vectors.values(), strict=True):
         units = found / np.linalg.norm(found, axis=1, keepdims=True).clip(min=1e-12)
         perplexity = min(30, (len(found) - 1) / 3)
         places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(units)
-        for topic in topics:
-            x, y = places[[name == topic for name in names]].T
-            panel.scatter(x, y, s=12, label=topic[:30])
+        for topic, own in zip(topics, np.split(places, ends[:-1]), strict=True):
+            panel.scatter(own[:, 0], own[:, 1], s=12, label=topic[:30])
         panel.set_xticks([])
         panel.set_yticks([])
-    axes[-1].legend(fontsize=_FONT_SIZE - 1)
+    axes[-1].legend(fontsize=FONT_SIZE - 1)
     return figure
 
 
@@ -104,20 +101,3 @@ def _read(figures: list[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     means = np.array([own["mean"] for own in figures])
     bounds = np.array([own["interval"] or [np.nan] * 2 for own in figures])
     return means, abs(bounds.T - means)
-
-
-def _make_panels(
-    titles: list[str], *, height: float, width: float = 3.0, **shared: Any
-) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each title, at most three in a row; sizes are in inches."""
-    n_columns = 2 if len(titles) == 4 else min(len(titles), 3)
-    n_rows = -(-len(titles) // n_columns)
-    figure = Figure(figsize=(1.2 + width * n_columns, n_rows * height), layout="constrained")
-    panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False, **shared).flat)
-    for panel, title in zip(panels, titles, strict=False):
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=_FONT_SIZE)
-        panel.set_title(title, fontsize=_FONT_SIZE, loc="left")
-    for panel in panels[len(titles) :]:
-        panel.remove()
-    return figure, panels[: len(titles)]

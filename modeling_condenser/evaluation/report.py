@@ -26,6 +26,7 @@ from modeling_condenser.runs.whole_files import checksum_file, write_json
 
 from .answer_types import group_queries
 from .measures import Evaluation, make_evaluation
+from .plots import draw_report
 from .significance import ALPHA, N_RESAMPLES, Comparison, compare_in_groups, correct, holm
 from .system_results import SystemResult
 
@@ -105,8 +106,6 @@ def write_report(
         command: that makes the report again.
         seed: of all tests and intervals.
     """
-    from .plots import draw_report
-
     folder, first = Path(folder), results[0]
     systems = {result.system: result.evaluation for result in results}
     main = next(iter(first.evaluation.means))

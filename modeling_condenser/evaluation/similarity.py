@@ -13,7 +13,6 @@ import pandas as pd
 from scipy import stats
 
 from modeling_condenser.collection.text_files import read_rows
-from modeling_condenser.hub.contract import Similarity
 from modeling_condenser.retrieval.systems import System
 
 from .measures import Evaluation, make_evaluation
@@ -62,29 +61,21 @@ def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> Sys
 
     `name` is that of their file in the report.
     """
-    retriever = system.open()
-    similarity = retriever.contract.similarity
-    vectors = [  # (N, D) float32 each
-        retriever.encode_passages(list(items[column]))
-        for column in items.columns.drop("score", errors="ignore")
-    ]
-    evaluation: Evaluation
-    if "score" in items:
-        task, similarities = "graded pairs", pair_similarities(*vectors, similarity=similarity)
-        evaluation = evaluate_graded_pairs(similarities, items["score"].to_numpy())
-    else:
-        task, evaluation = "triplets", evaluate_triplets(*vectors, similarity=similarity)
-    return SystemResult(system.name, name, task, evaluation, settings=system.settings)
-
-
-def pair_similarities(
-    first: np.ndarray, second: np.ndarray, *, similarity: Similarity
-) -> np.ndarray:
-    """Compare vectors, (N, D) and (N, D), row by row: (N,) float64, greater for more similar."""
     from sentence_transformers import SimilarityFunction  # imports torch
 
-    compare = SimilarityFunction.to_similarity_pairwise_fn(similarity)
-    return compare(first.astype(np.float64), second.astype(np.float64)).numpy()
+    retriever = system.open()
+    compare = SimilarityFunction.to_similarity_pairwise_fn(retriever.contract.similarity)
+    first, *others = (
+        retriever.encode_passages(list(items[column])).astype(np.float64)  # (N, D)
+        for column in items.columns.drop("score", errors="ignore")
+    )
+    similarities = [compare(first, other).numpy() for other in others]  # (N,) float64 each
+    if "score" in items:
+        evaluation: Evaluation = evaluate_graded_pairs(similarities[0], items["score"].to_numpy())
+    else:
+        evaluation = evaluate_triplets(*similarities)
+    task = "graded pairs" if "score" in items else "triplets"
+    return SystemResult(system.name, name, task, evaluation, settings=system.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,17 +142,11 @@ def _correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
     return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
 
 
-def evaluate_triplets(
-    anchors: np.ndarray, positives: np.ndarray, negatives: np.ndarray, *, similarity: Similarity
-) -> Evaluation:
+def evaluate_triplets(to_positive: np.ndarray, to_negative: np.ndarray) -> Evaluation:
     """Measure how often the anchor is more similar to the positive than to the negative.
 
-    Equal similarities count as wrong, so that an encoder that gives one vector to every text scores
-    0 and not 1. All vectors are (N, D). The measure is "triplet accuracy", with keys "0", "1", ...
+    Equal similarities, (N,) both, count as wrong, so that an encoder that gives one vector to every
+    text scores 0 and not 1. The measure is "triplet accuracy", with keys "0", "1", ...
     """
-    to_positive, to_negative = (
-        pair_similarities(anchors, others, similarity=similarity)  # (N,)
-        for others in (positives, negatives)
-    )
     right = (to_positive > to_negative).tolist()
     return make_evaluation({"triplet accuracy": {str(i): float(r) for i, r in enumerate(right)}})

@@ -10,11 +10,9 @@ judgements may change.
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,13 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
-from modeling_condenser.collection.passages import find_texts
+from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import split_revision
-from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.results import EvaluationResult, add_result
+from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import System, as_folder, open_searcher, parse_system
 from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
@@ -53,6 +50,9 @@ class SystemResult:
     record: Mapping[str, Any] = field(default_factory=dict)  # time, and what was searched
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the system, such as its pooling
     cost: Mapping[str, Any] | None = None  # of encoding, from `measure_cost`
+
+    def read_run(self) -> Run:
+        return read_run(str(self.run_file))
 
 
 def evaluate_system(
@@ -76,7 +76,7 @@ def evaluate_system(
         collection: a loaded one, or what `load_collection` reads.
         out: folder for the run and the measures.
         depth: passages to retrieve for each query.
-        measures: see `measure_run` for the default.
+        measures: see `evaluate_run` for the default.
         search: how a dense system searches; exactly by default.
         work_folder: for embeddings and index; `out` by default.
         dev: the collection's dev split, to choose the fusion of a hybrid system.
@@ -104,7 +104,7 @@ def evaluate_system(
         identity["index"] = search.published_index
         if not search.is_exact:
             words += filter(None, (search.published_index, search.search_parameters))
-    run_name = re.sub(r"[^A-Za-z0-9=-]", "_", "-".join(words))
+    run_name = as_folder("-".join(words))
     run_file, record_file = out / f"{run_name}.trec", out / f"{run_name}.json"
     if not record_file.is_file():
         how: Any = {"settings": search, "dev": dev}
@@ -133,24 +133,12 @@ def evaluate_system(
             f"{out} contains another run, with a different {', '.join(changed)}: choose another"
             " output_dir, or remove this one"
         )
-    evaluation = measure_run(collection, read_run(run_file), measures=measures)
+    judged: Any = {"answers": collection.answers, "passages": collection.passages}
+    evaluation = evaluate_run(collection.qrels, read_run(run_file), measures=measures, **judged)
     facts: Any = {"system": system.name, "collection": collection.name, "split": split}
     write_json(out / "metrics.json", {**facts, "depth": depth, "evaluation": asdict(evaluation)})
     return SystemResult(
         **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings
-    )
-
-
-def measure_run(
-    collection: Collection, run: Run, *, measures: Sequence[str] | None = None
-) -> Evaluation:
-    """Measure a run by a collection's judgements, its answers, or both; see `evaluate_run`."""
-    return evaluate_run(
-        collection.qrels,
-        run,
-        measures=measures,
-        answers=collection.answers,
-        find_texts=partial(find_texts, collection.passages),
     )
 
 
@@ -175,8 +163,6 @@ def report_on_card(
         command: that reproduces the figures; it calls the model `OWNER/NAME`.
         seed: of the resampling in tests and intervals.
     """
-    from modeling_condenser.hub.card import write_card  # draws curves, so its imports are slow
-
     evaluation, identity = result.evaluation, result.record["identity"]
     compared = correct(
         {

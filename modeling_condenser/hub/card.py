@@ -20,8 +20,16 @@ from modeling_condenser.runs.whole_files import whole_file
 from . import markdown, training_log
 from .contract import CONTRACT_FILE, EncodingContract
 from .model_folder import STARTER_TITLE, is_checkpoint, read_config
-from .provenance import FINETUNING, Stage, drop_starter, hub_name, label_stages, read_provenance
-from .results import EvaluationResult, read_results
+from .provenance import (
+    FINETUNING,
+    EvaluationResult,
+    Stage,
+    drop_starter,
+    hub_name,
+    label_stages,
+    read_provenance,
+    read_results,
+)
 
 CARD_FILE = "README.md"
 CURVES_FILE = "training_curves.png"

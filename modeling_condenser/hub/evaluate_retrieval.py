@@ -36,6 +36,7 @@ QRELS_COLUMNS = ["query-id", "corpus-id", "score"]
 OTHER_SPLIT = {"dev": "validation", "validation": "dev"}  # data sets have the one for the other
 CHUNK = 4096  # passages that are searched together
 MARGIN = 32  # passages beyond the depth, among which ids decide where scores are equal
+Encoder = tuple[SentenceTransformer, str]  # and what stands between title and text
 Texts = Iterator[tuple[str, str, str]]  # id, title and text
 Qrels = dict[str, dict[str, int]]  # query id -> passage id -> grade
 Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage id, best first
@@ -48,27 +49,12 @@ def find_folder(name: str, files: list[str], **kind: Any) -> Path:
     return Path(snapshot_download(name, allow_patterns=files, **kind))
 
 
-class Encoder:
-    """Encodes with sentence-transformers; its modules hold the contract, except for titles."""
-
-    def __init__(self, folder: Path, device: str | None = None):
-        self.contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
-        self.model = SentenceTransformer(
-            str(folder),
-            device=device,
-            trust_remote_code=False,
-            model_kwargs={"use_safetensors": True, "dtype": torch.float32},
-        )
-
-    def encode_queries(self, texts: Iterable[str]) -> torch.Tensor:
-        """Vectors of N queries, (N, H) float32 on the CPU."""
-        return torch.as_tensor(self.model.encode_query(list(texts), show_progress_bar=False))
-
-    def encode_passages(self, titles: Iterable[str], texts: Iterable[str]) -> torch.Tensor:
-        """Vectors of N passages, (N, H) float32 on the CPU."""
-        starts = [title and title + self.contract["title_separator"] for title in titles]
-        bodies = [start + text for start, text in zip(starts, texts, strict=True)]
-        return torch.as_tensor(self.model.encode_document(bodies, show_progress_bar=False))
+def open_encoder(folder: Path, device: str | None = None) -> Encoder:
+    """Open with sentence-transformers; its modules hold the contract, except for titles."""
+    contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
+    how: Any = {"trust_remote_code": False}
+    how["model_kwargs"] = {"use_safetensors": True, "dtype": torch.float32}
+    return SentenceTransformer(str(folder), device=device, **how), contract["title_separator"]
 
 
 def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels]:
@@ -136,14 +122,16 @@ def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
 
 def search(encoder: Encoder, passages: Texts, queries: dict[str, str], depth: int) -> Run:
     """The best `depth` passages of each query, ties by id; one chunk of passages at a time."""
-    query_vectors = encoder.encode_queries(queries.values()).double()  # (Q, H)
+    model, separator = encoder
+    asked = model.encode_query([*queries.values()], show_progress_bar=False)  # (Q, H)
     best: Run = {query: [] for query in queries}
     chunks = iter(lambda: list(islice(passages, CHUNK)), [])
     for chunk in datasets.utils.tqdm(chunks, desc=f"{CHUNK} passages each"):
-        ids, titles, texts = zip(*chunk, strict=True)
-        vectors = encoder.encode_passages(titles, texts).double()  # (P, H)
+        ids = [passage_id for passage_id, _, _ in chunk]
+        texts = [title + separator + text if title else text for _, title, text in chunk]
+        vectors = model.encode_document(texts, show_progress_bar=False)  # (P, H)
         # Rounded to float32, so that equal vectors have equal scores.
-        scores = encoder.model.similarity(query_vectors, vectors).float()  # (Q, P)
+        scores = model.similarity(asked.astype(float), vectors.astype(float)).float()  # (Q, P)
         top, rows = scores.topk(min(depth + MARGIN, len(ids)))  # (Q, k) both
         for query, own, found in zip(queries, (-top).tolist(), rows.tolist(), strict=True):
             costs = zip(own, (ids[row] for row in found), strict=True)
@@ -210,7 +198,7 @@ def main() -> int:
     tasks = plan(wanted, [r for r in results if not r.get("search") and not r.get("benchmark")])
     if not tasks:
         parser.error(f"no result in {file} is of a public collection: name a collection")
-    encoder = Encoder(folder, wanted.device)
+    encoder = open_encoder(folder, wanted.device)
     for task in tasks:
         try:
             found.append(evaluate(encoder, task, wanted))

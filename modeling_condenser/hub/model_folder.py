@@ -8,8 +8,7 @@ from typing import Any
 
 from huggingface_hub import errors, snapshot_download
 
-from modeling_condenser.runs.checkpoints import last_whole_checkpoint
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, last_whole_checkpoint
 
 CONFIG_FILE = "config.json"
 MODULES_FILE = "modules.json"

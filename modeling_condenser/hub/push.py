@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +14,7 @@ from typing import Any, Literal
 from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-from modeling_condenser.runs.checkpoints import TRAINING_STATE
-from modeling_condenser.runs.run_folder import MODEL_FOLDER
+from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 
 from .card import CARD_FILE, read_card, read_contract, write_card
 from .model_folder import CONFIG_FILE, find_weights
@@ -133,8 +132,7 @@ def check_publishable(
         unchecked: subfolders (`data/`) whose files may hold anything.
         kind: a model must also open in a process without this package.
     """
-    files = _list_files(folder).items()
-    reasons = find_refusals({path: file for path, file in files if not path.startswith(unchecked)})
+    reasons = find_refusals(folder, unchecked=unchecked)
     if not read_card(folder / CARD_FILE)[0].get("license"):
         reasons.append("no license is named: pass --license, such as --license apache-2.0")
     # A model is opened only if nothing else is wrong, since opening a pickle executes code.
@@ -187,11 +185,8 @@ def commit_folder(
         raise OSError(f"Cannot push to {name}: {error}") from error
 
 
-def find_refusals(files: Mapping[str, Path]) -> list[str]:
-    """Find pickles, and secrets and local paths in text files.
-
-    Args:
-        files: path in the repository -> local file.
+def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:
+    """Find pickles, and secrets and local paths in text files, but for those in `unchecked`.
 
     Returns:
         Path, line and reason of each, with secrets cut to their first characters.
@@ -202,7 +197,9 @@ def find_refusals(files: Mapping[str, Path]) -> list[str]:
     if token := get_token():
         patterns["the token that is logged in"] = re.escape(token)
     found = []
-    for path, file in sorted(files.items()):
+    for path, file in _list_files(folder).items():
+        if path.startswith(unchecked):
+            continue
         with file.open("rb") as stream:
             start = stream.read(4096)
         if file.suffix in _PICKLES or _PICKLE_START.match(start):

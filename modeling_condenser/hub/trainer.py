@@ -17,8 +17,13 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
-from modeling_condenser.runs import checkpoints
-from modeling_condenser.runs.run_folder import describe_machine
+from modeling_condenser.runs.run_folder import (
+    describe_machine,
+    drop_old_checkpoints,
+    is_complete,
+    last_whole_checkpoint,
+    seal_checkpoint,
+)
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .model_folder import fetch
@@ -86,11 +91,11 @@ class WholeTrainer(Trainer):
         """
         if asked is False or (isinstance(asked, str) and Path(asked).is_dir()):
             return asked or None
-        checkpoint = checkpoints.last_whole_checkpoint(Path(str(self.args.output_dir)))
+        checkpoint = last_whole_checkpoint(Path(str(self.args.output_dir)))
         if isinstance(asked, str):
             with self.args.main_process_first():
                 fetched = fetch(asked, only=[f"{LAST_CHECKPOINT}/*"]) / LAST_CHECKPOINT
-            if not checkpoints.is_complete(fetched):
+            if not is_complete(fetched):
                 raise FileNotFoundError(
                     f"{asked} has no complete {LAST_CHECKPOINT}/: push with push_to_hub=True and "
                     'hub_strategy="checkpoint" to resume from the Hub, or name an older commit '
@@ -131,12 +136,12 @@ class WholeTrainer(Trainer):
         checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.accelerator.wait_for_everyone()  # each process writes its random state
         if self.args.should_save:
-            checkpoints.seal_checkpoint(checkpoint)
+            seal_checkpoint(checkpoint)
         if self._is_pushing and self.is_world_process_zero():
             self._push_checkpoint(checkpoint)
         if self.args.should_save:
             best = self.state.best_model_checkpoint
-            checkpoints.drop_old_checkpoints(run_folder, keep=self._keep, best=best)
+            drop_old_checkpoints(run_folder, keep=self._keep, best=best)
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Push the model of a checkpoint, with its training state if the strategy says so."""

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 READINESS_FILE = "readiness.png"
@@ -57,7 +58,7 @@ _KEPT = (
     *("bow_weight", "contrastive_accuracy"),
     *(TOKENS, "learning_rate", "seconds", "tokens_per_second"),
 )
-_FONT = 9
+FONT_SIZE = 8
 
 Entry = Mapping[str, float]
 Log = Sequence[Entry]
@@ -140,12 +141,13 @@ def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None
     over, scale, xlabel = "step", 1.0, "steps"
     if all(TOKENS in entry for entry in entries):
         over, scale, xlabel = TOKENS, 1e6, "tokens seen (millions)"
-    drawn: dict[str, dict[str, Points]] = {title: {} for title in titles.values()}
-    for name, title in titles.items():
-        for run, log in runs.items():
-            known = [entry for entry in log if name in entry and over in entry]
-            if known:
-                drawn[title][run] = [(entry[over] / scale, entry[name]) for entry in known]
+    drawn = {
+        title: {
+            run: [(entry[over] / scale, entry[name]) for entry in log if name in entry]
+            for run, log in runs.items()
+        }
+        for name, title in titles.items()
+    }
     return _draw(drawn, xlabel)
 
 
@@ -155,7 +157,7 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
     Args:
         panels: title -> label -> entry with readiness. A label has one colour in all panels.
     """
-    drawn: dict[str, dict[str, Points]] = {}
+    drawn = {}
     for title, entries in panels.items():
         found = {label: layer_entropies(entry) for label, entry in entries.items()}
         even = [entry[EVEN_ENTROPY] for entry in entries.values() if EVEN_ENTROPY in entry]
@@ -167,24 +169,39 @@ def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
     return _draw(drawn, "layer")
 
 
-def _draw(panels: Mapping[str, Mapping[str, Points]], xlabel: str) -> bytes:
-    """Draw at most three panels in a row; the same panels always give the same bytes."""
-    n_columns = min(len(panels), 3)
-    n_rows = -(-len(panels) // n_columns)
-    figure = Figure(figsize=(4.2 * n_columns, 3.3 * n_rows), layout="constrained")
-    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
-    for number, (title, lines) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(n_rows, n_columns, number)
+def _draw(drawn: Mapping[str, Mapping[str, Points]], xlabel: str) -> bytes:
+    """Draw a panel for each title, with a line for each label, of one colour in all panels."""
+    figure, panels = make_panels(list(drawn))
+    labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
+    for panel, lines in zip(panels, drawn.values(), strict=True):
         for label, points in lines.items():
-            colour = f"C{labels.index(label) % 10}"
-            axes.plot(*zip(*points, strict=True), color=colour, label=label, marker=".")
-        axes.set_title(title, fontsize=_FONT)
-        axes.set_xlabel(xlabel, fontsize=_FONT)
-        axes.locator_params("x", integer=xlabel == "layer")
-        axes.grid(alpha=0.3)
-        if len(lines) > 1:
-            axes.legend(fontsize=_FONT - 1)
+            if points:
+                colour = f"C{labels.index(label) % 10}"
+                panel.plot(*zip(*points, strict=True), color=colour, label=label, marker=".")
+        panel.set_xlabel(xlabel, fontsize=FONT_SIZE)
+        panel.locator_params("x", integer=xlabel == "layer")
+        panel.grid(alpha=0.3)
+        if len(panel.lines) > 1:
+            panel.legend(fontsize=FONT_SIZE - 1)
     return as_png(figure)
+
+
+def make_panels(
+    titles: Sequence[str], *, size: tuple[float, float] = (4.2, 3.3), **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each title, at most three in a row; `size` is in inches."""
+    n_columns = 2 if len(titles) == 4 else min(len(titles), 3)
+    n_rows = -(-len(titles) // n_columns)
+    figsize = (size[0] * n_columns, size[1] * n_rows)
+    figure = Figure(figsize=figsize, layout="constrained")
+    panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False, **shared).flat)
+    for panel, title in zip(panels, titles, strict=False):
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=FONT_SIZE)
+        panel.set_title(title, fontsize=FONT_SIZE)
+    for panel in panels[len(titles) :]:
+        panel.remove()
+    return figure, panels[: len(titles)]
 
 
 def as_png(figure: Figure) -> bytes:

@@ -19,7 +19,7 @@ from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
-from modeling_condenser.runs.checkpoints import TRAINING_STATE
+from modeling_condenser.runs.run_folder import TRAINING_STATE
 from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments

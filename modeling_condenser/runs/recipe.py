@@ -123,10 +123,15 @@ def is_required(field: dataclasses.Field) -> bool:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it has the type; a whole number may stand for a float, an item for a list."""
+    """The value, if it has the type.
+
+    A whole number may stand for a float, a path for text, an item or a tuple for a list.
+    """
     number = float(value) if type(value) is int else value
-    items = list(value) if isinstance(value, tuple) else [value]
-    for candidate in (value, number, items):
+    text = str(value) if isinstance(value, Path) else value
+    listed = value if isinstance(value, list | tuple) else [value]
+    items = [str(item) if isinstance(item, Path) else item for item in listed]
+    for candidate in (value, number, text, items):
         with suppress(TypeError):
             type_validator(name, candidate, hint)
             return candidate

@@ -105,14 +105,7 @@ class StudyResults:
             ],
         }
         write_json(folder / "results.json", {**vars(self), **figures})
-        page = _render(
-            "results",
-            self,
-            tables=self.tables(),
-            settings_of=self.settings_of,
-            pictures=pictures,
-            readiness=readiness,
-        )
+        page = _render("results", self, pictures=pictures, readiness=readiness)
         (folder / PAGE_FILE).write_text(f"{page.strip()}\n")
 
 

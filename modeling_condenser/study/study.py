@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection, resolve_collection_name
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
+from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.plots import plot_curves, plot_map
 from modeling_condenser.evaluation.system_results import (
     SystemResult,
     evaluate_system,
-    measure_run,
     report_on_card,
 )
 from modeling_condenser.finetuning.finetune import finetune
@@ -37,7 +38,6 @@ from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
-from modeling_condenser.retrieval.runs import Run, read_run
 from modeling_condenser.retrieval.systems import BM25, System
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import (
@@ -116,10 +116,12 @@ class _Study:
         logs = {arm: read_log(out / arm / "pretrain") for arm in trained}
         groups, fusions = {}, {}
         for group in (UNLABELLED, *self.groups):
-            systems = _by_system([result for own in arms.values() for result in own[group]])
+            systems: dict[str, list[SystemResult]] = {}
+            for result in chain.from_iterable(own[group] for own in arms.values()):
+                systems.setdefault(result.system, []).append(result)
             groups[group] = {
-                name: mean_evaluation([result.evaluation for result in seeds])
-                for name, seeds in systems.items()
+                name: mean_evaluation([result.evaluation for result in systems[name]])
+                for name in sorted(systems, key=lambda name: name.startswith(FUSED))
             }
             for arm in arms if self.recipe.fusion else ():
                 found = [result.record["fusion"] for result in systems[FUSED + arm]]
@@ -147,11 +149,11 @@ class _Study:
     def courses(self, arms: Sequence[str]) -> dict[str, Any]:
         """The swap cost while training, and retrieval if the recipe measures readiness."""
         names = {f"{m} without labels": f"{ZERO_SHOT}{m}" for m in self.bm25.evaluation.means}
-        found = {}
-        for measure, name in {"swap cost": "swap_cost", **names}.items():
-            logs = {arm: read_log(self.out / arm / "pretrain", measure=name) for arm in arms}
-            found[measure] = {arm: course(log, name) for arm, log in logs.items() if log}
-        return {measure: courses for measure, courses in found.items() if courses}
+        found: dict[str, dict[str, Any]] = {}
+        for (measure, name), arm in product({"swap cost": "swap_cost", **names}.items(), arms):
+            if log := read_log(self.out / arm / "pretrain", measure=name):
+                found.setdefault(measure, {})[arm] = course(log, name)
+        return found
 
     def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
         """Run all arms: the finished ones, and the errors of the others but the control."""
@@ -217,8 +219,10 @@ class _Study:
         if self.recipe.fusion is None:
             return [result]
         fusion = FUSIONS.get(self.recipe.fusion) or self.choose_fusion(system, folder)
-        run = fusion.fuse(_read_run(self.bm25), _read_run(result), depth=DEPTH)
-        evaluation = measure_run(self.collection, run, measures=self.recipe.measures)
+        run = fusion.fuse(self.bm25.read_run(), result.read_run(), depth=DEPTH)
+        judged: Any = {"answers": self.collection.answers, "passages": self.collection.passages}
+        measures = self.recipe.measures
+        evaluation = evaluate_run(self.collection.qrels, run, measures=measures, **judged)
         facts = (FUSED + arm, result.collection, result.split)
         return [result, SystemResult(*facts, evaluation, record={"fusion": str(fusion)})]
 
@@ -227,7 +231,7 @@ class _Study:
         own: Any = {"collection": dev, "split": "dev"}
         bm25 = self.evaluate(BM25, out=self.out / BM25 / "dev", work_folder=self.out / BM25, **own)
         result = self.evaluate(system, out=folder / "dev", work_folder=folder, **own)
-        return choose_fusion(_read_run(bm25), _read_run(result), dev.qrels)
+        return choose_fusion(bm25.read_run(), result.read_run(), dev.qrels)
 
     def finetuned(self, arm: str, group: str, seed: int) -> Path:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
@@ -334,14 +338,3 @@ class _Study:
             "collection": os.path.relpath(self.folder, self.out),
         }
         write_json(self.out / SEARCH_FILE, content)
-
-
-def _by_system(results: Sequence[SystemResult]) -> dict[str, list[SystemResult]]:
-    """System -> its results for all seeds, fused systems last."""
-    names = dict.fromkeys(result.system for result in results)
-    in_order = sorted(names, key=lambda name: name.startswith(FUSED))
-    return {name: [result for result in results if result.system == name] for name in in_order}
-
-
-def _read_run(result: SystemResult) -> Run:
-    return read_run(str(result.run_file))

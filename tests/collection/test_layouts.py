@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from datasets import Dataset
 from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -17,6 +16,7 @@ from modeling_condenser.collection.load import (
     load_passages,
     resolve_collection_name,
 )
+from tests.hub.making import declare_tables
 
 Files = Mapping[str, Sequence[str]]
 
@@ -195,15 +195,14 @@ def write_tables(folder: Path, **changes: Any) -> Path:
     qrels = [dict(zip(QRELS[0].split("\t"), row, strict=True)) for row in grades]
     tables: dict[str, Any] = {"corpus": {"corpus": CORPUS}, "queries": {"queries": QUERIES}}
     tables["default"] = {"test": qrels, "validation": qrels[:1]}
-    declared = []
+    declared: dict[str, dict[str, str]] = {}
     for table, splits in {**tables, **changes}.items():
         for split, rows in splits.items():
             file = folder / table / f"{split}.parquet"
             file.parent.mkdir(parents=True, exist_ok=True)
             Dataset.from_list(rows).to_parquet(file)
-        files = [{"split": split, "path": f"{table}/{split}.parquet"} for split in splits]
-        declared += [{"config_name": table, "data_files": files}] if files else []
-    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': declared})}---\n")
+            declared.setdefault(table, {})[split] = f"{table}/{split}.parquet"
+    declare_tables(folder, declared)
     return folder
 
 

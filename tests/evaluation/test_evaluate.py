@@ -27,7 +27,7 @@ from modeling_condenser.evaluation.system_results import (
     report_on_card,
 )
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.results import read_results
+from modeling_condenser.hub.provenance import read_results
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run

@@ -2,16 +2,13 @@
 
 import logging
 import math
-from dataclasses import replace
 
 import ir_measures
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from modeling_condenser.collection.collection import Collection
 from modeling_condenser.evaluation.measures import evaluate_run
-from modeling_condenser.evaluation.system_results import measure_run
 
 ALL_MEASURES = [
     *("MRR", "MRR@10", "MRR@100", "nDCG", "nDCG@5", "nDCG@10", "nDCG@100", "nDCG@1000"),
@@ -94,21 +91,15 @@ RUN = {
     "when": {"p4": 2.0, "p2": 1.0},
     "nothing": {},
 }
-COLLECTION = Collection(
-    Dataset.from_dict({"_id": list(TEXTS), "title": [""] * 4, "text": list(TEXTS.values())}),
-    queries={},
-    qrels={"when": {"p4": 1}, "where": {"p1": 0}, "what": {"p1": 2}},
-    answers={
-        **{"where": ("Kyoto", "Kioto"), "what": ("art",), "when": ("1894",)},
-        **{"nothing": ("x",), "absent": ("y",), "unknown": ()},
-    },
-)
+PASSAGES = {"_id": list(TEXTS), "title": [""] * 4, "text": list(TEXTS.values())}
+ANSWERS = {"where": ("Kyoto", "Kioto"), "what": ("art",), "when": ("1894",)}
+ANSWERS |= {"nothing": ("x",), "absent": ("y",), "unknown": ()}
+JUDGED = {"answers": ANSWERS, "passages": Dataset.from_dict(PASSAGES)}
 
 
 def test_hits_are_counted_where_a_text_holds_an_answer():
-    unjudged = replace(COLLECTION, qrels={})
-    assert list(measure_run(unjudged, RUN).means) == ["Hit@20", "Hit@100"]
-    found = measure_run(unjudged, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"])
+    assert list(evaluate_run({}, RUN, **JUDGED).means) == ["Hit@20", "Hit@100"]
+    found = evaluate_run({}, RUN, measures=["Hit@1", "Hit@2", "Hit@3", "Hit@100"], **JUDGED)
     others = dict.fromkeys(("where", "what", "nothing", "absent"), 0.0)
     assert found.per_query["Hit@2"] == {**others, "when": 1.0}
     assert found.per_query["Hit@3"]["where"] == 1.0
@@ -117,8 +108,9 @@ def test_hits_are_counted_where_a_text_holds_an_answer():
 
 
 def test_answers_and_judgements_are_measured_on_the_same_queries(caplog):
+    qrels = {"when": {"p4": 1}, "where": {"p1": 0}, "what": {"p1": 2}}
     with caplog.at_level(logging.WARNING):
-        found = measure_run(COLLECTION, RUN, measures=["Hit@2", "MRR@10"])
+        found = evaluate_run(qrels, RUN, measures=["Hit@2", "MRR@10"], **JUDGED)
     assert "MRR@10 look deeper than the 4 passages of the run" in caplog.text
     hits, reciprocal = {"when": 1.0, "what": 0.0}, {"when": 1.0, "what": 0.5}
     assert found.per_query == {"Hit@2": hits, "MRR@10": reciprocal}

@@ -18,7 +18,7 @@ from modeling_condenser import mteb_model
 from modeling_condenser.collection.load import load_collection
 from modeling_condenser.evaluation.evaluate import evaluate
 from modeling_condenser.evaluation.mteb_tasks import evaluate_mteb
-from modeling_condenser.hub.results import read_results
+from modeling_condenser.hub.provenance import read_results
 from modeling_condenser.retrieval.dense import SearchSettings
 from tests.hub.making import declare_tables, plain_vectors, write_collection
 
@@ -133,8 +133,8 @@ def test_the_command_reads_a_task_from_the_hub_and_writes_results_and_card(
     qrels = pd.read_csv(folder / "qrels" / "test.tsv", sep="\t")
     qrels.to_json(folder / "qrels.jsonl", orient="records", lines=True)
     shutil.rmtree(folder / "qrels")
-    files = {name: f"{name}.jsonl" for name in ("corpus", "queries", "qrels")}
-    declare_tables(folder, files)
+    names = ("corpus", "queries", "qrels")
+    declare_tables(folder, {name: {"train": f"{name}.jsonl"} for name in names})
     sha = loopback_hub.put(folder, registered.dataset["path"], kind="datasets")
     monkeypatch.setitem(registered.dataset, "revision", sha)
     monkeypatch.chdir(tmp_path)

@@ -94,15 +94,12 @@ def write_collection(
     return folder
 
 
-def declare_tables(folder: Path, files: dict[str, str], **splits: str) -> None:
-    """Write the card of a data set with a configuration for each file: name -> path.
-
-    A configuration's only split is "train", or what is stated for it.
-    """
-    configs = []
-    for name, path in files.items():
-        split = splits.get(name, "train")
-        configs.append({"config_name": name, "data_files": [{"split": split, "path": path}]})
+def declare_tables(folder: Path, tables: dict[str, dict[str, str]]) -> None:
+    """Write the card of a data set with these configurations: name -> split -> path."""
+    configs = [
+        {"config_name": name, "data_files": [{"split": s, "path": p} for s, p in files.items()]}
+        for name, files in tables.items()
+    ]
     (folder / "README.md").write_text(f"---\n{json.dumps({'configs': configs})}\n---\n")
 
 

@@ -11,8 +11,13 @@ from huggingface_hub import ModelCard
 from modeling_condenser.hub.card import PLACEHOLDER, cite, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.model_folder import STARTER_FOLDER, STARTER_TITLE
-from modeling_condenser.hub.provenance import Stage, read_provenance, write_provenance
-from modeling_condenser.hub.results import EvaluationResult, add_result
+from modeling_condenser.hub.provenance import (
+    EvaluationResult,
+    Stage,
+    add_result,
+    read_provenance,
+    write_provenance,
+)
 from tests.encoding.making import change_json
 
 LOG = [

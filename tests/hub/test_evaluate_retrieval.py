@@ -18,7 +18,7 @@ from modeling_condenser.evaluation.measures import evaluate_run
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
-from modeling_condenser.hub.results import RESULTS_FILE
+from modeling_condenser.hub.provenance import RESULTS_FILE
 from modeling_condenser.retrieval.runs import read_run
 from tests.hub.making import declare_tables, run_isolated, write_collection
 
@@ -88,7 +88,7 @@ def test_run_and_measures_are_those_of_the_package(exported, texts, tmp_path, st
     assert start(exported, folder, *words) == (0, [result.evaluation.means])
     script = open_script(exported)
     passages, queries, _ = script.read_collection(str(folder), "test")
-    ours = script.search(script.Encoder(exported), passages, queries, depth)
+    ours = script.search(script.open_encoder(exported), passages, queries, depth)
     for query, expected in read_run(result.run_file).items():
         costs, ranking = zip(*ours[query], strict=True)
         assert list(ranking) == list(expected)
@@ -175,8 +175,9 @@ def test_configurations_of_a_data_set_are_read(exported, texts, tmp_path, start)
     }
     for name, rows in tables.items():
         pd.DataFrame(rows).to_json(folder / f"{name}-table.jsonl", orient="records", lines=True)
-    files = {name: f"{name}-table.jsonl" for name in tables}  # not a folder in BEIR's layout
-    declare_tables(folder, files, corpus="corpus", queries="queries", default="validation")
+    splits = {"corpus": "corpus", "queries": "queries", "default": "validation"}
+    # Files of these names are not a folder in BEIR's layout.
+    declare_tables(folder, {n: {split: f"{n}-table.jsonl"} for n, split in splits.items()})
     expected = evaluate_system(exported, folder, tmp_path / "run", split="dev")
     assert start(exported, folder, "--split", "dev") == (0, [expected.evaluation.means])
 

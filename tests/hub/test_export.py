@@ -32,7 +32,6 @@ from modeling_condenser.hub.export import export_encoder
 from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 from tests.hub.making import BLOCKER, make_run, plain_vectors
-from tests.hub.test_evaluate_retrieval import open_script
 
 CLASSES = {"bert": "BertModel", "roberta": "RobertaModel"}
 # One batch of them is padded; the last but one is cut, and the last is empty.
@@ -163,13 +162,11 @@ def test_all_libraries_give_the_vectors_of_the_contract(name, exports):
     folder, contract = exports[name], CONTRACTS[name]
     queries, passages = expected_vectors(folder, contract, TEXTS, [("", text) for text in TEXTS])
     model = SentenceTransformer(str(folder), trust_remote_code=False)
-    retriever, script = Retriever(folder), open_script(folder).Encoder(folder)
+    retriever = Retriever(folder)
     rows = Dataset.from_dict({"title": [""] * len(TEXTS), "text": TEXTS})
     assert_close(retriever.encode_queries(TEXTS), queries)
-    assert_close(script.encode_queries(TEXTS), queries)
     assert_close(model.encode_query(TEXTS, batch_size=4), queries)
     assert_close(retriever.encode_passages(rows), passages)
-    assert_close(script.encode_passages([""] * len(TEXTS), TEXTS), passages)
     assert_close(model.encode_document(TEXTS, batch_size=4), passages)
     scores = model.similarity(queries, passages).numpy()
     assert_close(scores, similarities(contract, queries, passages))

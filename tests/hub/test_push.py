@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from huggingface_hub import ModelCard
 from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
-from modeling_condenser.runs.checkpoints import seal_checkpoint
+from modeling_condenser.runs.run_folder import seal_checkpoint
 from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 
@@ -138,12 +139,12 @@ def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopb
 
 @pytest.fixture
 def look(tmp_path):
-    """Looks at one file of a content and gives the refusals."""
+    """Looks at a folder with one file of a content and gives the refusals."""
 
     def look_at(content: str | bytes, name: str = "notes.md") -> list[str]:
-        file = tmp_path / name
-        file.write_bytes(content.encode() if isinstance(content, str) else content)
-        return find_refusals({name: file})
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return find_refusals(folder)
 
     return look_at
 

@@ -7,6 +7,7 @@ from typing import Any
 import evaluate
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from modeling_condenser import hub
 from modeling_condenser.evaluation.measures import evaluate_run
@@ -64,9 +65,9 @@ def test_hits_by_answer_string_are_those_of_this_project():
     wanted = [{"query_id": query, "answers": strings} for query, strings in ANSWERS.items()]
     rows = {"predictions": found, "references": wanted}
     answers = {query: tuple(strings) for query, strings in ANSWERS.items()}
-    ours = evaluate_run(
-        {}, ANSWER_RUN, measures=names, answers=answers, find_texts=lambda ids: TEXTS
-    )
+    passages = {"_id": list(TEXTS), "title": [""] * 4, "text": list(TEXTS.values())}
+    judged: Any = {"answers": answers, "passages": Dataset.from_dict(passages)}
+    ours = evaluate_run({}, ANSWER_RUN, measures=names, **judged)
     theirs = compute("answers", **rows, measures=names, per_query=True)
     assert theirs == {**ours.means, "per_query": ours.per_query}
     assert ours.per_query["Hit@4"] == {"where": 1.0, "what": 1.0, "when": 1.0}

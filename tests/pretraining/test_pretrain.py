@@ -13,9 +13,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.pretraining.pretrain import PretrainingRecipe, open_model, pretrain
-from modeling_condenser.runs.checkpoints import MANIFEST
 from modeling_condenser.runs.recipe import read_recipe
-from modeling_condenser.runs.run_folder import read_log
+from modeling_condenser.runs.run_folder import MANIFEST, read_log
 from tests.pretraining.short_runs import column
 
 

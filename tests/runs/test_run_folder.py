@@ -3,12 +3,14 @@
 import pytest
 import yaml
 
-from modeling_condenser.runs.checkpoints import (
+from modeling_condenser.runs.run_folder import (
+    RECIPE_FILE,
+    claim_run_folder,
     drop_old_checkpoints,
     last_whole_checkpoint,
     seal_checkpoint,
+    whole_folder,
 )
-from modeling_condenser.runs.run_folder import RECIPE_FILE, claim_run_folder, whole_folder
 from tests.hub.loopback_hub import contents
 
 SETTINGS = {"encoder": "bert", "learning_rate": 1e-5, "save_steps": 100, "output_dir": "runs/a"}

@@ -9,7 +9,6 @@ from modeling_condenser.study.results import (
     StudyResults,
     choose_topics,
     copy_page,
-    course,
     mean_evaluation,
 )
 
@@ -103,10 +102,3 @@ def test_the_topics_of_the_map_are_the_titles_with_most_passages():
 def test_seeds_are_averaged_query_by_query():
     mean = mean_evaluation([evaluation([0.0, 1.0]), evaluation([0.5, 0.5])])
     assert mean.per_query == {"MRR@10": {"q0": 0.25, "q1": 0.75}} and mean.means == {"MRR@10": 0.5}
-
-
-def test_of_a_long_log_a_few_entries_are_shown():
-    log = [{"step": step, "loss": 1.0, "swap_cost": step / 100} for step in range(1, 12)]
-    shown = course(log, "swap_cost")
-    assert [entry["step"] for entry in shown] == [1, 3, 5, 7, 9, 11]
-    assert [entry["value"] for entry in shown] == [0.01, 0.03, 0.05, 0.07, 0.09, 0.11]
