@@ -293,8 +293,10 @@ def build_blocks(
         if builder.kind != "blocks":
             problem = (
                 "can be cut in two to make a pair: use pretrain/own-text-condenser, or give whole "
-                "documents (join_rows), or shorter spans (span_length; spans: windows)."
+                "documents (join_rows)"
             )
+            is_ict = builder.kind == "passages"
+            problem += "." if is_ict else ", or shorter spans (span_length; spans: windows)."
         raise ValueError(f"None of the {len(documents)} documents {problem}")
     return blocks
 

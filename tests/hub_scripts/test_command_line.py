@@ -167,7 +167,7 @@ def test_the_demo_scales_steps_and_labels():
     assert scaled["pretraining"] == {**recipe["pretraining"], "max_steps": 7}
     assert scaled["finetuning"] == recipe["finetuning"] and scaled["train_sizes"] == [9]
     # The share of its steps, which are larger and fewer.
-    recommended = {**recipe["arms"]["recommended"], "max_steps": 2}
+    recommended = {**recipe["arms"]["recommended"], "max_steps": 3}
     assert scaled["arms"] == {**recipe["arms"], "recommended": recommended}
 
 
