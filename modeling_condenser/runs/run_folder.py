@@ -63,9 +63,9 @@ def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
             )
         return
     before = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    changed = []
-    for name in sorted({*before, *settings} - _FREE - _UNSTATED):
-        then, now = before.get(name, "not set"), settings.get(name, "not set")
+    changed, stated = [], _stated(settings)
+    for name in sorted({*before, *stated} - _FREE):
+        then, now = before.get(name, "not set"), stated.get(name, "not set")
         if then != now:
             changed.append(f"{name}: {then!r} then, {now!r} now")
     if changed:
@@ -80,9 +80,14 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
     check_run_folder(folder, settings)
     if not (folder / RECIPE_FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
         with whole_file(folder / RECIPE_FILE) as file:
-            file.write(yaml.safe_dump(stated, sort_keys=True).encode())
+            file.write(yaml.safe_dump(_stated(settings), sort_keys=True).encode())
+
+
+def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a recipe states them: paths are text, and tuples are lists."""
+    stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
+    return json.loads(json.dumps(stated, default=str))
 
 
 def describe_machine() -> dict[str, Any]:

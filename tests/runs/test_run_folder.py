@@ -38,6 +38,14 @@ def test_a_run_resumes_with_the_same_settings_but_for_those_that_do_not_change_i
     assert contents(tmp_path) == before
 
 
+def test_paths_and_tuples_are_settings_too(tmp_path):
+    settings = {"corpus": tmp_path / "a.txt", "label_names": ("labels",)}
+    for _ in range(2):
+        claim_run_folder(tmp_path / "run", settings)
+    written = yaml.safe_load((tmp_path / "run" / RECIPE_FILE).read_text())
+    assert written == {"corpus": str(tmp_path / "a.txt"), "label_names": ["labels"]}
+
+
 def test_a_folder_is_replaced_when_it_is_complete(tmp_path):
     for name in ("model", ".model.partial", ".model.replaced"):  # the last two of a killed process
         (tmp_path / name).mkdir()
