@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 WITH_HEAD = ("condenser", "cocondenser")
+HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
 CONTRASTIVE = ("cocondenser", "ict")  # objectives whose loss is over the whole batch
 # Objectives -> the settings that only they have.
 _ONLY_FOR: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -164,8 +165,9 @@ class PretrainingRecipe:
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.head_mlm_probability is not None and self.objective not in WITH_HEAD:
-            raise ValueError(
-                f"head_mlm_probability is only for objective {', '.join(WITH_HEAD)}, but it is "
-                f"{self.objective}: leave head_mlm_probability out."
-            )
+        for name in HEAD_SETTINGS if self.objective not in WITH_HEAD else ():
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is only for objective {', '.join(WITH_HEAD)}, but it is "
+                    f"{self.objective}: leave {name} out."
+                )

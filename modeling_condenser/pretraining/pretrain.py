@@ -10,7 +10,13 @@ from modeling_condenser.hub.model_folder import resolve_encoder_name
 from modeling_condenser.modeling_condenser import CondenserForPreTraining
 from modeling_condenser.runs.training import run_training
 
-from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments, PretrainingRecipe
+from .arguments import (
+    CONTRASTIVE,
+    HEAD_SETTINGS,
+    WITH_HEAD,
+    CondenserTrainingArguments,
+    PretrainingRecipe,
+)
 from .contrastive_trainer import ContrastiveTrainer
 from .data import load_documents
 from .trainer import CondenserTrainer
@@ -62,8 +68,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     changes = recipe.encoder_changes
     if recipe.objective not in WITH_HEAD:
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)
-    names = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
-    stated = {n: value for n in names if (value := getattr(recipe, n)) is not None}
+    stated = {n: value for n in HEAD_SETTINGS if (value := getattr(recipe, n)) is not None}
     folder = resolve_encoder_name(recipe.encoder)
     config: Any = AutoConfig.from_pretrained(folder)
     if config.model_type != "condenser" or recipe.new_head:

@@ -136,6 +136,7 @@ def test_a_checkpoint_takes_changes_of_its_encoder_and_a_new_head(bert_run):
         ({"tokens_per_batch": 99, "streaming": True}, "tokens_per_batch is not for a streamed"),
         ({"similarity": "cosine"}, "similarity is only for objective cocondenser, ict"),
         ({"objective": "ict", "head_mlm_probability": 0.5}, "head_mlm_probability is only for"),
+        ({"objective": "mlm", "skip_from": 1}, "skip_from is only for objective condenser"),
         ({"objective": "ict", "query_length": 2}, "query_length is 2, which leaves no room"),
     ],
 )
