@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, TrainerCallback
 
 from modeling_condenser.hub.model_folder import resolve_encoder_name
@@ -74,7 +75,7 @@ def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
     if config.model_type != "condenser" or recipe.new_head:
         return condenser_from_encoder(recipe.encoder, config_changes=changes, **stated)
     change_config(config.encoder_config, changes)
-    model = CondenserForPreTraining.from_pretrained(folder, config=config)
+    model = CondenserForPreTraining.from_pretrained(folder, config=config, dtype=torch.float32)
     for name, value in stated.items():
         if getattr(config, name) != value:
             raise ValueError(
