@@ -168,6 +168,10 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
         columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
         return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
     name = next(name for name, files in found.items() if not files)
+    if len(found) > 1:
+        raise FileNotFoundError(
+            f"There is no local file {name!r}: list local files only, or name one Hub data set."
+        )
     split = "train" if recipe.format == "id_triples" else recipe.split or "train"
     try:
         table = load_dataset(name, recipe.data_name, split=split, revision=recipe.data_revision)

@@ -82,6 +82,13 @@ def test_a_hub_data_set_is_read_by_configuration_and_split(monkeypatch):
     assert asked == [(("owner/name", "triplet"), {"split": "dev", "revision": "abc"})]
 
 
+def test_a_hub_data_set_in_a_list_is_refused(write_jsonl, monkeypatch):
+    monkeypatch.setattr(module, "load_dataset", lambda *_, **__: Dataset.from_list(TEXT_ROWS))
+    for others in ([write_jsonl(TEXT_ROWS)], ["owner/other"]):
+        with pytest.raises(FileNotFoundError, match="'owner/name': list local files only"):
+            read(["owner/name", *others])
+
+
 def test_data_that_cannot_be_read_is_refused(write_text):
     with pytest.raises(FileNotFoundError, match=r"no local file 'x.jsonl', and the Hub data set"):
         read("x.jsonl")  # the tests are offline
