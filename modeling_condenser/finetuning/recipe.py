@@ -39,6 +39,9 @@ _USERS: dict[str, tuple[str, ...]] = {
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
 }
+# Settings -> the least value.
+_LEAST: dict[str, float] = {"train_size": 1, "first_rows": 1, "n_negatives": 0}
+_LEAST |= {"mini_batch_size": 1, "subset_seed": 0, "temperature": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,10 @@ class FinetuningRecipe:
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
         objective, source = self.objective, self.source
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}, expected at least {least}.")
         if source in (JUDGED, MINED, "id_triples") and self.collection is None:
             raise ValueError(
                 "The recipe names no collection: add one, or data that holds the texts themselves."

@@ -32,6 +32,8 @@ def test_only_what_is_stated_and_the_similarity_change_the_contract():
         ({"collection": "c", "format": "pairs"}, "format is for pairs, .* with collection: remove"),
         ({}, "names no collection"),
         ({"collection": "c", "objective": "kl"}, "kl does not .* negatives, scored: .* `condenser"),
+        ({**PAIRS, "train_size": -5}, "train_size is -5, expected at least 1"),
+        ({**PAIRS, "temperature": 0.0}, "temperature is 0.0, expected at least 1e-06"),
         ({"data": "x.tsv"}, "does not train on 'data without a format'"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
         ({**TRIPLES, "format": "negatives", "n_negatives": 2}, "A triplet has one negative"),
