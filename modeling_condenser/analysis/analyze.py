@@ -91,7 +91,7 @@ def analyze(settings: Mapping[str, Any]) -> str:
             models[name] = [(find_model_folder(name), {"label": name})]
     sample = Sample.choose(measuring, _find_documents(recipe, measuring))
     measured = {name: measure_models(own, sample) for name, own in models.items()}
-    courses = {Path(run).name: measured[run] for run in runs if len(measured[run]) > 1}
+    courses = {run: measured[run] for run in runs if len(measured[run]) > 1}
     report = write_analysis(out, list(chain(*measured.values())), sample, courses=courses)
     for run in finished if recipe.card else ():
         _put_on_card(Path(run), measured[run])

@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import AutoModel
 
 from hub_scripts.main import main
-from modeling_condenser.analysis.analyze import write_analysis
+from modeling_condenser.analysis.analyze import analyze, write_analysis
 from modeling_condenser.analysis.readiness import Subject
 from modeling_condenser.analysis.sample import Measuring, Sample
 
@@ -56,6 +56,13 @@ def test_a_run_is_measured_as_it_was_during_training_and_its_card_shows_it(
     assert [x.get_label() for x in entropies.axes[0].lines] == [*labels, "even attention"]
     panels = {axes.get_title(): axes.lines for axes in course.axes}
     assert [list(line.get_ydata()) for line in panels["zero cost"]] == [costs]
+
+
+@pytest.mark.slow
+def test_runs_of_the_same_folder_name_are_both_drawn(measured, tmp_path, figures):
+    runs = [str(shutil.copytree(measured, tmp_path / arm / "run")) for arm in "ab"]
+    analyze({"models": runs, "out": str(tmp_path / "out"), "texts": 2, "max_length": 8})
+    assert [line.get_label() for line in figures[1].axes[0].lines] == runs
 
 
 def test_the_vector_of_an_encoder_without_a_stated_pooling_is_cls(bert_folder):
