@@ -1,7 +1,8 @@
 """The grammar of all verbs: `condenser VERB [RECIPE.yaml] [WORD ...] [--field value ...]`.
 
-Fields are those of dataclasses. A field is written with underscores or hyphens, its value is YAML,
-and a field that is true or false may stand alone. Some fields may also be given as plain words.
+Fields are those of dataclasses. A field is written with underscores or hyphens. Its value is YAML,
+but text is taken as it stands, unless it is null or in quotes. A field that is true or false may
+stand alone. Some fields may also be given as plain words.
 """
 
 import argparse
@@ -14,10 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from yaml import YAMLError
+
 from modeling_condenser.hub.markdown import as_list
 from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
 
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
+_TEXTS = (str, str | None)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class CommandLine:
             sys.exit(0)
         flags = {name for name, field in fields.items() if field.type in _FLAGS}
         lists = {name for name, field in fields.items() if field.metadata.get("words") == "many"}
-        others, settings = _separate(self.words, flags, lists)
+        texts = {name for name, field in fields.items() if field.type in _TEXTS}
+        others, settings = _separate(self.words, flags, lists, texts)
         if others and (not plain or _is_recipe(others[0])):
             settings["recipe"] = others.pop(0)
         names = [name for name in plain if name not in settings]
@@ -87,7 +92,7 @@ class CommandLine:
 
 
 def _separate(
-    words: Sequence[str], flags: set[str], lists: set[str]
+    words: Sequence[str], flags: set[str], lists: set[str], texts: set[str]
 ) -> tuple[list[str], dict[str, Any]]:
     """Separate plain words from fields and their values; lists take all words up to a field."""
     plain: list[str] = []
@@ -106,7 +111,14 @@ def _separate(
             value = rest.pop(0)
         elif not equals:
             raise ValueError(f"{word} needs a value.")
-        settings[name] = parse_value(value)
+        is_quoted = value.startswith(("'", '"'))
+        if name in texts and value != "null" and not is_quoted:
+            settings[name] = value
+            continue
+        try:
+            settings[name] = parse_value(value)
+        except YAMLError as error:
+            raise ValueError(f"The value of {word} is not valid YAML: {error}") from error
         while name in lists and rest and not rest[0].startswith("--"):
             settings[name] = [*as_list(settings[name]), rest.pop(0)]
     return plain, settings

@@ -68,11 +68,24 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
         ("a out --dpeth 3", "Did you mean 'depth'?"),
         ("a out --depth many", "depth is 'many'"),
         ("--systems [a] b c", "unexpected word 'c'"),
+        ("--systems [a out", "The value of --systems is not valid YAML"),
     ],
 )
 def test_a_mistake_is_explained(words, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         fill(line(words).read(Fields, plain=("systems", "out")), Fields)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((text, text) for text in ("query: ", " | ", "[draft] first", "#2", "1.0", "")),
+        ("null", None),
+        ("'query: '", "query: "),
+    ],
+)
+def test_text_is_taken_as_it_stands(value, expected):
+    assert CommandLine("verb", ["--out", value]).read(Fields)["out"] == expected
 
 
 def act(name: str, *, private: bool | None = None, depth: int = 3, token: str | None = None):
