@@ -48,6 +48,7 @@ def test_ranked_passages_are_measured_as_by_this_project():
         scores = (rng.integers(0, 20, size=60) / 7).tolist()  # with ties
         run[query] = dict(zip(found, scores, strict=True))
     run["q7"] = {}
+    run["unjudged"], qrels["unjudged"] = {"p1": 1.0}, {}
     ours = evaluate_run(qrels, run, measures=MEASURES)
     rows = {"predictions": as_rows(run, "scores"), "references": as_rows(qrels, "grades")}
     theirs = compute(**rows, measures=MEASURES, per_query=True)

@@ -100,7 +100,7 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
         row["query_id"]: dict(zip(row["passage_ids"], row["grades"], strict=True))
         for row in references
     }
-    qrels = {query: grades for query, grades in judged.items() if max(grades.values()) > 0}
+    qrels = {q: grades for q, grades in judged.items() if max(grades.values(), default=0) > 0}
     # ir-measures breaks ties in other ways, so it sees ranks.
     run = {
         query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
