@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from huggingface_hub import CommitInfo, HfApi, get_token, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+from huggingface_hub.utils import validate_repo_id
 
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, TRAINING_STATE
 
@@ -86,6 +87,7 @@ def push(
         ValueError: something must be corrected before publishing; all reasons are listed.
         OSError: the Hub failed or refused; the repository is unchanged.
     """
+    check_name(name)
     source = find_weights(Path(folder))
     if source is None:
         raise FileNotFoundError(
@@ -110,6 +112,13 @@ def push(
         if not dry_run:
             commit = commit_folder(staging, name, message=message, token=token, **where)
         return PushReport(source, measure_files(staging), card.read_text("utf-8"), commit)
+
+
+def check_name(name: str) -> None:
+    """Raise a ValueError if this is not the `owner/name` that a repository may have."""
+    validate_repo_id(name)
+    if "/" not in name:
+        raise ValueError(f"{name!r} has no owner: expected owner/name.")
 
 
 def measure_files(folder: Path) -> dict[str, int]:

@@ -23,7 +23,13 @@ from modeling_condenser.collection.load import load_collection, load_passages
 from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.hub.card import CARD_FILE, read_card
 from modeling_condenser.hub.provenance import hub_name
-from modeling_condenser.hub.push import PushReport, check_publishable, commit_folder, measure_files
+from modeling_condenser.hub.push import (
+    PushReport,
+    check_name,
+    check_publishable,
+    commit_folder,
+    measure_files,
+)
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.indices import build_once
 from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
@@ -78,6 +84,8 @@ def write_space(
             corrected before publishing.
         OSError: the npm registry or the Hub failed.
     """
+    if push is not None:
+        check_name(push)
     out, system = Path(out), _read_system(model)
     passages, examples = _load(collection, split)
     if len(passages) > MAX_PASSAGES:

@@ -85,6 +85,9 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder / "nowhere", NAME)
     with pytest.raises(ValueError, match="has neither encoding_contract.json"):
         push(bert_folder, NAME)
+    for name, reason in {"encoder": "has no owner", "owner/my name": "Repo id must use"}.items():
+        with pytest.raises(ValueError, match=reason):
+            push(folder, name, license="mit", dry_run=True)
     assert not loopback_hub.repositories
 
 
