@@ -149,6 +149,15 @@ def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float
     return means
 
 
+def is_measure(name: str) -> bool:
+    """Whether ir_measures knows it: not Hit@k, nor a measure that somebody wrote."""
+    try:
+        ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
+    except NameError:
+        return False
+    return True
+
+
 def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What to evaluate, in the form of the card's results: all public ones, or what is named."""
     name, split, depth = wanted.collection, wanted.split, wanted.depth
@@ -168,7 +177,7 @@ def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict
 def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace) -> dict[str, Any]:
     """Evaluate and print a table; gives the figures, and the names of those that differ."""
     source, split, depth, known = (card[key] for key in ("source", "split", "depth", "values"))
-    names = wanted.measures or [m for m in known if not m.startswith("Hit@")] or MEASURES
+    names = wanted.measures or [m for m in known if is_measure(m)] or MEASURES
     passages, queries, qrels = read_collection(source, split)
     run = search(encoder, passages, queries, depth)
     here = measure_run(qrels, run, names)
