@@ -44,6 +44,8 @@ class SearchFields:
 def run(line: CommandLine) -> None:
     both = (SearchFields, SearchSettings)
     fields, how = fill(line.read(*both, plain=("model", "collection", "query")), *both)
+    if fields.k < 1:
+        raise ValueError(f"k is {fields.k}, expected at least 1.")
     if (Path(fields.model) / STUDY_FILE).is_file():
         fields = _read_study(fields)
     if fields.collection is None:

@@ -107,3 +107,6 @@ def test_bm25_answers_by_words_and_keeps_its_index(collection, tmp_path, monkeyp
         [passage_id, f"({score:.4g})"] for passage_id, score in run.items()
     ]
     assert Path("runs/bm25-thesis-search-small/bm25/bm25.json").is_file()
+    assert search("bm25", collection, query, "-k", "-1") == (
+        "error: k is -1, expected at least 1.\n"
+    )
