@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset
+from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 from torch.utils.data import DataLoader
@@ -101,7 +102,8 @@ def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | Iterabl
 
     Raises:
         FileNotFoundError: a local file does not exist.
-        ValueError: no such column, files of several kinds, or an empty corpus.
+        ValueError: no such column, files of several kinds or that cannot be read, or an empty
+            corpus.
     """
     parts = [_load_source(source, streaming) for source in read_sources(corpus)]
     if len(parts) == 1:
@@ -157,7 +159,10 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
         kinds = ", ".join(sorted(files))
         raise ValueError(f"{source.path} has files of several kinds ({kinds}); expected one kind.")
     [(builder, names)] = files.items()
-    return load_dataset(builder, data_files=names, split="train", streaming=streaming)
+    try:
+        return load_dataset(builder, data_files=names, split="train", streaming=streaming)
+    except DatasetGenerationError as error:
+        raise ValueError(f"{source.path} cannot be read: {error.__cause__ or error}") from error
 
 
 @cache

@@ -99,6 +99,13 @@ def test_a_missing_file_is_not_taken_for_a_data_set(path, tmp_path):
         read(path.format(tmp_path))
 
 
+def test_a_broken_file_is_named(tmp_path):
+    file = tmp_path / "c.jsonl"
+    file.write_text('{"text": "a."}\n{"text": \n')
+    with pytest.raises(ValueError, match=r"c.jsonl cannot be read: JSON parse error"):
+        read(str(file))
+
+
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
 def test_a_hub_name_is_loaded_with_its_configuration_split_and_revision(name, monkeypatch):
     calls = []
