@@ -61,6 +61,8 @@ class EvaluationRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(f"depth is {self.depth}, expected at least 1.")
         if self.task == "retrieval":
             check_measures(self.measures or ())
 
