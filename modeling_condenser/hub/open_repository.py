@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+)
 
 TEXTS = ["A text.", "Another one, which is longer than the first."]
 
@@ -32,9 +37,10 @@ def try_repository(folder: Path) -> None:
                 raise ValueError(f"{name} is {value}, but {contract[name]} in the contract")
     else:
         trusting: Any = {"trust_remote_code": True}
-        model, info = AutoModelForPreTraining.from_pretrained(
-            folder, output_loading_info=True, **trusting
-        )
+        (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
+        has_head = architecture == "CondenserForPreTraining"
+        opener = AutoModelForPreTraining if has_head else AutoModelForMaskedLM
+        model, info = opener.from_pretrained(folder, output_loading_info=True, **trusting)
         tokenizer = AutoTokenizer.from_pretrained(folder, **trusting)
         batch = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
         result = model.eval()(**batch, labels=batch["input_ids"]).loss

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from transformers import AutoTokenizer
 
 from modeling_condenser.hub import push as module
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.push import commit_folder, find_opening_error, find_refusals, push
+from modeling_condenser.pretraining.warm_start import masked_lm_from_encoder
 from modeling_condenser.runs.run_folder import seal_checkpoint
 from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
@@ -100,6 +102,13 @@ def test_what_does_not_open_is_refused(folder):
     change_json(pooling, pooling_mode="cls")
     change_json(folder / "config.json", num_hidden_layers=6)
     assert "32 weights are missing" in find_opening_error(folder)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_without_a_condenser_head_opens(bert_folder, tmp_path):
+    masked_lm_from_encoder(bert_folder).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path)
+    assert find_opening_error(tmp_path) is None
 
 
 @pytest.fixture
