@@ -182,6 +182,8 @@ def parse_system(text: str | Path) -> System:
     model, *words = str(text).split(",")
     if not model.strip():
         raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
+    if System(model).kind == "hybrid" and System(model).encoder.kind != "encoder":
+        raise ValueError(f"{model} has no vectors to fuse with BM25: name an encoder.")
     known, settings = _SETTINGS[System(model).kind], dict[str, Any]()
     for word in words:
         setting, equals, value = word.partition("=")

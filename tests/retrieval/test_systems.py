@@ -49,6 +49,8 @@ def test_a_run_file_answers_the_queries_that_it_has():
     ("text", "message"),
     [
         ("", "names no system"),
+        ("hybrid:bm25", "hybrid:bm25 has no vectors to fuse with BM25: name an encoder"),
+        (f"hybrid:{__file__}", r"test_systems\.py has no vectors to fuse with BM25"),
         ("hybrid:x,fusion=1.0", r"fusion is '1\.0', expected one of rrf, 0\.1, 0\.2"),
         ("bm25,pooling=mean", "bm25 has no setting 'pooling=mean'.*preset=…, k1=…, b=…"),
         ("x,query_max_length=long", "query_max_length is 'long', expected int"),
