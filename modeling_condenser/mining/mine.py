@@ -27,7 +27,7 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_systems
 from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
@@ -85,7 +85,7 @@ def mine(
     started = time.perf_counter()
     loaded = load_collection(recipe.collection, split=recipe.split)
     labelled = _find_labelled(recipe, loaded)
-    parsed = parse_system(recipe.system).completed(search)
+    [parsed] = parse_systems([recipe.system], search)
     scorer = None
     if recipe.cross_encoder is not None:
         scorer = RelevanceScorer(

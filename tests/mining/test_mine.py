@@ -289,6 +289,7 @@ def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_in
         ({"n_negative": 3}, "Did you mean 'n_negatives'"),
         ({"cross_encoder": "/none"}, "'/none'"),
         ({"answer_filter": True}, "has no answers"),
+        ({"index": "IVF4,Flat"}, "No system has vectors: leave out index"),
     ],
 )
 def test_a_wrong_setting_is_an_error_before_a_folder_is_made(tmp_path, mine_into, changes, message):
