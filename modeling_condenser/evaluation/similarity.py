@@ -49,10 +49,10 @@ def read_items(
             f" give the names, as in columns: {{{names[0]}: NAME}}"
         )
     table = table[names]
-    if table.isna().any(axis=None):
-        raise ValueError(f"{path} has null values, expected {', '.join(names)} in every row")
     if task == "graded_pairs":
         table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
+    if table.isna().any(axis=None):
+        raise ValueError(f"{path} has null values, expected {', '.join(names)} in every row")
     return table
 
 

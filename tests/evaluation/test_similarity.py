@@ -108,6 +108,7 @@ def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(tm
         ("sentence1,sentence2\na,b\n", "has no column 'score', only sentence1, sentence2"),
         ("sentence1,sentence2,score\na,b,1\na,b,high\n", "Unable to parse string .high."),
         ("sentence1,sentence2,score\n", "only no rows"),
+        ("sentence1,sentence2,score\na,b,1\na,b,\n", "has null values"),  # an empty score
         ("g\tf\ty\t1\t2.5\ta\tb\ng\tf\ty\t2\t2.5\ta\n", "has null values"),
     ],
 )
