@@ -87,7 +87,7 @@ def _is_on_hub(source: str | Path) -> bool:
 
 def _find(source: str | Path) -> tuple[ModuleType, Path]:
     """The layout and the folder of a collection, which is downloaded if it is on the Hub."""
-    folder = Path(resolve_collection_name(source))
+    folder = Path(resolve_collection_name(source)).absolute()  # whose name is not empty
     if _is_on_hub(source):
         folder = fetch(str(source), repo_type="dataset", only=_BEIR_PATTERNS)
         if beir.is_layout(folder) and not find_file(folder, beir.CORPUS_FILE):
@@ -97,6 +97,6 @@ def _find(source: str | Path) -> tuple[ModuleType, Path]:
             return layout, folder
     known = "; or ".join(layout.DESCRIPTION for layout in _LAYOUTS)
     raise FileNotFoundError(
-        f"no collection at {folder}, which holds {list_names(folder)}: expected a data set on the"
+        f"no collection at {source}, which holds {list_names(folder)}: expected a data set on the"
         f" Hub as owner/name, or a folder with {known}."
     )

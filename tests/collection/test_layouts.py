@@ -232,12 +232,14 @@ def test_numbers_as_ids_become_text_and_a_split_may_have_a_corpus_of_its_own(tmp
     assert (collection.queries, collection.qrels) == ({"3": "which?"}, {"3": {"11": 1}})
 
 
-def test_judgements_may_be_in_a_second_folder(tmp_path):
+def test_judgements_may_be_in_a_second_folder(tmp_path, monkeypatch):
     folder = write_tables(tmp_path / "set", default={})
     with pytest.raises(ValueError, match="no split 'test': it has judgements for none"):
         load_collection(folder)
     write(tmp_path / "set-qrels", {"test.tsv": QRELS})
     assert load_collection(folder).qrels == GRADES
+    monkeypatch.chdir(folder)
+    assert load_collection(".").qrels == GRADES
 
 
 def test_a_repository_of_files_is_downloaded_without_other_files(loopback_hub, tmp_path):
