@@ -47,7 +47,7 @@ def gather_judgements(judgements: Iterable[Judgement]) -> Qrels:
     """Collect the judgements of each query."""
     qrels: Qrels = {}
     for query_id, passage_id, grade in judgements:
-        number = float(grade)
+        number = float("nan" if grade is None else grade)
         if not number.is_integer():
             raise ValueError(f"the grade {grade!r} is not a whole number.")
         qrels.setdefault(query_id, {})[passage_id] = int(number)

@@ -42,10 +42,16 @@ def read_split(folder: Path, split: str) -> tuple[list[Question], None]:
     """Read the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
     file = need_file(folder, f"{split}.qa.csv", f"{split}.csv")
     rows = read_table(file, ["question", "answers"], quoted=True)
-    questions: list[Question] = [
-        (str(place), row["question"], ast.literal_eval(row["answers"]))
-        for place, row in enumerate(rows)
-    ]
+    questions: list[Question] = []
+    for place, row in enumerate(rows):
+        try:
+            answers = ast.literal_eval(row["answers"])
+        except (SyntaxError, ValueError):
+            raise ValueError(
+                f"{file}: the answers in row {place + 1} are {row['answers']!r:.80}, expected a"
+                " list as in Python, such as ['Oslo']."
+            ) from None
+        questions.append((str(place), row["question"], answers))
     return questions, None
 
 

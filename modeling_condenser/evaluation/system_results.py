@@ -28,7 +28,13 @@ from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
-from modeling_condenser.retrieval.systems import System, as_folder, open_searcher, parse_system
+from modeling_condenser.retrieval.systems import (
+    StoredRun,
+    System,
+    as_folder,
+    open_searcher,
+    parse_system,
+)
 from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
@@ -109,6 +115,11 @@ def evaluate_system(
     if not record_file.is_file():
         how: Any = {"settings": search, "dev": dev}
         searcher = open_searcher(system, collection.passages, work_folder or out, **how)
+        if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(collection.queries):
+            raise ValueError(
+                f"{system.model} has none of the {len(collection.queries)} queries: use a run of"
+                " their split."
+            )
         started = time.perf_counter()
         run = searcher.search(collection.queries, depth=depth)
         seconds = time.perf_counter() - started

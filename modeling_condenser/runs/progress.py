@@ -13,7 +13,9 @@ _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
 
 def bar(items: Iterable[Any] | None, description: str, *, unit: str, **options: Any) -> tqdm:
     """Iterate over items with a bar, if they take more than a second; options are those of tqdm."""
-    how: Any = {"unit": unit, "delay": _SECONDS, "disable": not _ARE_SHOWN.get(), **options}
+    how: Any = {"unit": unit, "delay": _SECONDS, **options}
+    if not _ARE_SHOWN.get():
+        how["disable"] = True  # False would override the environment variable TQDM_DISABLE
     return tqdm(items, description, **how)
 
 

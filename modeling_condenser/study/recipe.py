@@ -89,6 +89,11 @@ class StudyRecipe:
         if self.fusion not in (None, ON_DEV, *FUSIONS):
             names = ", ".join([ON_DEV, *FUSIONS])
             raise ValueError(f"fusion is {self.fusion!r}, expected one of {names}.")
+        if self.fusion == ON_DEV and self.split.startswith(("dev", "validation")):
+            raise ValueError(
+                f"fusion is dev, but the queries of {self.split} are judged, and it must not be"
+                " chosen on these: state another split, or rrf."
+            )
         if "train_size" in self.finetuning:
             raise ValueError(
                 "A study may have several sizes: give train_sizes, such as [128, 512], in place of "

@@ -102,6 +102,12 @@ def test_a_depth_below_1_is_refused(depth, collection, tmp_path):
         evaluate("bm25", collection, depth=depth, output_dir=tmp_path)
 
 
+def test_a_run_file_of_another_split_is_refused(collection, tmp_path):
+    theirs = write_run({"other": {"p40": 2.0}}, tmp_path / "theirs.trec", tag="x")
+    with pytest.raises(ValueError, match=r"theirs.trec has none of the 20 queries: use a run of"):
+        evaluate(theirs, collection, output_dir=tmp_path / "out")
+
+
 def test_an_approximate_index_reports_its_recall(retriever, collection, tmp_path):
     search = {"index": "IVF4,Flat", "search_parameters": "nprobe=1", "depth": 10}
     report = evaluate(retriever, collection, output_dir=tmp_path / "out", **search)

@@ -1,6 +1,7 @@
 """The grammar of all commands, and what the command itself does."""
 
 import io
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -188,6 +189,18 @@ def test_a_log_file_has_a_line_for_each_state_of_a_bar():
     stream = io.StringIO()
     print("\r10%\r20%", file=_Lines(stream))
     assert stream.getvalue() == "\n10%\n20%\n"
+
+
+def test_an_environment_variable_hides_all_bars():
+    code = (
+        "from modeling_condenser.runs.progress import bar\n"
+        "list(bar(range(3), 'shown', unit='step', delay=0))"
+    )
+    for value, is_shown in (("", True), ("1", False)):
+        settings = os.environ | {"CONDENSER_LAZY": "1", "TQDM_DISABLE": value}
+        command = [sys.executable, "-c", code]
+        ran = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, check=True)
+        assert (b"shown" in ran.stderr) == is_shown
 
 
 def test_mteb_is_asked_for_with_an_install_hint(tmp_path, monkeypatch, capsys):

@@ -235,6 +235,7 @@ def test_a_study_continues_with_what_is_missing(
         ({"pretraining": {"max_step": 1}}, "no field 'max_step'.*'max_steps'"),
         ({"finetuning": {"train_siz": 1}}, "no field 'train_siz'.*'train_size'"),
         ({"finetuning": {"train_size": 1}}, "give train_sizes, such as"),
+        ({"split": "dev.small"}, "fusion is dev, but the queries of dev.small are judged"),
         ({"fusion": "sum"}, "fusion is 'sum', expected one of dev, rrf, 0.1"),
         ({"measures": ["MRR@10", "R"]}, "'R' is not a measure: .* with a cut-off"),
         ({"readiness": {"texts": 1}}, "texts is 1, expected at least 2"),
