@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
 from modeling_condenser import CondenserConfig, CondenserForMaskedLM
 from modeling_condenser.collection.builtin import build_builtin_collection, find_package_roots
+from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.hub.model_folder import STARTER_FOLDER
 from modeling_condenser.runs.run_folder import describe_machine
 
@@ -148,3 +151,20 @@ def as_bert(ours: Any) -> BertForMaskedLM:
     model.cls.load_state_dict(ours.lm_head.state_dict())
     model.tie_weights()
     return model
+
+
+def write_embeddings(
+    folder: str | Path,
+    vectors: np.ndarray,
+    passage_ids: Sequence[str],
+    *,
+    shard_size: int = 8192,
+    retriever_fingerprint: str = "",
+) -> Embeddings:
+    """Write vectors, (N, D) float32, of N passages with unique ids into a new or empty folder."""
+    sizes = {"n_passages": len(vectors), "dimension": vectors.shape[1], "shard_size": shard_size}
+    embeddings = Embeddings(folder=Path(folder), retriever=retriever_fingerprint, **sizes)
+    embeddings.create(pa.array(passage_ids, type=pa.large_string()))
+    for shard, rows in enumerate(embeddings.shards):
+        embeddings.write_shard(shard, vectors[rows])
+    return embeddings

@@ -21,9 +21,9 @@ from benchmarks.harness import (
     print_conditions,
     print_table,
     time_in_turns,
+    write_embeddings,
 )
 from hub_scripts.search import find
-from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.retrieval.dense import DenseSearcher, search_embeddings
 

@@ -24,8 +24,9 @@ from benchmarks.harness import (
     print_conditions,
     print_table,
     time_in_turns,
+    write_embeddings,
 )
-from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
+from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.retrieval.dense import recall_against_exact, search_embeddings
 from modeling_condenser.retrieval.indices import build_approximate
 

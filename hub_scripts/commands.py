@@ -335,8 +335,7 @@ def collection(line: "CommandLine") -> None:
     """
     from modeling_condenser.collection.builtin import build_builtin_collection
 
-    without = ("max_queries_per_eval_split", "roots")
-    print(f"collection: {line.call(build_builtin_collection, without=without)}")
+    print(f"collection: {line.call(build_builtin_collection, without=('roots',))}")
 
 
 COMMANDS: dict[str, Callable[["CommandLine"], None]] = {

@@ -32,26 +32,23 @@ if TYPE_CHECKING:
     from .pretraining.warm_start import condenser_from_encoder, masked_lm_from_encoder
     from .space.space import write_space
 
-_MODULES = {
-    "CondenserConfig": ".configuration_condenser",
-    "CondenserDataCollator": ".pretraining.collator",
-    "CondenserForMaskedLM": ".modeling_condenser",
-    "CondenserForPreTraining": ".modeling_condenser",
-    "CondenserForPreTrainingOutput": ".modeling_condenser",
-    "CondenserModel": ".modeling_condenser",
-    "CondenserTrainer": ".pretraining.trainer",
-    "CondenserTrainingArguments": ".pretraining.arguments",
-    "ContrastiveTrainer": ".pretraining.contrastive_trainer",
-    "ReadinessCallback": ".analysis.callback",
-    "Retriever": ".encoding.retriever",
-    "condenser_from_encoder": ".pretraining.warm_start",
-    "evaluate": ".evaluation.evaluate",
-    "export_encoder": ".hub.export",
-    "masked_lm_from_encoder": ".pretraining.warm_start",
-    "mine": ".mining.mine",
-    "mteb_model": ".evaluation.mteb_tasks",
-    "push": ".hub.push",
-    "write_space": ".space.space",
+_NAMES = {
+    ".analysis.callback": "ReadinessCallback",
+    ".configuration_condenser": "CondenserConfig",
+    ".encoding.retriever": "Retriever",
+    ".evaluation.evaluate": "evaluate",
+    ".evaluation.mteb_tasks": "mteb_model",
+    ".hub.export": "export_encoder",
+    ".hub.push": "push",
+    ".mining.mine": "mine",
+    ".modeling_condenser": "CondenserForMaskedLM CondenserForPreTraining"
+    " CondenserForPreTrainingOutput CondenserModel",
+    ".pretraining.arguments": "CondenserTrainingArguments",
+    ".pretraining.collator": "CondenserDataCollator",
+    ".pretraining.contrastive_trainer": "ContrastiveTrainer",
+    ".pretraining.trainer": "CondenserTrainer",
+    ".pretraining.warm_start": "condenser_from_encoder masked_lm_from_encoder",
+    ".space.space": "write_space",
 }
 
 
@@ -69,12 +66,13 @@ def register_auto_classes() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name], __name__), name)
+    for module, names in _NAMES.items():
+        if name in names.split():
+            return getattr(import_module(module, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if "CONDENSER_LAZY" not in os.environ:  # set by commands, most of which need no model
     register_auto_classes()
 
-__all__ = list(_MODULES)
+__all__ = sorted(" ".join(_NAMES.values()).split())

@@ -43,6 +43,7 @@ _SKIPPED_FOLDERS = frozenset(
     "lib2to3 idlelib turtledemo".split()
 )
 _QUERY_WORDS = range(3, 65)
+_MAX_QUERIES = 1000  # of dev, and of test
 _MIN_PASSAGE_WORDS = 15
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _UNDERLINE = re.compile(r"^\s*([-=~^*#+])\1{2,}\s*$", re.MULTILINE)
@@ -61,20 +62,14 @@ Docstring = tuple[str, str, str, str]
 """Package, qualified name of the object, query, passage."""
 
 
-def build_builtin_collection(
-    out: str | Path,
-    *,
-    max_queries_per_eval_split: int = 1000,
-    roots: Mapping[str, Path] | None = None,
-) -> Path:
+def build_builtin_collection(out: str | Path, *, roots: Mapping[str, Path] | None = None) -> Path:
     """Write the built-in collection as a BEIR folder.
 
-    A passage needs a paragraph of prose. A repeated query or passage is dropped.
+    A passage needs a paragraph of prose. A repeated query or passage is dropped. The dev and the
+    test split keep the 1,000 queries of the lowest hashes each; their passages stay in the corpus.
 
     Args:
         out: the folder to write; a finished collection there is left unchanged.
-        max_queries_per_eval_split: limits the dev and the test queries, each to those of the lowest
-            hashes; their passages stay in the corpus.
         roots: package -> folder of its source; by default `find_package_roots()`.
     """
     out = Path(out)
@@ -90,7 +85,7 @@ def build_builtin_collection(
         rows = _drop_duplicates(chain.from_iterable(progress))
     kept = pd.DataFrame(rows, columns=["package", "name", "query", "passage"])
     with whole_folder(out) as folder:
-        _write_collection(folder, kept, max_queries=max_queries_per_eval_split)
+        _write_collection(folder, kept)
         pairs, installed = Counter(kept["package"]), importlib.metadata.packages_distributions()
         versions = {n: importlib.metadata.version(installed[n][0]) for n in roots if n in installed}
         versions[STANDARD_LIBRARY] = platform.python_version()
@@ -183,12 +178,12 @@ def split_of(name: str) -> str:
     return {0: "test", 1: "dev"}.get(_hash_name(name) % 10, "train")
 
 
-def _write_collection(folder: Path, docstrings: pd.DataFrame, *, max_queries: int) -> None:
+def _write_collection(folder: Path, docstrings: pd.DataFrame) -> None:
     docstrings = docstrings.assign(_id="q:" + docstrings["name"], title="", score=1)
     splits = dict(list(docstrings.groupby(docstrings["name"].map(split_of))))
     for split in splits.keys() - {"train"}:
         order = splits[split]["name"].map(_hash_name).sort_values().index
-        splits[split] = splits[split].loc[order[:max_queries]]
+        splits[split] = splits[split].loc[order[:_MAX_QUERIES]]
     # BEIR's evaluation drops hits whose passage id equals the query id, so queries get a prefix.
     corpus = docstrings[["name", "title", "passage"]].set_axis(["_id", "title", "text"], axis=1)
     queries = pd.concat(splits.values())[["_id", "query"]].rename(columns={"query": "text"})

@@ -9,7 +9,7 @@ Manifest and ids are written together. Each shard is written under a temporary n
 renamed, so a shard that exists is complete.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -179,24 +179,6 @@ def find_best(
         first += len(block)
     best.finalize()
     return best.D, best.I
-
-
-def write_embeddings(
-    folder: str | Path,
-    vectors: np.ndarray,
-    passage_ids: Sequence[str],
-    *,
-    shard_size: int = 8192,
-    retriever_fingerprint: str = "",
-) -> Embeddings:
-    """Write vectors, (N, D) float32, of N passages with unique ids into a new or empty folder."""
-    check_vectors(vectors, len(passage_ids))
-    sizes = {"n_passages": len(vectors), "dimension": vectors.shape[1], "shard_size": shard_size}
-    embeddings = Embeddings(folder=Path(folder), retriever=retriever_fingerprint, **sizes)
-    embeddings.create(pa.array(passage_ids, type=pa.large_string()))
-    for shard, rows in enumerate(embeddings.shards):
-        embeddings.write_shard(shard, vectors[rows])
-    return embeddings
 
 
 def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:

@@ -15,24 +15,18 @@ from typing import Any
 import numpy as np
 import psutil
 
+BATCH_SIZE, LENGTH = 8, 64  # texts, and tokens of each
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
 _STEPS = 30
 _MEMORY_STEPS = 5
 
 
-def measure_cost(
-    model: str | Path,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    batch_size: int = 8,
-    length: int = 64,
-) -> dict[str, Any]:
+def measure_cost(model: str | Path, *, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Measure time and memory of encoding, in a new process that takes some seconds to start.
 
     Args:
         model: folder or Hub name of a retriever.
         settings: other keyword arguments of `Retriever`, such as pooling and device.
-        batch_size: texts in a step, of `length` tokens each.
 
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The
@@ -40,10 +34,10 @@ def measure_cost(
         highest resident memory during a step minus that before the model was loaded.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_measure, str(model), dict(settings or {}), batch_size, length).result()
+        return pool.submit(_measure, str(model), dict(settings or {})).result()
 
 
-def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int) -> dict[str, Any]:
+def _measure(model: str, settings: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from modeling_condenser.encoding.retriever import Retriever
@@ -55,8 +49,8 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
     parameters = list(encoder.parameters())
     special = encoder.tokenizer.all_special_ids  # RoBERTa gives padding tokens no position
     ordinary = np.setdiff1d(np.arange(len(encoder.tokenizer)), special)
-    drawn = np.random.default_rng(0).choice(ordinary, size=(batch_size, length))
-    ids = torch.from_numpy(drawn).to(encoder.device)  # (batch_size, length)
+    drawn = np.random.default_rng(0).choice(ordinary, size=(BATCH_SIZE, LENGTH))
+    ids = torch.from_numpy(drawn).to(encoder.device)  # (BATCH_SIZE, LENGTH)
 
     @torch.inference_mode()
     def step() -> None:
@@ -84,8 +78,8 @@ def _measure(model: str, settings: dict[str, Any], batch_size: int, length: int)
         "peak_memory_bytes": memory,
         "n_parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "batch_size": batch_size,
-        "length": length,
+        "batch_size": BATCH_SIZE,
+        "length": LENGTH,
         "n_steps": _STEPS,
         "n_threads": torch.get_num_threads(),
     }

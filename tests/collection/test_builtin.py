@@ -92,11 +92,11 @@ def test_docstrings_become_passages_without_title(tmp_path, roots):
         build_builtin_collection(tmp_path / "site", roots=roots)
 
 
-def test_splits_follow_the_hash_and_every_build_is_the_same(tmp_path, roots):
-    few, more = (
-        build_builtin_collection(tmp_path / str(n), roots=roots, max_queries_per_eval_split=n)
-        for n in (3, 5)
-    )
+def test_splits_follow_the_hash_and_every_build_is_the_same(tmp_path, roots, monkeypatch):
+    few, more = tmp_path / "3", tmp_path / "5"
+    for out in (few, more):
+        monkeypatch.setattr("modeling_condenser.collection.builtin._MAX_QUERIES", int(out.name))
+        build_builtin_collection(out, roots=roots)
     assert (few / "corpus.jsonl").read_bytes() == (more / "corpus.jsonl").read_bytes()
     n_train = sum(split_of(name) == "train" for name in load_passages(more)["_id"])
     for split, n in (("train", n_train), ("dev", 5), ("test", 5)):

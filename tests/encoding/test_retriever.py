@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from torch.nn import functional as F
 
+from benchmarks.harness import write_embeddings
 from modeling_condenser.encoding import retriever as encoding
-from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder

@@ -24,23 +24,20 @@ def large_folder(wordpiece_tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_step_is_measured_with_its_activations_and_without_the_memory_of_the_caller(large_folder):
     held = torch.ones(100_000_000)  # 400 MB, which must not count
-    cost = measure_cost(large_folder, settings=CPU, batch_size=1)
+    cost = measure_cost(large_folder, settings=CPU)
     assert (cost["device"], cost["length"], cost["dtype"]) == ("cpu", 64, "float32")
     assert cost["n_parameters"] > 120_000 * 256
     low, high = cost["quartiles"]
     assert 0 < low <= cost["seconds_per_step"] <= high < 5
     weights, memory = 4 * cost["n_parameters"], cost["peak_memory_bytes"]
-    assert 120e6 < weights <= memory < weights + 150e6
-    larger = measure_cost(large_folder, settings=CPU, batch_size=32)["peak_memory_bytes"]
-    # Both sides of the activation: 31 texts more x 64 tokens x 8,192 numbers x 4 bytes.
-    activation = 31 * 64 * 8192 * 4
-    assert activation < larger - memory < 6 * activation
+    activation = 8 * 64 * 8192 * 4  # texts x tokens x numbers of the feed-forward layer x bytes
+    assert 120e6 < weights < weights + activation < memory < weights + 150e6
     assert len(held) == 100_000_000
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_memory_is_what_torch_allocated(large_folder):
     settings = {"pooling": "cls", "device": "cuda"}
-    cost = measure_cost(large_folder, settings=settings, batch_size=1, length=8)
+    cost = measure_cost(large_folder, settings=settings)
     weights = 4 * cost["n_parameters"]
-    assert cost["device"] == "cuda" and weights <= cost["peak_memory_bytes"] < weights + 50e6
+    assert cost["device"] == "cuda" and weights <= cost["peak_memory_bytes"] < weights + 150e6

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
 
-from modeling_condenser.encoding.embeddings import Embeddings, write_embeddings
+from benchmarks.harness import write_embeddings
+from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.retrieval import indices
 from modeling_condenser.retrieval.dense import (
     SearchSettings,

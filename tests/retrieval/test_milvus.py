@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.harness import write_embeddings
 from hub_scripts.main import main
 from modeling_condenser.collection.load import load_passages
-from modeling_condenser.encoding.embeddings import write_embeddings
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.retrieval.dense import SearchSettings, search_embeddings
