@@ -124,7 +124,6 @@ def _encode(
     collection: str,
     out: str,
     *,
-    pooling: str | None = None,
     devices: str | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
     shard_size: int | None = None,
@@ -133,10 +132,9 @@ def _encode(
     """Encode and print what was measured.
 
     Args:
-        model: folder or Hub name of a retriever or an encoder.
+        model: folder or Hub name of a retriever; a plain encoder is MODEL,pooling=cls, mean or max.
         collection: folder or Hub name.
         out: folder for the embeddings.
-        pooling: cls, mean or max; required for a plain encoder.
         devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
         dtype: of the weights, float32 or bfloat16.
         shard_size: passages in a shard; 256 to 8192 by default.
@@ -148,8 +146,7 @@ def _encode(
     from modeling_condenser.retrieval.dense import SearchSettings
     from modeling_condenser.retrieval.systems import parse_system
 
-    system = parse_system(f"{model},pooling={pooling}" if pooling else model)
-    system = system.completed(SearchSettings(dtype=dtype))
+    system = parse_system(model).completed(SearchSettings(dtype=dtype))
     workers = devices.split(",") if devices else None
     encoder, passages = system.open(device=local_device(workers)), load_passages(collection)
     made = encode_collection(encoder, passages, out, shard_size=shard_size, devices=workers)

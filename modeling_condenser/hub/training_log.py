@@ -8,7 +8,6 @@ readiness/entropy_layer_K         the same of layer K, counted from 1
 readiness/entropy_even            entropy of a row that attends to all tokens alike
 readiness/alignment, /uniformity  of the dense vectors (Wang & Isola 2020)
 readiness/zero_shot_MRR@10, ...   on a small collection; few_shot_... after fine-tuning
-readiness/sample                  a number that identifies the sample
 """
 
 import io

@@ -84,13 +84,6 @@ class StudyResults:
             }
         return found
 
-    def settings_of(self, arm: str) -> str:
-        """The settings of an arm in the recipe, in one line."""
-        changes = self.facts["recipe"]["arms"][arm]
-        if changes is None:
-            return "the start itself"
-        return ", ".join(f"{name} {value}" for name, value in changes.items())
-
     def write(self, folder: Path, *, pictures: Sequence[str] = (), readiness: str = "") -> None:
         """Write results.json and the page results.md, with files of pictures and a section."""
         names = ("group", "arm", "measure", "other")

@@ -130,6 +130,9 @@ def test_truncated_vectors_can_be_stored_and_searched(
     assert main([*query, "--rescore", "9"]) == 2
     assert main([*query, "--rescore", "60", "--precision", "binary"]) == 0
     plain = ["encode", str(bert_folder), str(collection), "plain"]
-    assert (main(plain), main([*plain, "--pooling", "mean"])) == (2, 0)  # which must be stated
+    assert (main(plain), main(["encode", f"{bert_folder},pooling=mean", *plain[2:]])) == (
+        2,
+        0,
+    )  # which must be stated
     assert main(["encode", f"{retriever},precision=int8", str(collection), "other"]) == 2
     assert not Path("other").exists()
