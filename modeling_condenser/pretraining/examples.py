@@ -30,12 +30,21 @@ logger = logging.getLogger(__name__)
 
 
 def as_documents(data: Any) -> Dataset | IterableDataset | None:
-    """Data with a column `text`, such as a list of `{"text": ...}`; None for other data."""
+    """Data with a column `text`, such as a list of `{"text": ...}`; None for tokenized data.
+
+    Raises:
+        ValueError: a data set has neither `text` nor `input_ids`.
+    """
     if isinstance(data, list) and data and isinstance(data[0], dict) and "text" in data[0]:
         return Dataset.from_list(data)
     if not isinstance(data, Dataset | IterableDataset):
         return None
     columns = data.column_names or list(next(iter(data), {}))
+    if columns and not {"text", "input_ids"} & set(columns):
+        raise ValueError(
+            f"train_dataset has no column 'text': its columns are {', '.join(columns)}. Rename the"
+            " column of your texts, as in train_dataset.rename_column('body', 'text')."
+        )
     return data if "text" in columns and "input_ids" not in columns else None
 
 
