@@ -175,6 +175,12 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
+def test_a_data_set_without_texts_is_refused_with_the_names_of_its_columns(tmp_path, bert_folder):
+    model, data = condenser_from_encoder(bert_folder), Dataset.from_dict({"body": ["A text."]})
+    with pytest.raises(ValueError, match="no column 'text': its columns are body"):
+        CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
+
+
 def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
     data = [{"text": "The river left."}]
     plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
