@@ -14,6 +14,7 @@ from typing import Any
 
 from datasets import load_dataset
 from huggingface_hub import metadata_load
+from yaml import YAMLError
 
 from .collection import Judgement, Question
 from .passages import PassageRows, iterate_rows
@@ -36,7 +37,9 @@ def is_layout(folder: Path) -> bool:
 
 def read_passages(folder: Path, split: str) -> PassageRows:
     records, files = _open(folder, CORPUS_FILE, _CORPUS_TABLES, split)
-    rows = ((_read_id(r, "_id", "id"), r.get("title") or "", r.get("text")) for r in records)
+    rows = (
+        (_read_id(files[0], r, "_id", "id"), r.get("title") or "", r.get("text")) for r in records
+    )
     return rows, files
 
 
@@ -47,15 +50,20 @@ def read_split(
 
     `beside` is the folder of the judgements if `folder` has none, by default `<folder>-qrels`.
     """
-    records, _ = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
-    questions = [(_read_id(r, "_id", "id"), r.get("text"), r.get("answers")) for r in records]
+    records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
+    questions = [
+        (_read_id(files[0], r, "_id", "id"), r.get("text"), r.get("answers")) for r in records
+    ]
     beside = beside or folder.with_name(f"{folder.name}-qrels")
     splits = find_judgements(folder) or find_judgements(beside, files=".")
     rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
     query, passage, score = QRELS_HEADER
+    place = f"{folder}, judgements of {split}"
     if rows is not None:
-        return questions, [(_read_id(r, query), _read_id(r, passage), r.get(score)) for r in rows]
-    judged = {_read_id(row, query) for rows in splits.values() for row in rows}
+        return questions, [
+            (_read_id(place, r, query), _read_id(place, r, passage), r.get(score)) for r in rows
+        ]
+    judged = {_read_id(place, row, query) for rows in splits.values() for row in rows}
     answered = [question for question in questions if question[2] and question[0] not in judged]
     if not answered:
         known = ", ".join(splits) or "none"
@@ -80,19 +88,22 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Ite
 def _declared(folder: Path, tables: list[str]) -> list[str]:
     """Those of the tables that the README.md of a folder declares."""
     card = folder / CARD_FILE
-    configs = (metadata_load(card) or {}).get("configs") or [] if card.is_file() else []
-    names = {config.get("config_name", "default") for config in configs}
+    try:
+        configs = (metadata_load(card) or {}).get("configs") or [] if card.is_file() else []
+        names = {config.get("config_name", "default") for config in configs}
+    except (AttributeError, YAMLError) as error:
+        raise ValueError(f"{card}: the metadata cannot be read ({error}): correct it.") from error
     return [table for table in tables if table in names]
 
 
-def _read_id(record: Record, *names: str) -> str:
+def _read_id(place: object, record: Record, *names: str) -> str:
     """Read an id: text, or a whole number. A float or a date has no unique text."""
     value = next((record[name] for name in names if name in record), None)
     if isinstance(value, str | int) and value != "":
         return str(value)
     raise ValueError(
-        f"the id {' or '.join(names)} is {value!r:.80}, expected text or a whole number; the fields"
-        f" are {', '.join(record) or '(none)'}."
+        f"{place}: the id {' or '.join(names)} is {value!r:.80}, expected text or a whole number; "
+        f"the fields are {', '.join(record) or '(none)'}."
     )
 
 

@@ -47,9 +47,15 @@ def gather_judgements(judgements: Iterable[Judgement]) -> Qrels:
     """Collect the judgements of each query."""
     qrels: Qrels = {}
     for query_id, passage_id, grade in judgements:
-        number = float("nan" if grade is None else grade)
+        try:
+            number = float(grade)
+        except (TypeError, ValueError):
+            number = float("nan")
         if not number.is_integer():
-            raise ValueError(f"the grade {grade!r} is not a whole number.")
+            raise ValueError(
+                f"the grade of passage {passage_id!r} for query {query_id!r} is {grade!r}, expected"
+                " a whole number."
+            )
         qrels.setdefault(query_id, {})[passage_id] = int(number)
     return qrels
 
@@ -68,8 +74,10 @@ def build_collection(
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}
     for query_id, text, listed in questions:
-        if query_id in queries or not isinstance(text, str):
-            raise ValueError(f"query {query_id!r} has the text {text!r:.80}, expected text, once.")
+        if query_id in queries:
+            raise ValueError(f"two queries have the id {query_id!r}; ids must be unique.")
+        if not isinstance(text, str):
+            raise ValueError(f"the text of query {query_id!r} is {text!r:.80}, expected text.")
         queries[query_id] = text
         if listed:
             # DPR's matching would find a blank answer in every passage.
@@ -87,7 +95,7 @@ def build_collection(
             f"{len(missing)} judged queries are not in the collection, such as {min(missing)!r}."
         )
     if not judged:
-        raise ValueError("no query is judged or answered.")
+        raise ValueError("no query has judgements or answers.")
     find_rows(passages, {passage for grades in qrels.values() for passage in grades})
     kept = [query_id for query_id in queries if query_id in judged]
     return Collection(

@@ -53,7 +53,10 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
                 options["beside"] = fetch(f"{repository}-qrels", repo_type="dataset")
     questions, judgements = layout.read_split(folder, split, **options)
     passages = store_passages(*layout.read_passages(folder, split))
-    return build_collection(passages, questions, judgements, name=name)
+    try:
+        return build_collection(passages, questions, judgements, name=name)
+    except ValueError as error:
+        raise ValueError(f"{source}, split {split}: {error}") from error
 
 
 def load_dev(source: str | Path, *, judged: str) -> Collection | None:

@@ -72,11 +72,13 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
         hashes = array("q")
         for row in rows:
             if not all(isinstance(value, str) for value in row):
-                raise ValueError(f"{names}: {row!r:.100} is no passage, expected id, title, text.")
+                raise ValueError(
+                    f"{names}: got the id, title and text {row!r:.100}, expected three texts."
+                )
             hashes.append(hash(row[0]))
             yield dict(zip(COLUMNS, row, strict=True))
         if not hashes:
-            raise ValueError(f"{names} holds no passage. Download it again.")
+            raise ValueError(f"{names} holds no passages. Is the download complete?")
         repeated = pd.Series(hashes).duplicated()
         if repeated.any():
             raise ValueError(

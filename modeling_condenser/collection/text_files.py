@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 _JSON_CHUNK = 1 << 22  # characters
@@ -98,17 +99,24 @@ def read_table(
 def read_json(path: Path) -> Iterator[dict[str, Any]]:
     """Read the objects of a file of lines, or of one array."""
     with _open_text(path) as stream:
-        text, place = stream.read(_JSON_CHUNK).lstrip(), 1
-        if not text.startswith("["):
-            yield from _read_json_lines(path)
-            return
-        # Read one by one, because DPR's file for Natural Questions has 8 GB.
-        decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
+        is_array = stream.read(_JSON_CHUNK).lstrip().startswith("[")
+    for number, value in enumerate(_read_array(path) if is_array else _read_json_lines(path), 1):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
+        yield value
+
+
+def _read_array(path: Path) -> Iterator[Any]:
+    """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB."""
+    decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
+    with _open_text(path) as stream:
+        text = stream.read(_JSON_CHUNK).lstrip()
+        place = 1
         while True:
             place = separators.match(text, place).end()  # type: ignore[union-attr]
             try:
-                row, place = decoder.raw_decode(text, place)
-                yield row
+                item, place = decoder.raw_decode(text, place)
+                yield item
             except json.JSONDecodeError as error:
                 if text.startswith("]", place):
                     return
@@ -118,14 +126,12 @@ def read_json(path: Path) -> Iterator[dict[str, Any]]:
                 text, place = text[place:] + more, 0
 
 
-def _read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_json_lines(path: Path) -> Iterator[Any]:
     for number, line in read_lines(path):
         try:
-            yield dict(json.loads(line))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path}:{number}: {line!r:.80} is not a JSON object ({error})."
-            ) from None
+            yield json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
 
 
 def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict[str, Any]]:
@@ -146,6 +152,9 @@ def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict
         case ".json" | ".jsonl":
             return read_json(file)
         case ".parquet":
-            batches = pq.ParquetFile(file).iter_batches()
+            try:
+                batches = pq.ParquetFile(file).iter_batches()
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"{file} is not a parquet file ({error}).") from None
             return chain.from_iterable(batch.to_pylist() for batch in batches)
     raise ValueError(f"{file}: expected a file of type .jsonl, .json, .tsv, .csv or .parquet.")
