@@ -83,8 +83,7 @@ class Embeddings:
         n_ids = pc.count_distinct(ids).as_py()
         if n_ids < len(ids):
             raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
-        if self.folder.is_dir() and any(self.folder.iterdir()):
-            raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
+        check_new(self.folder)
         manifest = asdict(self)
         del manifest["folder"]
         with whole_folder(self.folder) as partial:
@@ -157,6 +156,12 @@ class Embeddings:
         return replace(self, dimension=dimension, retriever=retriever)
 
 
+def check_new(folder: Path) -> None:
+    """Raise a FileExistsError unless a folder is new or empty."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is not empty, or is a file: name a new folder.")
+
+
 def find_best(
     queries: np.ndarray, blocks: Iterable[np.ndarray], *, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -210,8 +215,7 @@ def write_table(
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
     """
     folder, dimension = Path(folder), embeddings.dimension
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name a new folder.")
+    check_new(folder)
     # Arrow maps the vectors of all shards, as it does the ids and texts.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]

@@ -25,6 +25,7 @@ from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
 from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, id_column
+from .opening import check_devices
 from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def encode_collection(
     """
     rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
-    size = shard_size or min(8192, max(256, sixteenth))
+    size = min(8192, max(256, sixteenth)) if shard_size is None else shard_size
     embeddings = claim_folder(retriever, passages, folder, shard_size=size, creates=rank == 0)
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
@@ -114,6 +115,8 @@ def claim_folder(
 
     A process that does not create the folder waits until another one has.
     """
+    if shard_size < 1:
+        raise ValueError(f"shard_size is {shard_size}, expected at least 1.")
     wanted = Embeddings(
         folder=Path(folder),
         n_passages=len(passages),
@@ -149,9 +152,14 @@ def _wait_until(is_true: Callable[[], bool]) -> None:
 
 
 def local_device(devices: Sequence[str] | None) -> str | None:
-    """The device for this process's retriever; under torchrun each rank has another one."""
+    """The device for this process's retriever; under torchrun each rank has another one.
+
+    Raises:
+        ValueError: this machine does not have one of the devices.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if devices:
+        check_devices(devices)
         return devices[local_rank % len(devices)]
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{local_rank % torch.cuda.device_count()}"

@@ -11,7 +11,7 @@ another folder, with another card, and when another version of a library saves i
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -71,7 +71,12 @@ def open_encoder(
         is not in `Pooling`, such as "weightedmean" or "cls+mean". Such a contract cannot be saved.
     """
     fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
-    folder, place = find_model_folder(name), None if device is None else str(device)
+    if dtype not in get_args(Dtype):
+        raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
+    place = None if device is None else str(device)
+    if place is not None:
+        check_devices([place])
+    folder = find_model_folder(name)
     has_contract = (folder / CONTRACT_FILE).is_file()
     if has_contract:
         stated = {**vars(EncodingContract.load(folder)), **stated}
@@ -87,6 +92,17 @@ def open_encoder(
     return folder, model.eval(), contract
 
 
+def check_devices(names: Iterable[str]) -> None:
+    """Raise a ValueError unless this machine has all of these devices."""
+    known = ["cpu"]
+    if accelerator := torch.accelerator.current_accelerator(check_available=True):
+        kind = accelerator.type
+        known += [kind, *(f"{kind}:{i}" for i in range(torch.accelerator.device_count()))]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"The device is {name!r}; this machine has {', '.join(known)}.")
+
+
 def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:
     """Open an encoder whose pooling is stated, by its contract or by the caller."""
     if not (folder / CONFIG_FILE).is_file():
@@ -96,7 +112,8 @@ def _open_plain(folder: Path, pooling: str | None, device: str | None) -> Senten
     if pooling is None:
         raise ValueError(
             f"{folder} is a plain encoder and does not say how it pools token vectors: state "
-            f"pooling, one of {_POOLINGS}, e.g. {folder},pooling=cls in a command."
+            f"pooling, one of {_POOLINGS}, such as {folder.name},pooling=cls in a command, or "
+            "--pooling cls for `condenser finetune`."
         )
     last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     with quiet_loading():  # transformers would report missing pooler weights
@@ -162,6 +179,8 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
         fields.setdefault(name, min(known, default=0))
         length = fields[name]
+        if length < 1:
+            raise ValueError(f"{name} is {length}, expected at least 1.")
         if longest is not None and length > longest:
             raise ValueError(
                 f"{name} is {length}, but {folder} has positions for {longest} tokens: state less."

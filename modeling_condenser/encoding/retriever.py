@@ -5,7 +5,7 @@ tokens: padded, or without padding in bfloat16. The next window is tokenized mea
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -83,7 +83,9 @@ class Retriever:
         self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
-        self.token_budget = token_budget or default
+        self.token_budget = default if token_budget is None else token_budget
+        if self.token_budget < 1:
+            raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
         # Float32 is padded, as in an export's evaluation script.
         self._is_packed = dtype != "float32" and use_packing(self.model)
 
@@ -118,7 +120,8 @@ class Retriever:
         """Encode N passages with the passage prompt and their titles: (N, D) float32.
 
         Args:
-            passages: texts; or a data set with columns `title` and `text`, read window by window.
+            passages: texts; or a data set with a column `text` and perhaps `title`, read window by
+                window.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
@@ -139,6 +142,13 @@ class Retriever:
             (passage id, score).
         """
         self.check_inner_product()
+        if depth < 1:
+            raise ValueError(f"depth is {depth}, expected at least 1.")
+        if isinstance(passages, Embeddings) and passages.retriever != self.fingerprint:
+            raise ValueError(
+                f"{passages.folder} holds the vectors of another model, or of other settings of"
+                f" {self.folder}: encode the passages with this retriever."
+            )
         vectors = self.encode_queries(queries)
         blocks: Any
         names: Any
@@ -168,9 +178,13 @@ class Retriever:
         prompt: str,
     ) -> np.ndarray:
         """Encode `write(title, text)` of each row, window by window."""
-        if isinstance(texts, str):
-            raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
-        texts = texts if isinstance(texts, Dataset) else list(texts)
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise ValueError(f"Got {texts!r:.80}, expected a list of texts, such as [text].")
+        if not isinstance(texts, Dataset):
+            texts = list(texts)
+        elif "text" not in texts.column_names:
+            names = ", ".join(texts.column_names)
+            raise ValueError(f"The data set has the columns {names}; expected text, and title.")
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
         features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
@@ -229,7 +243,8 @@ def _read_window(
     """What is encoded of the rows of the window that begins with row `first`."""
     rows: Any = texts[first : first + WINDOW]
     if isinstance(texts, Dataset):
-        titles, own = rows["title"], rows["text"]
+        own = rows["text"]
+        titles = rows.get("title", [""] * len(own))
     else:
         titles, own = [""] * len(rows), rows
     for row, text in enumerate(own, start=first):

@@ -121,4 +121,7 @@ def read_settings(
     if preset not in {None, *PRESETS}:
         raise ValueError(f"{preset!r} is no BM25 preset: expected one of {', '.join(PRESETS)}")
     default_k1, default_b = PRESETS[preset or "default"]
-    return default_k1 if k1 is None else k1, default_b if b is None else b
+    k1, b = default_k1 if k1 is None else k1, default_b if b is None else b
+    if not (k1 >= 0 and 0 <= b <= 1):
+        raise ValueError(f"k1 is {k1} and b is {b}: expected k1 from 0, and b from 0 to 1.")
+    return k1, b

@@ -15,6 +15,7 @@ import numpy as np
 
 from modeling_condenser.encoding.embeddings import Dtype, Embeddings, check_vectors, find_best
 from modeling_condenser.runs.progress import bar
+from modeling_condenser.runs.recipe import check_least
 
 from .indices import BinaryIndex, Precision
 from .runs import Run, cut_run
@@ -53,7 +54,7 @@ class SearchSettings:
             search; 0 for none.
 
     Raises:
-        ValueError: `search_parameters` without an index.
+        ValueError: a number is too small, or `search_parameters` are given without an index.
     """
 
     index: str = EXACT
@@ -68,6 +69,7 @@ class SearchSettings:
     recall_queries: int = 1000
 
     def __post_init__(self) -> None:
+        check_least(self, truncate_dim=1, shard_size=1, index_seed=0, rescore=0, recall_queries=0)
         if self.is_exact and self.search_parameters is not None:
             raise ValueError(
                 f"search_parameters is {self.search_parameters!r}, but exact search has none: name"

@@ -79,8 +79,12 @@ def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
         write_table(embeddings, tmp_path / "table", passages=passages.select([1, 0, *range(2, 50)]))
     with pytest.raises(FileExistsError, match="is not empty"):
         write_table(embeddings, embeddings.folder)
-    with pytest.raises(FileExistsError, match="is not empty"):
-        write_embeddings(tmp_path / "e", vectors, ids)
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("kept")
+    for folder in (tmp_path / "e", file):
+        with pytest.raises(FileExistsError, match="is not empty, or is a file"):
+            write_embeddings(folder, vectors, ids)
+    assert file.read_text() == "kept"
     (tmp_path / "e" / "shard-00001.npy").unlink()
     with pytest.raises(FileNotFoundError, match="not complete: 1 of 3 shards are missing"):
         Embeddings.open(tmp_path / "e")
@@ -164,6 +168,9 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
 
 
 def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
+    with pytest.raises(ValueError, match="device is 'foo'; this machine has cpu"):
+        local_device(["cpu", "foo"])
+    monkeypatch.setattr(encode, "check_devices", lambda names: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for own, devices, expected in (
@@ -194,6 +201,8 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
         encode_collection(retriever, PASSAGES, tmp_path)
+    with pytest.raises(ValueError, match="shard_size is 0, expected at least 1"):
+        encode_collection(retriever, PASSAGES, folder, shard_size=0)
     double = Dataset.from_dict({**columns, "_id": ["p"] * 100})
     with pytest.raises(ValueError, match="100 passages have 1 ids"):
         encode_collection(retriever, double, tmp_path / "new")

@@ -30,8 +30,15 @@ def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, tmp_path):
     for name, value in {"pooling": "last", "similarity": "l2"}.items():
         with pytest.raises(ValueError, match=f"{name} is '{value}', .* expected .*'c[lo]s"):
             Retriever(bert_folder, **{"pooling": "cls", name: value})
-    with pytest.raises(ValueError, match="Did you mean 'pooling'"):
-        Retriever(bert_folder, poling="cls")
+    for settings, message in (
+        ({"poling": "cls"}, "Did you mean 'pooling'"),
+        ({"dtype": "float16"}, "dtype is 'float16', expected one of float32, bfloat16"),
+        ({"device": "gpu"}, "device is 'gpu'; this machine has cpu"),
+        ({"token_budget": 0}, "token_budget is 0, expected at least 1"),
+        ({"query_max_length": 0}, "query_max_length is 0, expected at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Retriever(bert_folder, **{"pooling": "cls", **settings})
     with pytest.raises(FileNotFoundError, match="holds no encoder: expected"):
         Retriever(tmp_path, pooling="cls")
     run = shutil.copytree(bert_folder, tmp_path / "model")  # whose folder stands for its model

@@ -100,6 +100,13 @@ def test_ties_at_the_cut_off_go_to_the_lower_id():
     assert list(run["q"]) == ["a", "b"]
 
 
-def test_an_unknown_preset_is_refused():
-    with pytest.raises(ValueError, match="'msmarco' is no BM25 preset: expected one of default"):
-        Bm25(PASSAGES, preset="msmarco")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "msmarco"}, "'msmarco' is no BM25 preset: expected one of default"),
+        ({"k1": -1.0}, "k1 is -1.0 and b is 0.4: expected k1 from 0, and b from 0 to 1"),
+    ],
+)
+def test_wrong_parameters_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Bm25(PASSAGES, **settings)
