@@ -8,8 +8,10 @@ score. Its texts include the prompts. What cannot teach is left out and counted 
 import glob
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, compress, count, islice, repeat, takewhile
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, List, Value, load_dataset
+from datasets.exceptions import DatasetsError
 
 from modeling_condenser.collection.collection import (
     Collection,
@@ -134,8 +137,11 @@ def _store_examples(
     features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
 
     def numbered() -> Iterator[Example]:
+        number = -1
         for number, example in enumerate(examples):
             yield {**dict.fromkeys(features), **example, ROW_NUMBER: number}
+        if number < 0:
+            raise ValueError(f"{recipe.data or recipe.collection} has no rows to train on.")
 
     return store_rows(numbered, features, identity=identity)
 
@@ -158,7 +164,7 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
 
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
-    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data
+    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
     found = {
         str(name): sorted(filter(os.path.isfile, glob.glob(str(name), recursive=True)))
         for name in names
@@ -175,7 +181,7 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     split = "train" if recipe.format == "id_triples" else recipe.split or "train"
     try:
         table = load_dataset(name, recipe.data_name, split=split, revision=recipe.data_revision)
-    except (OSError, ValueError) as error:  # OSError by the Hub; ValueError for a wrong split
+    except (OSError, ValueError, DatasetsError) as error:
         raise FileNotFoundError(
             f"There is no local file {name!r}, and the Hub data set of that name could not be "
             f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
@@ -260,13 +266,20 @@ def _scores(row: Fields) -> list[float]:
         scores = [row["margin"], 0.0]
     else:
         scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
-    return list(map(float, scores))
+    scores = list(map(float, scores))
+    if not all(map(math.isfinite, scores)):
+        raise ValueError(f"the scores are {scores}, expected finite numbers.")
+    return scores
 
 
 def _values(row: Fields, plural: str, singular: str) -> list[Any]:
     """The list `plural` (in tables, as JSON); or `singular`; or `singular_1`, `singular_2`, ..."""
     if (values := row.get(plural)) is not None:
-        return json.loads(values) if isinstance(values, str) else values
+        with suppress(ValueError):
+            values = json.loads(values) if isinstance(values, str) else values
+        if not isinstance(values, list):
+            raise ValueError(f'{plural} is {values!r:.60}, expected a list; in a table ["..."].')
+        return values
     numbered = list(takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1))))
     names = numbered if numbered and row.get(singular) is None else [singular]
     return [row[name] for name in names if row[name] not in (None, "")]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from modeling_condenser.hub.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.runs.recipe import check_least
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 Format = Literal[
@@ -39,9 +40,6 @@ _USERS: dict[str, tuple[str, ...]] = {
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
 }
-# Settings -> the least value.
-_LEAST: dict[str, float] = {"train_size": 1, "first_rows": 1, "n_negatives": 0}
-_LEAST |= {"mini_batch_size": 1, "subset_seed": 0, "temperature": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -106,11 +104,11 @@ class FinetuningRecipe:
     collection: str | None = None
     split: str | None = None
     negatives: str | None = None
-    data: Any = None
+    data: str | list[str] | None = None
     data_name: str | None = None
     data_revision: str | None = None
     format: Format | None = None
-    columns: dict | list | None = None
+    columns: dict[str, str] | list[str] | None = None
     first_rows: int | None = None
     train_size: int | None = None
     subset_seed: int = 0
@@ -125,7 +123,7 @@ class FinetuningRecipe:
     passage_prompt: str | None = None
     temperature: float = 1.0
     margin: float = 1.0
-    score_range: list | None = None
+    score_range: list[int | float] | None = None
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
     matryoshka_dims: list[int] | None = None
@@ -133,10 +131,11 @@ class FinetuningRecipe:
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
         objective, source = self.objective, self.source
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}, expected at least {least}.")
+        check_least(self, train_size=1, first_rows=1, n_negatives=0, mini_batch_size=1)
+        check_least(self, subset_seed=0, temperature=1e-6)
+        scores = self.score_range
+        if scores is not None and not (len(scores) == 2 and scores[0] < scores[1]):
+            raise ValueError(f"score_range is {scores}, expected [lowest, highest].")
         if source in (JUDGED, MINED, "id_triples") and self.collection is None:
             raise ValueError(
                 "The recipe names no collection: add one, or data that holds the texts themselves."

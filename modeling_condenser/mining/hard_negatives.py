@@ -1,7 +1,7 @@
 """Files of hard negatives: one line a query, as mining writes and fine-tuning reads them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,21 @@ def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
     return {query_id: ids for query_id, ids in positives.items() if ids}
 
 
+def _make(record: Mapping[str, Any]) -> HardNegatives:
+    """Make a record of a line's fields, whose ids may be numbers."""
+    lists: dict[str, Any] = {}
+    for name in _LISTS & record.keys():
+        if isinstance(record[name], str):
+            raise ValueError(f"{name} is {record[name]!r}, expected a list")
+        convert = str if name.endswith("_ids") else float
+        lists[name] = tuple(map(convert, record[name]))
+    for side in ("positive", "negative"):
+        scores = lists.get(f"{side}_teacher_scores")
+        if scores is not None and len(scores) != len(lists.get(f"{side}_ids", ())):
+            raise ValueError(f"{side}_teacher_scores and {side}_ids differ in length")
+    return HardNegatives(str(record["query_id"]), **lists)
+
+
 def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
     """Read a file of hard negatives.
 
@@ -63,8 +78,7 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
                 record = {"query_id": query_id, "negative_ids": filter(None, joined.split(","))}
             else:
                 record = json.loads(line)
-            lists: Any = {name: tuple(record[name]) for name in _LISTS & record.keys()}
-            yield HardNegatives(str(record["query_id"]), **lists)
+            yield _make(record)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{file}:{number}: {line!r:.80} are no hard negatives ({error}); expected JSON as "

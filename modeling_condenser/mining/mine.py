@@ -88,11 +88,13 @@ def mine(
     [parsed] = parse_systems([recipe.system], search)
     scorer = None
     if recipe.cross_encoder is not None:
+        from modeling_condenser.encoding.encode import local_device
+
         scorer = RelevanceScorer(
             recipe.cross_encoder,
             max_length=recipe.cross_encoder_max_length,
             batch_size=recipe.cross_encoder_batch_size,
-            device=search.device_list[0] if search.device_list else None,
+            device=local_device(search.device_list),
         )
     identity = {
         "system": parsed.fingerprint,

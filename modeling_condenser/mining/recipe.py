@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modeling_condenser.collection.dpr import Match
+from modeling_condenser.runs.recipe import check_least
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class MiningRecipe:
     work_folder: str | None = None
 
     def __post_init__(self) -> None:
+        check_least(self, n_negatives=1, queries_per_window=1, cross_encoder_batch_size=1)
         n_ranks, least = self.last_rank - self.first_rank + 1, self.n_negatives or 1
         if self.first_rank < 1 or n_ranks < least:
             raise ValueError(
