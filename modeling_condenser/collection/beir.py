@@ -1,9 +1,9 @@
-"""BEIR's layout (Thakur et al. 2021): files, or tables that a README.md declares, as MTEB has them.
+"""Reads BEIR's layout (Thakur et al. 2021): files, or tables declared in README.md, as in MTEB.
 
     passages     corpus.jsonl (`_id`, `title`, `text`), or the table `corpus`
-    queries      queries.jsonl (`_id`, `text`, perhaps `answers`), or the table `queries`
+    queries      queries.jsonl (`_id`, `text`, optionally `answers`), or the table `queries`
     judgements   qrels/<split>.tsv (header `query-id corpus-id score`) or .jsonl, or the table
-                 `default` or `qrels`; or in a second folder, `<name>-qrels`
+                 `default` or `qrels`; or the same in a second folder, `<name>-qrels`
 
 Files may end in `.gz`; tables have any format that `datasets` reads.
 """
@@ -26,7 +26,7 @@ CARD_FILE = "README.md"
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 _CORPUS_TABLES, _QUERIES_TABLES = ["corpus"], ["queries", "query"]
 _QRELS_TABLES = ["default", "qrels"]
-_SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` renames the one to the other
+_SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` reads dev as validation
 
 Record = Mapping[str, Any]
 
@@ -46,9 +46,10 @@ def read_passages(folder: Path, split: str) -> PassageRows:
 def read_split(
     folder: Path, split: str, *, beside: Path | None = None
 ) -> tuple[list[Question], list[Judgement] | None]:
-    """Read queries and judgements; without judgements, the answered queries that no split judges.
+    """Read all queries and the judgements of a split.
 
-    `beside` is the folder of the judgements if `folder` has none, by default `<folder>-qrels`.
+    A split without judgements consists of the queries that have answers and no judgements in any
+    other split. `beside` holds the judgements if `folder` has none; by default `<folder>-qrels`.
     """
     records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
     questions = [
@@ -72,7 +73,7 @@ def read_split(
 
 
 def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Iterable[Record]]:
-    """Split -> its judgements, unread, in the subfolder `files` or in a table."""
+    """Find the judgements of each split, in the subfolder `files` or a table, without reading."""
     splits: dict[str, Iterable[Record]] = {}
     for path in sorted((folder / files).glob("*")):
         split, _, ending = plain_name(path).rpartition(".")
@@ -86,7 +87,7 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Ite
 
 
 def _declared(folder: Path, tables: list[str]) -> list[str]:
-    """Those of the tables that the README.md of a folder declares."""
+    """Return those of the tables that the README.md of a folder declares."""
     card = folder / CARD_FILE
     try:
         configs = (metadata_load(card) or {}).get("configs") or [] if card.is_file() else []
@@ -110,7 +111,7 @@ def _read_id(place: object, record: Record, *names: str) -> str:
 def _open(
     folder: Path, file_name: str, tables: list[str], split: str
 ) -> tuple[Iterable[Record], list[Path]]:
-    """The records of a file, or else of one split (or the only one) of a table; and their files."""
+    """Open the records of a file, or of a split (or the only split) of a table; list the files."""
     declared = _declared(folder, tables)
     if find_file(folder, file_name) or not declared:
         file = need_file(folder, file_name)

@@ -26,13 +26,13 @@ _BATCH_ROWS = 8192  # part of the fingerprint's definition
 
 @dataclass(frozen=True)
 class Collection:
-    """Passages, and the queries and judgements of one split; all ids fit together.
+    """Passages, and the queries and judgements of one split, whose ids are checked.
 
     Attributes:
-        passages: columns `_id`, `title`, `text`, all strings, memory-mapped; ids are unique.
-        queries: query id -> text; the judged queries only, in the order of their file.
-        qrels: judgements of the same queries; empty where a collection is judged by answers only.
-        answers: query id -> answer strings; empty where there are none.
+        passages: columns `_id` (unique), `title`, `text`, all strings, memory-mapped.
+        queries: query id -> text, of the judged queries, in the order of their file.
+        qrels: judgements of these queries; empty if they have only answers.
+        answers: query id -> answer strings.
         name: of the collection, in files and tables.
     """
 
@@ -67,9 +67,9 @@ def build_collection(
     *,
     name: str,
 ) -> Collection:
-    """Build a collection from all queries and the judgements of one split; check that they fit.
+    """Build a collection from all queries and the judgements of one split, and check both.
 
-    Without judgements, the answers tell what is relevant.
+    If `judgements` is None, the queries with answers are kept.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}
@@ -80,7 +80,7 @@ def build_collection(
             raise ValueError(f"the text of query {query_id!r} is {text!r:.80}, expected text.")
         queries[query_id] = text
         if listed:
-            # DPR's matching would find a blank answer in every passage.
+            # `AnswerMatcher` finds a blank answer in every passage.
             if not isinstance(listed, list) or not all(
                 isinstance(answer, str) and answer.strip() for answer in listed
             ):
@@ -111,11 +111,10 @@ def build_collection(
 
 
 def fingerprint_passages(passages: Dataset) -> str:
-    """Fingerprint the ids, titles and texts of passages, in their order.
+    """Return the SHA-256 of the ids, titles and texts of passages, in their order.
 
-    Returns:
-        64 hexadecimal digits: SHA-256 over, for each 8,192 rows and each column, the lengths in
-        bytes (int64, little-endian) and then the texts (UTF-8) end to end.
+    It covers, for each 8,192 rows and each column, the lengths in bytes (int64, little-endian)
+    and then the texts (UTF-8), concatenated.
     """
     digest = hashlib.sha256(b"condenser passages 1")
     table = passages.select_columns(list(COLUMNS)).with_format("arrow")
@@ -129,7 +128,7 @@ def fingerprint_passages(passages: Dataset) -> str:
 
 
 def fingerprint_judgements(collection: Collection) -> str:
-    """Fingerprint queries, judgements and answers, in any order: 64 hexadecimal digits."""
+    """Return the SHA-256 of queries, judgements and answers, whatever their order."""
     digest = hashlib.sha256(b"condenser judgements 1")
     for query_id in sorted(collection.queries):
         grades = sorted(collection.qrels.get(query_id, {}).items())
@@ -140,10 +139,7 @@ def fingerprint_judgements(collection: Collection) -> str:
 
 
 def checksum_qrels(qrels: Mapping[str, Mapping[str, int]]) -> str:
-    """SHA-256 of judgements as sorted lines of TREC's form, `query 0 passage grade`.
-
-    From a file of such lines: `LC_ALL=C sort FILE | sha256sum`.
-    """
+    """Return the SHA-256 of the sorted lines of a TREC qrels file (`LC_ALL=C sort | sha256sum`)."""
     lines = sorted(
         f"{query_id} 0 {passage_id} {grade}\n".encode()
         for query_id, grades in qrels.items()

@@ -1,8 +1,7 @@
-"""Reads files of text: lines, tables and JSON, plain or compressed as `.gz`, and parquet.
+"""Reads lines, tables and JSON, plain or compressed (`.gz`), and parquet.
 
-Values stay as they are written: libraries that guess types would turn the text "None" or the id
-"2020-01-01" into something else. Lines end at a line feed only, since a passage may hold other
-separators such as U+2028.
+Values are not converted: a library that guesses types would change the text "None" or the id
+"2020-01-01". Only a line feed ends a line, because a passage may contain separators such as U+2028.
 """
 
 import csv
@@ -40,12 +39,12 @@ def need_file(folder: Path, *names: str) -> Path:
 
 
 def list_names(folder: Path) -> str:
-    """The first file names of a folder, for errors."""
+    """List the first file names of a folder, for error messages."""
     return ", ".join(sorted(path.name for path in folder.glob("*"))[:12]) or "nothing"
 
 
 def plain_name(path: Path) -> str:
-    """The name of a file without `.gz`."""
+    """Return the name of a file without `.gz`."""
     return path.name.removesuffix(".gz")
 
 
@@ -62,7 +61,7 @@ def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read lines, numbered from 1, without their ends; empty lines are skipped."""
+    """Read the lines that are not empty, with their numbers, from 1."""
     with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if text := line.removesuffix("\n").removesuffix("\r"):
@@ -75,10 +74,9 @@ def read_table(
     """Read the rows of a table.
 
     Args:
-        columns: their names; by default those in the first line.
+        columns: their names, by default those in the first line.
         delimiter: between columns.
-        quoted: whether fields have quotes around them as the csv module writes them; otherwise
-            quotes are part of the text.
+        quoted: whether fields are quoted as by the csv module; otherwise quotes are text.
     """
     csv.field_size_limit(2**31 - 1)
     with _open_text(path, newline="" if quoted else "\n") as stream:
@@ -135,10 +133,10 @@ def _read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict[str, Any]]:
-    """The rows of a file, one by one: .jsonl, .json, .tsv, .csv (all also with .gz) or .parquet.
+    """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv (also with .gz) or .parquet.
 
-    A .csv file of the STS benchmark (Cer et al. 2017) has tabs, no header, and quotes without a
-    meaning. `columns` names those of another table without a header.
+    `columns` names the columns of a table without a header. A .csv file of the STS benchmark (Cer
+    et al. 2017) is recognised: it has tabs and no header, and quotes are text.
     """
     match Path(plain_name(file)).suffix.lower():
         case ".tsv":

@@ -16,8 +16,7 @@ class HardNegatives:
 
     Attributes:
         query_id: the query.
-        positive_ids: passages judged relevant, and those that the cross-encoder considers relevant;
-            empty if the file names none.
+        positive_ids: passages that are relevant by judgement or by the cross-encoder.
         negative_ids: best first; empty if no candidate remained.
         negative_scores: the searcher's scores.
         positive_teacher_scores, negative_teacher_scores: the cross-encoder's (log-odds), or None.
@@ -35,7 +34,7 @@ _LISTS = {field.name for field in fields(HardNegatives)} - {"query_id"}
 
 
 def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
-    """Query id -> passages graded above 0, for the queries that have any."""
+    """Return query id -> passages with a grade above 0, without queries that have none."""
     positives = {
         query_id: tuple(passage_id for passage_id, grade in grades.items() if grade > 0)
         for query_id, grades in collection.qrels.items()
@@ -59,15 +58,12 @@ def _make(record: Mapping[str, Any]) -> HardNegatives:
 
 
 def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
-    """Read a file of hard negatives.
+    """Read a file of hard negatives, which may end in .gz.
 
-    Args:
-        file: JSON lines as `condenser mine` writes them; or, with the ending .tsv or .txt, lines of
-            query id, tab and passage ids separated by commas, as in train.negatives.tsv of
-            RocketQA's MS MARCO. Either may end in .gz.
+    It holds JSON lines as `condenser mine` writes them; or, if it is a .tsv or .txt file, lines of
+    query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
 
     Raises:
-        FileNotFoundError: there is no such file.
         ValueError: a line is malformed.
     """
     is_table = plain_name(file).endswith((".tsv", ".txt"))
@@ -81,6 +77,6 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
             yield _make(record)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{file}:{number}: {line!r:.80} are no hard negatives ({error}); expected JSON as "
+                f"{file}:{number}: {line!r:.80} cannot be read ({error}); expected JSON as "
                 "`condenser mine` writes it, or in .tsv a query id, a tab, and ids with commas."
             ) from error

@@ -1,8 +1,8 @@
 """BM25 search with bm25s, the baseline for dense retrievers.
 
-English stopwords are removed, words are not stemmed, and title and text are one field. The formula
-is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Anserini also stems words (Porter), so its
-published figures differ a little from those of a preset here.
+The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). English stopwords are removed;
+title and text are one field. Anserini also stems words (Porter), so its published figures differ
+slightly from those of the presets here.
 """
 
 import logging
@@ -45,20 +45,17 @@ _BATCH_PASSAGES = 10_000  # read at once
 class Bm25:
     """A BM25 index over the passages of a collection.
 
-    Indexing needs about 50 bytes of memory per word; an index in a folder is mapped into memory.
+    Indexing needs about 50 bytes of memory per word.
 
     Args:
         passages: columns `_id`, `title`, `text`.
-        preset: a name of `PRESETS`, for k1 and b; by default "default".
+        preset: a name of `PRESETS`, for k1 and b.
         k1: term frequency saturation, at least 0.
         b: length normalisation, from 0 (none) to 1 (full).
-        folder: for the index, which later calls open again; None to keep it in memory only.
-
-    Attributes:
-        index: the scores of all words, by bm25s.
+        folder: stores the index for later calls; by default it is only in memory.
 
     Raises:
-        ValueError: the preset is unknown, or the folder holds another index.
+        ValueError: a parameter is wrong, or the folder holds another index.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class Bm25:
         self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
-        """Find up to `depth` passages that share words with each query, query id -> text."""
+        """Find up to `depth` passages that share words with each query (query id -> text)."""
         run: Run = {}
         for query_id, text in bar(queries.items(), "BM25", unit="query", total=len(queries)):
             # bm25s' own top-k does not break ties by id.
@@ -117,7 +114,7 @@ class Bm25:
 def read_settings(
     preset: str | None = None, k1: float | None = None, b: float | None = None
 ) -> tuple[float, float]:
-    """The k1 and b of a preset, or those that replace them."""
+    """Return k1 and b: the given ones, or else those of the preset."""
     if preset not in {None, *PRESETS}:
         raise ValueError(f"{preset!r} is no BM25 preset: expected one of {', '.join(PRESETS)}")
     default_k1, default_b = PRESETS[preset or "default"]

@@ -1,8 +1,7 @@
-"""Search in Milvus: vectors, ids and texts of a collection, in a file or on a cluster.
+"""Searches in Milvus, which stores vectors, ids and texts in a file or on a cluster.
 
-`--index milvus:URI` names it: a file (`milvus:vectors.db`, Milvus Lite) or the address of a server
-(`milvus:http://localhost:19530`). The environment variable MILVUS_TOKEN holds its token, if it
-needs one.
+`--index milvus:URI` names a file (`milvus:vectors.db`, Milvus Lite) or a server
+(`milvus:http://localhost:19530`), whose token is in the environment variable MILVUS_TOKEN.
 """
 
 import hashlib
@@ -37,8 +36,8 @@ _SECONDS_TO_CONNECT = 10
 class MilvusIndex:
     """The passages of one collection with the vectors of one retriever, in Milvus.
 
-    Its fields there are `row` (the primary key), `id`, `title`, `text` and `embedding`; `words`
-    holds what Milvus's BM25 reads of `text`. Scores are inner products.
+    The fields are `row` (the primary key), `id`, `title`, `text`, `embedding` and `words`, which
+    Milvus's BM25 makes of `text`. Scores are inner products.
 
     Attributes:
         client: a `pymilvus.MilvusClient`, from `connect`.
@@ -53,12 +52,9 @@ class MilvusIndex:
     def search(
         self, queries: np.ndarray, k: int, *, filter: str = ""
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k best passages for Q queries, (Q, D) float32.
+        """Find the k best passages for queries, (Q, D) float32.
 
-        Args:
-            queries: their vectors.
-            k: passages for each.
-            filter: an expression of Milvus over the fields, such as `title like "Oslo%"`.
+        `filter` is an expression of Milvus over the fields, such as `title like "Oslo%"`.
 
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
@@ -70,7 +66,7 @@ class MilvusIndex:
     def search_hybrid(
         self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same by vectors and by Milvus's BM25 over `text`, fused by reciprocal ranks."""
+        """Search by vectors and by Milvus's BM25 over `text`, fused by reciprocal ranks."""
         from pymilvus import AnnSearchRequest, RRFRanker
 
         def ask(part: slice) -> Any:
@@ -97,16 +93,16 @@ class MilvusIndex:
 
 
 def connect(index: str) -> Any:
-    """Connect to `milvus:URI`: a `pymilvus.MilvusClient`.
+    """Connect to `milvus:URI`; return a `pymilvus.MilvusClient`.
 
     Raises:
-        ValueError: pymilvus is not installed, or this is no URI.
+        ValueError: pymilvus is not installed, or the URI is not valid.
         OSError: the server cannot be reached, or refuses.
     """
     uri = index.removeprefix(MILVUS)
     if "://" not in uri and (not uri.endswith(".db") or not Path(uri).absolute().parent.is_dir()):
         raise ValueError(
-            f"{index!r} names no Milvus: expected {MILVUS}FILE.db in a folder that exists, or "
+            f"{index!r} is not a Milvus URI: expected {MILVUS}FILE.db in a folder that exists, or "
             f"{MILVUS}http://HOST:19530."
         )
     needed = ["pymilvus", "milvus_lite"] if uri.endswith(".db") else ["pymilvus"]
@@ -144,7 +140,7 @@ def store_in_milvus(
             _create(client, name, embeddings.dimension)
         client.load_collection(name)
         count = client.query(name, output_fields=["count(*)"], consistency_level="Strong")
-        done = count[0]["count(*)"]  # batches are stored whole, in order
+        done = count[0]["count(*)"]  # whole batches are stored, in order
         batches = range(done, embeddings.n_passages, _ROWS_A_REQUEST)
         for first in bar(batches, "milvus", unit="batch"):
             rows = np.arange(first, min(first + _ROWS_A_REQUEST, embeddings.n_passages))
@@ -193,7 +189,7 @@ def _records(embeddings: Embeddings, passages: Dataset, rows: np.ndarray) -> lis
 
 
 def _cut(text: str) -> str:
-    """The beginning of a text that fits into a Milvus string."""
+    """Cut a text to the size of a Milvus string."""
     return text.encode()[:_LONGEST].decode(errors="ignore")
 
 

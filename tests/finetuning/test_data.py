@@ -173,7 +173,7 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     ("format", "row", "message"),
     [
         ("pairs", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positve"),
-        ("pairs", {"query": None, "positive": "p"}, "row 1: None is no text"),
+        ("pairs", {"query": None, "positive": "p"}, "row 1: got None, expected text"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
         ("scored", {"query": "q", "positive": "p", "negatives": "n"}, "is 'n', expected a list"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "margin": "nan"}, "finite"),
