@@ -91,11 +91,7 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
 
 
 def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
-    """Return the row of each id, in the order of the rows, with one scan of the column `_id`.
-
-    Raises:
-        ValueError: the collection has no passage with one of the ids.
-    """
+    """Return the row of each id, in the order of the rows, with one scan of the column `_id`."""
     wanted = sorted(set(ids))
     column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
     is_wanted = pc.is_in(column, value_set=pa.array(wanted, type=column.type))

@@ -152,11 +152,7 @@ def _wait_until(is_true: Callable[[], bool]) -> None:
 
 
 def local_device(devices: Sequence[str] | None) -> str | None:
-    """Choose the device of this process's retriever, by the local rank of torchrun.
-
-    Raises:
-        ValueError: this machine does not have one of the devices.
-    """
+    """Check the devices, and choose that of this process's retriever (by torchrun's local rank)."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if devices:
         check_devices(devices)

@@ -179,12 +179,9 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
             raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
         fields.setdefault(name, min(known, default=0))
         length = fields[name]
-        if length < 1:
-            raise ValueError(f"{name} is {length}, expected at least 1.")
-        if longest is not None and length > longest:
-            raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens: state less."
-            )
+        if not 1 <= length <= (longest or length):
+            most = longest or "any number of"
+            raise ValueError(f"{name} is {length}, but {folder} encodes 1 to {most} tokens.")
     return EncodingContract(**fields)
 
 

@@ -167,8 +167,7 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """Open the rows of a recipe's files or Hub data set; also return what identifies them."""
     names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
     found = {
-        str(name): sorted(filter(os.path.isfile, glob.glob(str(name), recursive=True)))
-        for name in names
+        name: sorted(filter(os.path.isfile, glob.glob(name, recursive=True))) for name in names
     }
     if all(found.values()):
         files = list(map(Path, chain.from_iterable(found.values())))

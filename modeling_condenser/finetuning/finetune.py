@@ -148,7 +148,10 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the distance of each row of (B, H) vectors: (B,); equal vectors have gradient 0."""
+    """Return the distance of each row of (B, H) vectors: (B,); equal vectors have gradient 0.
+
+    The gradient of `TripletDistanceMetric.EUCLIDEAN` is NaN for equal vectors.
+    """
     return torch.linalg.vector_norm(a - b, dim=-1)
 
 

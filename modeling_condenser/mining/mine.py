@@ -74,7 +74,6 @@ def mine(
         FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
     settings |= {"system": system, "collection": collection, "output_dir": output_dir}
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
     if (folder / RUN_FILE).is_file():

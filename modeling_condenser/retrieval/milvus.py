@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,13 @@ class MilvusIndex:
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
-        how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
-        search = partial(self.client.search, self.name, limit=k, filter=filter, **how)
-        return self._batches(len(queries), k, lambda part: search(data=list(queries[part])))
+
+        def ask(part: slice) -> Any:
+            how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
+            vectors = list(queries[part])
+            return self.client.search(self.name, vectors, filter=filter, limit=k, **how)
+
+        return self._batches(len(queries), k, ask)
 
     def search_hybrid(
         self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""
@@ -124,13 +127,8 @@ def store_in_milvus(
     """Store vectors, ids and texts, continue an interrupted call, or open what is stored.
 
     The name of the Milvus collection is made from the fingerprints of passages and retriever, so
-    other vectors never mix with these.
-
-    Args:
-        embeddings: of the passages.
-        passages: columns `_id`, `title`, `text`.
-        client: from `connect`.
-        parameters: of the search, `name=value[,name=value]...`, such as "ef=128".
+    other vectors never mix with these. `client` is from `connect`; `parameters` of the search are
+    `name=value[,name=value]...`, such as "ef=128".
     """
     identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

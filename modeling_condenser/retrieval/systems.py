@@ -143,11 +143,7 @@ class System:
         return self.kind == "encoder" and has_contract and not self.settings
 
     def completed(self, search: SearchSettings) -> "System":
-        """Return the system with the settings of a search that it does not state itself.
-
-        Raises:
-            ValueError: the vectors are quantised, and the search names an index.
-        """
+        """Return the system with the settings of a search that it does not state itself."""
         if not self.has_vectors:
             return self
         changed = search.changed("dtype", *_COMPRESSION)
@@ -174,10 +170,7 @@ def parse_system(text: str | Path) -> System:
     """Parse `MODEL[,setting=value]...`.
 
     The settings of an encoder are those of `Retriever`, those of bm25 `preset`, or `k1` and `b`.
-    Every system has the setting `name`, its name in tables.
-
-    Raises:
-        ValueError: a setting is unknown, or its value does not fit.
+    Every system has the setting `name`, its name in tables. A wrong setting is a ValueError.
     """
     model, *words = str(text).split(",")
     if not model.strip():
@@ -201,11 +194,7 @@ def parse_system(text: str | Path) -> System:
 
 
 def parse_systems(words: Iterable[str | Path], search: SearchSettings) -> list[System]:
-    """Parse the systems of one search, and complete them with its settings.
-
-    Raises:
-        ValueError: two systems have the same name, or a setting of the search affects no system.
-    """
+    """Parse the systems of one search, complete them with its settings, and check both."""
     systems: dict[str, System] = {}
     for system in (parse_system(word).completed(search) for word in words):
         if systems.setdefault(system.name, system) != system:

@@ -24,7 +24,7 @@ def pooled(bert_folder: Path, tmp_path: Path) -> Path:
     return save_pooled(tmp_path / "model", bert_folder, "cls")
 
 
-def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, tmp_path):
+def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, roberta_folder, tmp_path):
     with pytest.raises(ValueError, match="plain encoder.*state pooling, one of cls, mean, max.*"):
         Retriever(bert_folder)
     for name, value in {"pooling": "last", "similarity": "l2"}.items():
@@ -35,10 +35,13 @@ def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, tmp_path):
         ({"dtype": "float16"}, "dtype is 'float16', expected one of float32, bfloat16"),
         ({"device": "gpu"}, "device is 'gpu'; this machine has cpu"),
         ({"token_budget": 0}, "token_budget is 0, expected at least 1"),
-        ({"query_max_length": 0}, "query_max_length is 0, expected at least 1"),
+        ({"query_max_length": 0}, "query_max_length is 0, but .* 1 to 64 tokens"),
+        ({"query_max_length": 65}, "query_max_length is 65, but .* 1 to 64 tokens"),
     ):
         with pytest.raises(ValueError, match=message):
             Retriever(bert_folder, **{"pooling": "cls", **settings})
+    with pytest.raises(ValueError, match="passage_max_length is 65, but"):
+        Retriever(roberta_folder, pooling="cls", passage_max_length=65)  # its table has 66 rows
     with pytest.raises(FileNotFoundError, match="holds no encoder: expected"):
         Retriever(tmp_path, pooling="cls")
     run = shutil.copytree(bert_folder, tmp_path / "model")  # whose folder stands for its model
@@ -57,13 +60,6 @@ def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled)
         contract = Retriever(pooled).contract
         assert (contract.query_prompt, contract.passage_prompt) == read[:2]
         assert (contract.query_max_length, contract.passage_max_length) == read[2:]
-
-
-def test_lengths_beyond_the_positions_are_refused(bert_folder, roberta_folder):
-    with pytest.raises(ValueError, match="query_max_length is 65, but .* positions for 64 tokens"):
-        Retriever(bert_folder, pooling="cls", query_max_length=65)
-    with pytest.raises(ValueError, match="passage_max_length is 65, but"):
-        Retriever(roberta_folder, pooling="cls", passage_max_length=65)  # its table has 66 rows
 
 
 def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled, tmp_path):

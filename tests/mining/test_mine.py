@@ -157,8 +157,6 @@ def record_of(negatives: Path) -> dict[str, Any]:
 
 RECIPES = {
     "ranks": {"first_rank": 5, "last_rank": 20, "n_negatives": 4, "sampling": "top"},
-    "scores": {"min_score": -1.5, "max_score": 11.0, "n_negatives": None},
-    "absolute": {"absolute_margin": 2.0, "n_negatives": None},
     "relative": {"relative_margin": 0.3, "n_negatives": None, "last_rank": 40},
     "everything": {
         **{"first_rank": 3, "last_rank": 40, "min_score": -3.0, "max_score": 15.0},
