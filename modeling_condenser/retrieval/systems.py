@@ -150,8 +150,8 @@ class System:
         system = replace(self, settings={**self.settings, **changed, **self.settings})
         if system.is_quantised and not search.is_exact:
             raise ValueError(
-                f"{self.model} has precision={system.precision}, which cannot be combined with the"
-                f" index {search.index}: leave out one of the two."
+                f"{self.model} has precision={system.precision}, so the index {search.index} would"
+                " have no effect: leave out one of the two."
             )
         return system
 
