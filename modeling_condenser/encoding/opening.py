@@ -100,7 +100,7 @@ def check_devices(names: Iterable[str]) -> None:
         known += [kind, *(f"{kind}:{i}" for i in range(torch.accelerator.device_count()))]
     for name in names:
         if name not in known:
-            raise ValueError(f"The device is {name!r}; this machine has {', '.join(known)}.")
+            raise ValueError(f"There is no device {name!r}; this machine has {', '.join(known)}.")
 
 
 def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:
@@ -176,7 +176,7 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
         limits = (getattr(transformer, theirs, None), tokenizer.model_max_length, longest)
         known = [limit for limit in limits if limit and limit < _UNLIMITED]
         if name not in found and not known:
-            raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
+            raise ValueError(f"{folder} has no maximum length: state {name}, for example 512.")
         fields.setdefault(name, min(known, default=0))
         length = fields[name]
         if not 1 <= length <= (longest or length):

@@ -43,15 +43,12 @@ _BYTES_A_CALL = 2**28  # of the candidates' bits, which sentence-transformers un
 
 
 def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
-    """Build an index into the folder of `file`, unless it holds one of the same identity.
+    """Build an index or a page in the folder of `file`, unless it is already there.
 
     Args:
         file: stores the identity.
-        identity: everything that the index depends on.
-        build: writes the index into the given folder.
-
-    Raises:
-        ValueError: the folder holds an index of another identity.
+        identity: everything that the result depends on; a different one is a ValueError.
+        build: writes the result into the given folder.
     """
     folder = file.parent
     if not folder.exists() or not any(folder.iterdir()):
@@ -95,10 +92,10 @@ def build_approximate(
             space.set_index_parameters(index, parameters)
     except RuntimeError as error:
         reason = str(error).rpartition(": ")[2].strip()  # without the C++ function, file and line
-        raise ValueError(
-            f"faiss cannot make an index {factory!r} of {embeddings.n_passages} vectors, or search"
-            f" it with the parameters {parameters!r} ({reason})."
-        ) from error
+        what = f"make an index {factory!r} of {embeddings.n_passages} vectors"
+        if parameters:
+            what += f", or search it with the parameters {parameters!r}"
+        raise ValueError(f"faiss cannot {what} ({reason}).") from error
     return index
 
 

@@ -168,7 +168,7 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
 
 
 def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
-    with pytest.raises(ValueError, match="device is 'foo'; this machine has cpu"):
+    with pytest.raises(ValueError, match="no device 'foo'; this machine has cpu"):
         local_device(["cpu", "foo"])
     monkeypatch.setattr(encode, "check_devices", lambda names: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

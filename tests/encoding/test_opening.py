@@ -33,7 +33,7 @@ def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, roberta_folder, tmp
     for settings, message in (
         ({"poling": "cls"}, "Did you mean 'pooling'"),
         ({"dtype": "float16"}, "dtype is 'float16', expected one of float32, bfloat16"),
-        ({"device": "gpu"}, "device is 'gpu'; this machine has cpu"),
+        ({"device": "gpu"}, "no device 'gpu'; this machine has cpu"),
         ({"token_budget": 0}, "token_budget is 0, expected at least 1"),
         ({"query_max_length": 0}, "query_max_length is 0, but .* 1 to 64 tokens"),
         ({"query_max_length": 65}, "query_max_length is 65, but .* 1 to 64 tokens"),
