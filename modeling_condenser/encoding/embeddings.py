@@ -80,7 +80,8 @@ class Embeddings:
         n_ids = pc.count_distinct(ids).as_py()
         if n_ids < len(ids):
             raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
-        check_new(self.folder)
+        if self.folder.is_dir() and any(self.folder.iterdir()):
+            raise FileExistsError(f"{self.folder} is not empty: name a new folder.")
         manifest = asdict(self)
         del manifest["folder"]
         with whole_folder(self.folder) as partial:
@@ -153,12 +154,6 @@ class Embeddings:
         return replace(self, dimension=dimension, retriever=retriever)
 
 
-def check_new(folder: Path) -> None:
-    """Raise a FileExistsError unless a folder is new or empty."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty, or is a file: name a new folder.")
-
-
 def find_best(
     queries: np.ndarray, blocks: Iterable[np.ndarray], *, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -195,30 +190,27 @@ def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:
         )
 
 
-def write_table(
-    embeddings: Embeddings, folder: str | Path, *, passages: Dataset | None = None
-) -> list[Path]:
+def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset) -> list[Path]:
     """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
 
-    The columns are `id` and `embedding`, and with `passages` also `title` and `text`. The folder
-    must be new or empty, and is written completely or not at all.
+    The columns are `id`, `embedding`, `title` and `text`. The folder must be new or empty, and is
+    written completely or not at all.
 
     Returns:
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
     """
     folder, dimension = Path(folder), embeddings.dimension
-    check_new(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name a new folder.")
+    if not embeddings.are_of(passages):
+        raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
     # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]
     ids = embeddings.passage_ids.cast(pa.string())
+    texts = passages.with_format("arrow")[:]
     columns = {"id": ids, "embedding": pa.chunked_array(vectors)}
-    if passages is not None:
-        if not embeddings.are_of(passages):
-            raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
-        texts = passages.with_format("arrow")[:]
-        columns |= {"title": texts["title"], "text": texts["text"]}
-    table = pa.table(columns)
+    table = pa.table({**columns, "title": texts["title"], "text": texts["text"]})
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
     with whole_folder(folder) as partial:

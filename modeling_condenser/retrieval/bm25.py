@@ -15,6 +15,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
+from modeling_condenser.collection.passages import iterate_rows
 from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.runs.progress import bar
 
@@ -22,24 +23,22 @@ from .indices import build_once
 from .runs import Run, cut_run
 
 PRESETS: Mapping[str, tuple[float, float]] = {
-    # Anserini's and DPR's default (Karpukhin et al. 2020). Anserini's documents report with it the
-    # BM25 rows of Condenser, Tables 5 (MRR@10 .184, R@1000 .853) and 8 (MRR@100 .230), and of the
-    # thesis, Table 4.2 (MAP .1926, R@1000 .8526).
+    # The default of Anserini and of DPR (Karpukhin et al. 2020); gives the BM25 rows of Condenser,
+    # Tables 5 (MRR@10 .184) and 8 (MRR@100 .230), and of the thesis, Table 4.2 (MAP .1926).
     "default": (0.9, 0.4),
-    # docs/experiments-msmarco-passage.md: the best of a grid for recall@1000 (.8573, MRR@10 .1874),
-    # and for MRR@10 and MAP (MRR@10 .1892, as in Condenser, Table 6).
+    # Anserini, docs/experiments-msmarco-passage.md: best for recall@1000, and for MRR@10 (.1892,
+    # Condenser, Table 6).
     "msmarco-passage": (0.82, 0.68),
     "msmarco-passage-mrr": (0.60, 0.62),
-    # docs/regressions-msmarco-doc.md: for recall@100 (.8076, MRR@100 .2770).
+    # Anserini, docs/regressions-msmarco-doc.md: best for recall@100 (.8076).
     "msmarco-document": (4.46, 0.82),
-    # The thesis, section 4.2: "optimized for average precision". docs/experiments-msmarco-doc.md
-    # reports them for MS MARCO documents (MAP .2788), not for the passages that the thesis ranks.
+    # The thesis, section 4.2; Anserini reports them for MS MARCO documents (MAP .2788), not for the
+    # passages that the thesis ranks.
     "thesis": (3.44, 0.87),
 }
 """Name -> k1 and b."""
 
 INDEX_FOLDER, IDENTITY_FILE = "index", "bm25.json"
-_BATCH_PASSAGES = 10_000  # read at once
 
 
 class Bm25:
@@ -95,11 +94,10 @@ class Bm25:
         return cut_run(run, depth)
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
-        batches = passages.select_columns(["title", "text"]).iter(batch_size=_BATCH_PASSAGES)
-        pairs = (pair for some in batches for pair in zip(some["title"], some["text"], strict=True))
-        shown = bar(pairs, "BM25 index", unit="passage", total=len(passages))
+        rows = iterate_rows(passages.select_columns(["title", "text"]))
+        shown = bar(rows, "BM25 index", unit="passage", total=len(passages))
         tokens = bm25s.tokenization.Tokenizer(stopwords="en").tokenize(
-            map(" ".join, shown),
+            (f"{row['title']} {row['text']}" for row in shown),
             length=len(passages),
             return_as="tuple",
             allow_empty=False,
