@@ -33,10 +33,7 @@ def store_rows(
 ) -> Dataset:
     """Store rows in the cache of `datasets`, or open rows that were stored with this identity.
 
-    Args:
-        make_rows: generates the rows; not called if they are stored.
-        features: of the columns.
-        identity: everything that the rows depend on.
+    The identity must contain everything that the rows depend on.
     """
     digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
     try:

@@ -71,12 +71,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_table(
     path: Path, columns: Sequence[str] | None = None, *, delimiter: str = "\t", quoted: bool = False
 ) -> Iterator[dict[str, str]]:
-    """Read the rows of a table.
+    """Read the rows of a table whose columns are named here or in the first line.
 
-    Args:
-        columns: their names, by default those in the first line.
-        delimiter: between columns.
-        quoted: whether fields are quoted as by the csv module; otherwise quotes are text.
+    If `quoted` is true, fields are quoted as by the csv module; otherwise quotes are text.
     """
     csv.field_size_limit(2**31 - 1)
     with _open_text(path, newline="" if quoted else "\n") as stream:

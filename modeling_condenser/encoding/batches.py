@@ -81,15 +81,10 @@ def make_batches(
 def plan_batches(
     lengths: np.ndarray, *, token_budget: int, packed: bool = False
 ) -> list[np.ndarray]:
-    """Group texts of similar length into batches: the rows of each batch, (B,) int64.
+    """Group texts by their lengths, (N,), into batches: the rows of each batch, (B,) int64.
 
+    A batch has at most `token_budget` tokens, including padding or filler, or else only one text.
     The longest texts come first, so that a batch that does not fit into memory fails at the start.
-
-    Args:
-        lengths: tokens of each of N texts, (N,) integers.
-        token_budget: maximum tokens of a batch, including padding or filler; a longer text gets a
-            batch of its own.
-        packed: whether a batch is one row.
     """
     order = np.argsort(-lengths, kind="stable")
     room = token_budget - token_budget % packing.PACK_MULTIPLE or token_budget

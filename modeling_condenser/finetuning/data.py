@@ -316,10 +316,7 @@ def make_collection_examples(
     Texts are looked up when a batch needs them, so that a passage which is a negative of a thousand
     queries is stored once. Negatives that are relevant or copies of the positive are dropped.
 
-    Args:
-        lines: the negatives of each query, and its positives, by default the passages judged
-            relevant. None for judged pairs without negatives.
-        with_scores: whether to read a cross-encoder's scores.
+    A line without positives has those of the judgements; without lines, examples are judged pairs.
     """
     index, relevant = PassageIndex(collection.passages), judged_positives(collection)
     left = set(() if lines is None else collection.queries)

@@ -167,11 +167,10 @@ class LengthCollator:
     valid_label_columns: tuple[str, ...] = (LABEL,)  # the trainer asks a collator for it
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch of B rows of text columns and, for some objectives, `label`.
+        """Make a batch of B rows.
 
-        Returns:
-            `<column>_input_ids` and `<column>_attention_mask`, (B, T) int64, in the order of the
-            columns; and `label`, (B,) or (B, n) float32.
+        It has `<column>_input_ids` and `<column>_attention_mask`, (B, T) int64, for each text
+        column, and optionally `label`, (B,) or (B, n) float32.
         """
         contract = self.contract
         batch: dict[str, torch.Tensor] = {}

@@ -18,14 +18,12 @@ class HardNegatives:
         query_id: the query.
         positive_ids: passages that are relevant by judgement or by the cross-encoder.
         negative_ids: best first; empty if no candidate remained.
-        negative_scores: the searcher's scores.
         positive_teacher_scores, negative_teacher_scores: the cross-encoder's (log-odds), or None.
     """
 
     query_id: str
     positive_ids: tuple[str, ...] = ()
     negative_ids: tuple[str, ...] = ()
-    negative_scores: tuple[float, ...] = ()
     positive_teacher_scores: tuple[float, ...] | None = None
     negative_teacher_scores: tuple[float, ...] | None = None
 

@@ -65,7 +65,7 @@ class RelevanceScorer:
             model for sequence classification with one label (relevant) or two (irrelevant first).
         max_length: maximum tokens of a pair; the model's own by default.
         batch_size: pairs to score at once.
-        device: such as "cuda:0"; by default the first accelerator, or CPU.
+        device: by default the first accelerator, or CPU.
     """
 
     def __init__(

@@ -45,10 +45,8 @@ _BYTES_A_CALL = 2**28  # of the candidates' bits, which sentence-transformers un
 def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
     """Build an index or a page in the folder of `file`, unless it is already there.
 
-    Args:
-        file: stores the identity.
-        identity: everything that the result depends on; a different one is a ValueError.
-        build: writes the result into the given folder.
+    `file` stores the identity: everything that the result depends on. If the folder has another
+    identity, a ValueError is raised.
     """
     folder = file.parent
     if not folder.exists() or not any(folder.iterdir()):
@@ -77,8 +75,7 @@ def build_approximate(
         embeddings: the rows of the index.
         factory: a faiss factory string.
         folder: new, empty, or of an earlier call.
-        parameters: of the search, `name=value[,name=value]...`, such as "nprobe=16"; by default
-            faiss's own (nprobe=1, efSearch=16).
+        parameters: of the search, such as "nprobe=16" or "efSearch=128"; faiss's own by default.
         seed: selects the vectors that the index is trained on.
 
     Raises:

@@ -37,16 +37,11 @@ class MilvusIndex:
 
     The fields are `row` (the primary key), `id`, `title`, `text`, `embedding` and `words`, which
     Milvus's BM25 makes of `text`. Scores are inner products.
-
-    Attributes:
-        client: a `pymilvus.MilvusClient`, from `connect`.
-        name: of the Milvus collection.
-        parameters: of the search, such as {"ef": 128}.
     """
 
-    client: Any
-    name: str
-    parameters: dict[str, Any]
+    client: Any  # a `pymilvus.MilvusClient`
+    name: str  # of the Milvus collection
+    parameters: dict[str, Any]  # of the search, such as {"ef": 128}
 
     def search(
         self, queries: np.ndarray, k: int, *, filter: str = ""
