@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
@@ -80,10 +81,15 @@ def open_encoder(
     has_contract = (folder / CONTRACT_FILE).is_file()
     if has_contract:
         stated = {**vars(EncodingContract.load(folder)), **stated}
-    if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
-        model, stated = _open_modules(folder, stated, place)
-    else:
-        model = _open_plain(folder, stated.get("pooling"), place)
+    try:
+        if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
+            model, stated = _open_modules(folder, stated, place)
+        else:
+            model = _open_plain(folder, stated.get("pooling"), place)
+    except SafetensorError as error:
+        raise ValueError(
+            f"The weights of {folder} cannot be read ({error}): download them again, with Git LFS."
+        ) from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
     contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
@@ -137,9 +143,13 @@ def _open_modules(
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
     model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
     if pooling := stated.get("pooling"):
-        old: Any = model[1]
+        places = [place for place, module in enumerate(model) if isinstance(module, PoolingModule)]
+        if not places:
+            raise ValueError(f"{folder} does not pool token vectors: leave out pooling={pooling}.")
+        old: Any = model[places[-1]]
         width, include_prompt = old.embedding_dimension, old.include_prompt
-        model[1] = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
+        new = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
+        model[places[-1]] = new
     similarity = config.get("similarity_fn_name")  # the model's own defaults to cosine
     if similarity is None and isinstance(model[-1], Normalize):
         similarity = "cosine"

@@ -134,7 +134,8 @@ def search_embeddings(
     """
     _check_queries(queries, query_ids, embeddings.dimension)
     if index is None:
-        scores, rows = find_best(queries, embeddings.blocks(), depth=depth + _SPARE)
+        k = min(depth + _SPARE, embeddings.n_passages)
+        scores, rows = find_best(queries, embeddings.blocks(), depth=k)
     else:
         k = min(max(rescore, depth), embeddings.n_passages)
         scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
 from transformers import T5Config, T5EncoderModel
 
 from modeling_condenser.encoding.opening import encoding_files, fingerprint_retriever
@@ -80,11 +85,29 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled,
     assert Retriever(normal).contract.similarity == "cosine"
 
 
+def test_a_stated_pooling_replaces_that_of_the_model(bert_folder, tmp_path):
+    to_tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    folder = save_modules(
+        tmp_path / "dense",
+        bert_folder,
+        lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
+    )
+    stated = Retriever(folder, pooling="max")
+    assert [type(module) for module in stated.model] == [Transformer, Dense, Pooling]
+    assert stated.model[2].pooling_mode in ("max", ["max"], ("max",))
+    unpooled = save_modules(tmp_path / "unpooled", bert_folder, lambda _: [])
+    with pytest.raises(ValueError, match="does not pool token vectors: leave out pooling=cls"):
+        Retriever(unpooled, pooling="cls")
+
+
 def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pooled, tmp_path):
     weights = load_file(pooled / "model.safetensors")
     del weights["encoder.layer.2.output.dense.weight"]
     save_file(weights, pooled / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks 1 of .* encoder.layer.2.output.dense.weight"):
+        Retriever(pooled)
+    (pooled / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ValueError, match="weights of .* cannot be read .*Git LFS"):
         Retriever(pooled)
     folder = shutil.copytree(bert_folder, tmp_path / "encoder")
     config = folder / "tokenizer_config.json"

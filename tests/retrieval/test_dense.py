@@ -206,6 +206,10 @@ def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
         SearchSettings(index="HNSW8", rescore=-5)
 
 
+def test_a_depth_beyond_the_collection_finds_all_passages(search):
+    assert {len(found) for found in search(depth=10**12).values()} == {N}
+
+
 def test_recall_is_the_mean_share_of_the_exact_answer():
     exact = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"d": 1.0}}
     run = {"q1": {"a": 9.0, "c": 8.0, "x": 7.0}, "q2": {}}
