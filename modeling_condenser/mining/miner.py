@@ -283,5 +283,5 @@ def draw_order(
         return candidates
     digest = hashlib.blake2b(query_id.encode(), digest_size=7).digest()
     key = random_keys(recipe.seed, int.from_bytes(digest, "little"))
-    [draws] = uniforms(key, recipe.last_rank)  # one per rank
+    [draws] = uniforms(key, max((own.rank for own in candidates), default=0))  # one per rank
     return sorted(candidates, key=lambda candidate: draws[candidate.rank - 1])
