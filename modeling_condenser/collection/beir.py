@@ -1,9 +1,9 @@
-"""BEIR's layout (Thakur et al. 2021): files, or tables that a README.md declares, as MTEB has them.
+"""Reads BEIR's layout (Thakur et al. 2021): files, or tables declared in README.md, as in MTEB.
 
     passages     corpus.jsonl (`_id`, `title`, `text`), or the table `corpus`
-    queries      queries.jsonl (`_id`, `text`, perhaps `answers`), or the table `queries`
+    queries      queries.jsonl (`_id`, `text`, optionally `answers`), or the table `queries`
     judgements   qrels/<split>.tsv (header `query-id corpus-id score`) or .jsonl, or the table
-                 `default` or `qrels`; or in a second folder, `<name>-qrels`
+                 `default` or `qrels`; or the same in a second folder, `<name>-qrels`
 
 Files may end in `.gz`; tables have any format that `datasets` reads.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from datasets import load_dataset
 from huggingface_hub import metadata_load
+from yaml import YAMLError
 
 from .collection import Judgement, Question
 from .passages import PassageRows, iterate_rows
@@ -25,7 +26,7 @@ CARD_FILE = "README.md"
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 _CORPUS_TABLES, _QUERIES_TABLES = ["corpus"], ["queries", "query"]
 _QRELS_TABLES = ["default", "qrels"]
-_SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` renames the one to the other
+_SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` reads dev as validation
 
 Record = Mapping[str, Any]
 
@@ -36,26 +37,34 @@ def is_layout(folder: Path) -> bool:
 
 def read_passages(folder: Path, split: str) -> PassageRows:
     records, files = _open(folder, CORPUS_FILE, _CORPUS_TABLES, split)
-    rows = ((_read_id(r, "_id", "id"), r.get("title") or "", r.get("text")) for r in records)
+    rows = (
+        (_read_id(files[0], r, "_id", "id"), r.get("title") or "", r.get("text")) for r in records
+    )
     return rows, files
 
 
 def read_split(
     folder: Path, split: str, *, beside: Path | None = None
 ) -> tuple[list[Question], list[Judgement] | None]:
-    """Read queries and judgements; without judgements, the answered queries that no split judges.
+    """Read all queries and the judgements of a split.
 
-    `beside` is the folder of the judgements if `folder` has none, by default `<folder>-qrels`.
+    A split without judgements consists of the queries that have answers and no judgements in any
+    other split. `beside` holds the judgements if `folder` has none; by default `<folder>-qrels`.
     """
-    records, _ = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
-    questions = [(_read_id(r, "_id", "id"), r.get("text"), r.get("answers")) for r in records]
+    records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
+    questions = [
+        (_read_id(files[0], r, "_id", "id"), r.get("text"), r.get("answers")) for r in records
+    ]
     beside = beside or folder.with_name(f"{folder.name}-qrels")
     splits = find_judgements(folder) or find_judgements(beside, files=".")
     rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
     query, passage, score = QRELS_HEADER
+    place = f"{folder}, judgements of {split}"
     if rows is not None:
-        return questions, [(_read_id(r, query), _read_id(r, passage), r.get(score)) for r in rows]
-    judged = {_read_id(row, query) for rows in splits.values() for row in rows}
+        return questions, [
+            (_read_id(place, r, query), _read_id(place, r, passage), r.get(score)) for r in rows
+        ]
+    judged = {_read_id(place, row, query) for rows in splits.values() for row in rows}
     answered = [question for question in questions if question[2] and question[0] not in judged]
     if not answered:
         known = ", ".join(splits) or "none"
@@ -64,7 +73,7 @@ def read_split(
 
 
 def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Iterable[Record]]:
-    """Split -> its judgements, unread, in the subfolder `files` or in a table."""
+    """Find the judgements of each split, in the subfolder `files` or a table, without reading."""
     splits: dict[str, Iterable[Record]] = {}
     for path in sorted((folder / files).glob("*")):
         split, _, ending = plain_name(path).rpartition(".")
@@ -78,28 +87,31 @@ def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Ite
 
 
 def _declared(folder: Path, tables: list[str]) -> list[str]:
-    """Those of the tables that the README.md of a folder declares."""
+    """Return those of the tables that the README.md of a folder declares."""
     card = folder / CARD_FILE
-    configs = (metadata_load(card) or {}).get("configs") or [] if card.is_file() else []
-    names = {config.get("config_name", "default") for config in configs}
+    try:
+        configs = (metadata_load(card) or {}).get("configs") or [] if card.is_file() else []
+        names = {config.get("config_name", "default") for config in configs}
+    except (AttributeError, YAMLError) as error:
+        raise ValueError(f"{card}: the metadata cannot be read ({error}): correct it.") from error
     return [table for table in tables if table in names]
 
 
-def _read_id(record: Record, *names: str) -> str:
+def _read_id(place: object, record: Record, *names: str) -> str:
     """Read an id: text, or a whole number. A float or a date has no unique text."""
     value = next((record[name] for name in names if name in record), None)
     if isinstance(value, str | int) and value != "":
         return str(value)
     raise ValueError(
-        f"the id {' or '.join(names)} is {value!r:.80}, expected text or a whole number; the fields"
-        f" are {', '.join(record) or '(none)'}."
+        f"{place}: the id {' or '.join(names)} is {value!r:.80}, expected text or a whole number; "
+        f"the fields are {', '.join(record) or '(none)'}."
     )
 
 
 def _open(
     folder: Path, file_name: str, tables: list[str], split: str
 ) -> tuple[Iterable[Record], list[Path]]:
-    """The records of a file, or else of one split (or the only one) of a table; and their files."""
+    """Open the records of a file, or of a split (or the only split) of a table; list the files."""
     declared = _declared(folder, tables)
     if find_file(folder, file_name) or not declared:
         file = need_file(folder, file_name)

@@ -1,8 +1,8 @@
-"""The built-in collection: the docstrings of Python packages on this machine, without a download.
+"""Builds a collection of the docstrings of installed Python packages, without a download.
 
-The first paragraph of a docstring is the query, the rest is the passage. Passages have no title,
-because the name of the object would repeat the words of the query; it is the id. The split depends
-only on a hash of the name, so other package versions keep it.
+The first paragraph of a docstring is the query, the rest is the passage. The name of the object is
+the id and not the title, because it would repeat words of the query. A hash of the name determines
+the split, so other package versions do not change it.
 """
 
 import ast
@@ -65,8 +65,8 @@ Docstring = tuple[str, str, str, str]
 def build_builtin_collection(out: str | Path, *, roots: Mapping[str, Path] | None = None) -> Path:
     """Write the built-in collection as a BEIR folder.
 
-    A passage needs a paragraph of prose. A repeated query or passage is dropped. The dev and the
-    test split keep the 1,000 queries of the lowest hashes each; their passages stay in the corpus.
+    A passage needs a paragraph of prose. Repeated queries and passages are dropped. dev and test
+    keep the 1,000 queries with the lowest hashes each; all passages stay in the corpus.
 
     Args:
         out: the folder to write; a finished collection there is left unchanged.
@@ -105,7 +105,7 @@ def find_package_roots() -> dict[str, Path]:
 
 
 def _list_source_files(roots: Mapping[str, Path]) -> Iterator[tuple[str, str, Path]]:
-    """The packages, module names and paths of their files, without tests and vendored code."""
+    """List package, module name and path of source files, without tests and vendored code."""
     for package, root in roots.items():
         prefix = () if package == STANDARD_LIBRARY else (package,)
         for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).parts):
@@ -128,7 +128,7 @@ def _read_docstrings(package: str, module: str, path: Path) -> list[Docstring]:
 
 
 def _find_docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Visit modules, classes and functions, also those defined below `if` and `try`."""
+    """Find the docstrings of modules, classes and functions, also those below `if` and `try`."""
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     if isinstance(node, documented) and (docstring := ast.get_docstring(node, clean=False)):
         yield name, docstring
@@ -157,7 +157,7 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
 
 
 def _drop_duplicates(docstrings: Iterable[Docstring]) -> list[Docstring]:
-    """Keep the first one of each name, query and passage, up to case and white space."""
+    """Keep the first docstring of each name, query and passage, ignoring case and white space."""
     seen: set[tuple[int, str]] = set()
     kept = []
     for docstring in docstrings:

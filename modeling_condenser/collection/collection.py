@@ -26,13 +26,13 @@ _BATCH_ROWS = 8192  # part of the fingerprint's definition
 
 @dataclass(frozen=True)
 class Collection:
-    """Passages, and the queries and judgements of one split; all ids fit together.
+    """Passages, and the queries and judgements of one split, whose ids are checked.
 
     Attributes:
-        passages: columns `_id`, `title`, `text`, all strings, memory-mapped; ids are unique.
-        queries: query id -> text; the judged queries only, in the order of their file.
-        qrels: judgements of the same queries; empty where a collection is judged by answers only.
-        answers: query id -> answer strings; empty where there are none.
+        passages: columns `_id` (unique), `title`, `text`, all strings, memory-mapped.
+        queries: query id -> text, of the judged queries, in the order of their file.
+        qrels: judgements of these queries; empty if they have only answers.
+        answers: query id -> answer strings.
         name: of the collection, in files and tables.
     """
 
@@ -47,9 +47,15 @@ def gather_judgements(judgements: Iterable[Judgement]) -> Qrels:
     """Collect the judgements of each query."""
     qrels: Qrels = {}
     for query_id, passage_id, grade in judgements:
-        number = float("nan" if grade is None else grade)
+        try:
+            number = float(grade)
+        except (TypeError, ValueError):
+            number = float("nan")
         if not number.is_integer():
-            raise ValueError(f"the grade {grade!r} is not a whole number.")
+            raise ValueError(
+                f"the grade of passage {passage_id!r} for query {query_id!r} is {grade!r}, expected"
+                " a whole number."
+            )
         qrels.setdefault(query_id, {})[passage_id] = int(number)
     return qrels
 
@@ -61,18 +67,20 @@ def build_collection(
     *,
     name: str,
 ) -> Collection:
-    """Build a collection from all queries and the judgements of one split; check that they fit.
+    """Build a collection from all queries and the judgements of one split, and check both.
 
-    Without judgements, the answers tell what is relevant.
+    If `judgements` is None, the queries with answers are kept.
     """
     queries: dict[str, str] = {}
     answers: dict[str, tuple[str, ...]] = {}
     for query_id, text, listed in questions:
-        if query_id in queries or not isinstance(text, str):
-            raise ValueError(f"query {query_id!r} has the text {text!r:.80}, expected text, once.")
+        if query_id in queries:
+            raise ValueError(f"two queries have the id {query_id!r}; ids must be unique.")
+        if not isinstance(text, str):
+            raise ValueError(f"the text of query {query_id!r} is {text!r:.80}, expected text.")
         queries[query_id] = text
         if listed:
-            # DPR's matching would find a blank answer in every passage.
+            # `AnswerMatcher` finds a blank answer in every passage.
             if not isinstance(listed, list) or not all(
                 isinstance(answer, str) and answer.strip() for answer in listed
             ):
@@ -87,7 +95,7 @@ def build_collection(
             f"{len(missing)} judged queries are not in the collection, such as {min(missing)!r}."
         )
     if not judged:
-        raise ValueError("no query is judged or answered.")
+        raise ValueError("no query has judgements or answers.")
     find_rows(passages, {passage for grades in qrels.values() for passage in grades})
     kept = [query_id for query_id in queries if query_id in judged]
     return Collection(
@@ -103,11 +111,10 @@ def build_collection(
 
 
 def fingerprint_passages(passages: Dataset) -> str:
-    """Fingerprint the ids, titles and texts of passages, in their order.
+    """Return the SHA-256 of the ids, titles and texts of passages, in their order.
 
-    Returns:
-        64 hexadecimal digits: SHA-256 over, for each 8,192 rows and each column, the lengths in
-        bytes (int64, little-endian) and then the texts (UTF-8) end to end.
+    It covers, for each 8,192 rows and each column, the lengths in bytes (int64, little-endian)
+    and then the texts (UTF-8), concatenated.
     """
     digest = hashlib.sha256(b"condenser passages 1")
     table = passages.select_columns(list(COLUMNS)).with_format("arrow")
@@ -121,7 +128,7 @@ def fingerprint_passages(passages: Dataset) -> str:
 
 
 def fingerprint_judgements(collection: Collection) -> str:
-    """Fingerprint queries, judgements and answers, in any order: 64 hexadecimal digits."""
+    """Return the SHA-256 of queries, judgements and answers, whatever their order."""
     digest = hashlib.sha256(b"condenser judgements 1")
     for query_id in sorted(collection.queries):
         grades = sorted(collection.qrels.get(query_id, {}).items())
@@ -132,10 +139,7 @@ def fingerprint_judgements(collection: Collection) -> str:
 
 
 def checksum_qrels(qrels: Mapping[str, Mapping[str, int]]) -> str:
-    """SHA-256 of judgements as sorted lines of TREC's form, `query 0 passage grade`.
-
-    From a file of such lines: `LC_ALL=C sort FILE | sha256sum`.
-    """
+    """Return the SHA-256 of the sorted lines of a TREC qrels file (`LC_ALL=C sort | sha256sum`)."""
     lines = sorted(
         f"{query_id} 0 {passage_id} {grade}\n".encode()
         for query_id, grades in qrels.items()

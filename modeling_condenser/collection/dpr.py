@@ -1,9 +1,8 @@
-"""DPR's files and its answer matching (Karpukhin et al. 2020).
+"""Reads DPR's files, and finds answers in passages as DPR does (Karpukhin et al. 2020).
 
 Passages are in psgs_w100.tsv (header `id text title`), questions in <split>.qa.csv or <split>.csv
-(question, and a Python list of answers). Both have tabs between columns and the quotes of the csv
-module, and may end in `.gz`. There are no judgements: `AnswerMatcher` decides whether a passage
-holds an answer.
+(question, and a Python list of answers). Columns are separated by tabs and quoted as by the csv
+module; files may end in `.gz`. There are no judgements.
 """
 
 import ast
@@ -39,7 +38,7 @@ def read_passages(folder: Path, split: str) -> PassageRows:
 
 
 def read_split(folder: Path, split: str) -> tuple[list[Question], None]:
-    """Read the questions of one file, such as nq-test.qa.csv; their ids are their places in it."""
+    """Read the questions of a file such as nq-test.qa.csv; a question's id is its row, from 0."""
     file = need_file(folder, f"{split}.qa.csv", f"{split}.csv")
     rows = read_table(file, ["question", "answers"], quoted=True)
     questions: list[Question] = []
@@ -56,17 +55,16 @@ def read_split(folder: Path, split: str) -> tuple[list[Question], None]:
 
 
 class AnswerMatcher:
-    """Looks for the answers to one question in many passages.
+    """Decides whether a passage contains one of the answers to a question.
 
     As in DPR's `SimpleTokenizer` and `has_answer`, text and answer are decomposed (NFD) and split
-    into tokens: runs of letters, digits and combining marks, or else single characters that are
-    neither blank nor control. An answer is found where its lower-case tokens stand one after
-    another in the text. So "U.S." is not found in "US", nor "café" in "cafe", nor "art" in "party".
+    into tokens: runs of letters, digits and combining marks, or single other characters, except
+    blanks and control characters. The lower-case tokens of an answer must follow each other in the
+    text. So "U.S." is not found in "US", nor "café" in "cafe", nor "art" in "party".
 
     Args:
         answers: to one question.
-        match: "string" for token sequences; "regex" for regular expressions in any case, as the
-            answers of CuratedTREC are.
+        match: "string" for tokens; "regex" for regular expressions, ignoring case (CuratedTREC).
     """
 
     def __init__(self, answers: Iterable[str], *, match: Match = "string") -> None:
@@ -82,7 +80,7 @@ class AnswerMatcher:
                 logger.warning("%r is not a regular expression (%s); it finds nothing", form, error)
 
     def is_in(self, text: str) -> bool:
-        """Whether a passage's text (without its title, as in DPR) contains one of the answers."""
+        """Return whether a passage's text (without its title, as in DPR) contains an answer."""
         form = unicodedata.normalize("NFD", text)
         if self._patterns:
             return any(pattern.search(form) for pattern in self._patterns)
@@ -91,5 +89,5 @@ class AnswerMatcher:
 
 
 def _tokens(form: str) -> str:
-    """Lower-case tokens with blanks around each; nothing for none, which is in any text."""
+    """Join lower-case tokens with a blank before and after each."""
     return "".join(f" {token} " for token in _TOKEN.findall(form)).lower()

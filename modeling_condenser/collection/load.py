@@ -1,8 +1,4 @@
-"""Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout).
-
-A layout is a module that reads passages (`read_passages`), and queries and judgements
-(`read_split`).
-"""
+"""Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout)."""
 
 import logging
 from contextlib import suppress
@@ -33,14 +29,12 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
     """Load one split of a collection.
 
     Args:
-        source: a folder in the layout of BEIR, MTEB, MS MARCO or DPR; a data set on the Hub in the
-            layout of BEIR or MTEB: `owner/name`, or `owner/name@revision`; or "health" for the
-            collection that comes with the package.
-        split: whose queries and judgements to load: "test" for most collections, but "dev.small"
-            or "dl19" for MS MARCO and "nq-test" for DPR.
+        source: a folder in the layout of BEIR, MTEB, MS MARCO or DPR; a Hub data set in the layout
+            of BEIR or MTEB (`owner/name` or `owner/name@revision`); or "health", the bundled one.
+        split: such as "test", or "dev.small" or "dl19" for MS MARCO, or "nq-test" for DPR.
 
     Raises:
-        FileNotFoundError: there is no such collection, or one of its files is missing.
+        FileNotFoundError: the collection or one of its files is missing.
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
     layout, folder = _find(source)
@@ -53,13 +47,16 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
                 options["beside"] = fetch(f"{repository}-qrels", repo_type="dataset")
     questions, judgements = layout.read_split(folder, split, **options)
     passages = store_passages(*layout.read_passages(folder, split))
-    return build_collection(passages, questions, judgements, name=name)
+    try:
+        return build_collection(passages, questions, judgements, name=name)
+    except ValueError as error:
+        raise ValueError(f"{source}, split {split}: {error}") from error
 
 
 def load_dev(source: str | Path, *, judged: str) -> Collection | None:
-    """Load the split `dev`, for choices; None if there is none.
+    """Load the split `dev` for choosing settings; None if the collection has none.
 
-    It is also None if `judged`, the split to report, may share queries with it: dev, dev.small, ...
+    The result is also None if the reported split, `judged`, may share queries with it (dev.small).
     """
     if judged.startswith(("dev", "validation")):
         return None
@@ -77,7 +74,7 @@ def load_passages(source: str | Path) -> Dataset:
 
 
 def resolve_collection_name(name: str | Path) -> str:
-    """The folder of the bundled collection for "health"; any other name unchanged."""
+    """Return the folder of the bundled collection for "health", and any other name unchanged."""
     return str(Path(__file__).parent.parent / HEALTH if name == HEALTH else name)
 
 
@@ -86,8 +83,8 @@ def _is_on_hub(source: str | Path) -> bool:
 
 
 def _find(source: str | Path) -> tuple[ModuleType, Path]:
-    """The layout and the folder of a collection, which is downloaded if it is on the Hub."""
-    folder = Path(resolve_collection_name(source)).absolute()  # whose name is not empty
+    """Find the layout and the folder of a collection; download it if it is on the Hub."""
+    folder = Path(resolve_collection_name(source)).absolute()  # "." has no name
     if _is_on_hub(source):
         folder = fetch(str(source), repo_type="dataset", only=_BEIR_PATTERNS)
         if beir.is_layout(folder) and not find_file(folder, beir.CORPUS_FILE):
@@ -98,5 +95,5 @@ def _find(source: str | Path) -> tuple[ModuleType, Path]:
     known = "; or ".join(layout.DESCRIPTION for layout in _LAYOUTS)
     raise FileNotFoundError(
         f"no collection at {source}, which holds {list_names(folder)}: expected a data set on the"
-        f" Hub as owner/name, or a folder with {known}."
+        f" Hub (owner/name), or a folder with {known}."
     )

@@ -1,11 +1,11 @@
-"""MS MARCO's folders, for passages and for documents, with the files as they are published.
+"""Reads MS MARCO's passages and documents from the published files.
 
-All files have tabs between columns and no header, and may end in `.gz`; quotes are part of the
-text:
+Columns are separated by tabs, without a header; quotes are part of the text. Files may end in
+`.gz`.
 
-    passages     collection.tsv (id, text); or as prepared by RocketQA, which the Condenser paper
+    passages     collection.tsv (id, text); or the files of RocketQA, which the Condenser paper
                  uses (section 4.4): para.txt (id, text) and para.title.txt (id, title); or
-                 corpus.tsv (id, text or id, title, text), which Tevatron's script makes of these
+                 corpus.tsv (id, text or id, title, text), as Tevatron's script writes it
     queries      queries.<split>.tsv, or RocketQA's <split>.query.txt
     judgements   qrels.<split>.tsv (query, 0, passage, grade; or RocketQA's query, passage)
     documents    msmarco-docs.tsv (id, URL, title, body), with queries and judgements in
@@ -13,7 +13,7 @@ text:
     TREC DL      splits dl19 and dl20: msmarco-test<year>-queries.tsv, and <year>qrels-pass.txt or
                  <year>qrels-docs.txt
 
-A split is named as in the names of the files ("train", "dev.small").
+A split has the name that the files have ("train", "dev.small").
 """
 
 import re
@@ -42,9 +42,9 @@ def read_passages(folder: Path, split: str) -> PassageRows:
 
 
 def _read_passages(file: Path, titles_file: Path | None) -> Iterator[Row]:
-    """Read passages with the titles of a second file of the same order, where some may be absent.
+    """Read passages; the format follows from the number of columns.
 
-    The number of columns tells the format of the first file.
+    A second file may hold titles of some passages, in the same order.
     """
     _, first = next(read_lines(file), (1, ""))
     columns = _COLUMNS.get(first.count("\t") + 1, ["id", "text"])
@@ -57,7 +57,8 @@ def _read_passages(file: Path, titles_file: Path | None) -> Iterator[Row]:
         yield row["id"], "" if title == _NO_TITLE else title, row["text"]
     if pending is not None:
         raise ValueError(
-            f"{titles_file}: passage {pending['id']!r} is not in the order of {file}: sort both."
+            f"{titles_file}: passage {pending['id']!r} is missing in {file}, or in another order"
+            " there: sort both files by the same key."
         )
 
 
@@ -69,14 +70,14 @@ def read_split(folder: Path, split: str) -> tuple[list[Question], list[Judgement
 
 
 def _split_names(folder: Path, split: str) -> tuple[str, list[str]]:
-    """The name of a split's judgements, and the names that its queries may have."""
+    """Return the file name of a split's judgements, and the possible names of its queries."""
     documents = find_file(folder, _DOCUMENTS_FILE) is not None
     if track := re.fullmatch(r"dl(19|20)", split):
         kind = "docs" if documents else "pass"
         return f"20{track[1]}qrels-{kind}.txt", [f"msmarco-test20{track[1]}-queries.tsv"]
     if documents:
         return f"msmarco-doc{split}-qrels.tsv", [f"msmarco-doc{split}-queries.tsv"]
-    parts = dict.fromkeys([split, split.removesuffix(".small")])  # dev holds those of dev.small
+    parts = dict.fromkeys([split, split.removesuffix(".small")])  # dev contains dev.small
     names = [name for part in parts for name in (f"queries.{part}.tsv", f"{part}.query.txt")]
     return f"qrels.{split}.tsv", names
 

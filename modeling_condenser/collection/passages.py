@@ -1,7 +1,7 @@
-"""Stores passages as a memory-mapped data set, and finds them by id or text.
+"""Stores passages as a memory-mapped data set, and finds them by id.
 
-Rows are read and checked once and stored in the cache of `datasets`, so that memory does not grow
-with their number and later runs open them at once.
+Rows are checked once and stored in the cache of `datasets`, so memory does not grow with their
+number, and later runs open them at once.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from datasets.exceptions import DatasetGenerationError
 
 COLUMNS = ("_id", "title", "text")
 Row = tuple[Any, Any, Any]
-"""Id, title, text; checked to be strings when they are stored."""
+"""Id, title, text; `store_passages` checks that they are strings."""
 
 PassageRows = tuple[Iterable[Row], Sequence[Path]]
-"""Rows that are not read yet, and the files that they are read from."""
+"""An iterator of rows, and the files that it reads."""
 
 
 def store_rows(
@@ -31,12 +31,9 @@ def store_rows(
     *,
     identity: Iterable[str],
 ) -> Dataset:
-    """Store rows in the cache of `datasets`, memory-mapped, or open those stored before.
+    """Store rows in the cache of `datasets`, or open rows that were stored with this identity.
 
-    Args:
-        make_rows: starts to generate the rows; not called if they are already stored.
-        features: of the columns.
-        identity: everything that the rows depend on.
+    The identity must contain everything that the rows depend on.
     """
     digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
     try:
@@ -48,19 +45,19 @@ def store_rows(
 
 
 def iterate_rows(table: Dataset) -> Iterator[dict[str, Any]]:
-    """The rows of a data set, read in batches: many times as fast as one by one."""
+    """Iterate over the rows of a data set; reading in batches is many times as fast."""
     for batch in table.with_format("arrow").iter(batch_size=1000):
         yield from batch.to_pylist()
 
 
 def file_states(files: Iterable[Path]) -> list[str]:
-    """What identifies the content of files: paths, sizes and modification times."""
+    """Identify the content of files by paths, sizes and modification times."""
     stats = [(file.resolve(), file.stat()) for file in files]
     return [f"{file}: {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]
 
 
 def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
-    """Read passages, or open those that were stored when the same files were read before.
+    """Check and store passages, or open them if these files were read before.
 
     Returns:
         Columns `_id`, `title`, `text`, all strings, memory-mapped, in the order of the rows.
@@ -72,11 +69,13 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
         hashes = array("q")
         for row in rows:
             if not all(isinstance(value, str) for value in row):
-                raise ValueError(f"{names}: {row!r:.100} is no passage, expected id, title, text.")
+                raise ValueError(
+                    f"{names}: got the id, title and text {row!r:.100}, expected three texts."
+                )
             hashes.append(hash(row[0]))
             yield dict(zip(COLUMNS, row, strict=True))
         if not hashes:
-            raise ValueError(f"{names} holds no passage. Download it again.")
+            raise ValueError(f"{names} holds no passages. Is the download complete?")
         repeated = pd.Series(hashes).duplicated()
         if repeated.any():
             raise ValueError(
@@ -89,11 +88,7 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
 
 
 def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
-    """Return the row of each id, in the order of the rows, with one scan of the column `_id`.
-
-    Raises:
-        ValueError: no passage has one of the ids.
-    """
+    """Return the row of each id, in the order of the rows, with one scan of the column `_id`."""
     wanted = sorted(set(ids))
     column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
     is_wanted = pc.is_in(column, value_set=pa.array(wanted, type=column.type))
@@ -115,8 +110,8 @@ def find_texts(passages: Dataset, ids: Iterable[str]) -> dict[str, str]:
 
 
 def titles_and_texts(passages: Dataset, rows: Sequence[int] | np.ndarray) -> list[tuple[str, str]]:
-    """Titles and texts of passages, in the order of the rows."""
-    # Reading in the order of the file is several times as fast as in any other.
+    """Return the titles and texts of rows, in the given order."""
+    # Reading in the order of the file is several times as fast as in any other order.
     unique, inverse = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
     found = passages[unique]
     pairs = list(zip(found["title"], found["text"], strict=True))
@@ -124,12 +119,9 @@ def titles_and_texts(passages: Dataset, rows: Sequence[int] | np.ndarray) -> lis
 
 
 class PassageIndex:
-    """Finds passages by id many times over, and tells which of them have the same text.
+    """Finds passages by id repeatedly, and shows which passages have the same text.
 
-    Only 64-bit hashes of ids and texts are in memory.
-
-    Args:
-        passages: columns `_id` (unique), `title`, `text`; N rows.
+    Memory holds only 64-bit hashes of ids and texts.
 
     Attributes:
         content: hashes of the texts (of the titles, where the text is empty), (N,) int64.
@@ -145,15 +137,16 @@ class PassageIndex:
         self._ids = pd.Index(np.asarray(ids))
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
-        """The rows of ids, (n,) int64; an id that no passage has is a ValueError."""
+        """Return the rows of ids, (n,) int64; an unknown id is a ValueError."""
         rows = self._ids.get_indexer(np.fromiter(map(hash, ids), np.int64, len(ids)))
         if -1 in rows:
             raise ValueError(
-                f"The collection has no passage {ids[rows.argmin()]!r}: use ids of its release."
+                f"The collection has no passage {ids[rows.argmin()]!r}. Take ids and passages from"
+                " the same release."
             )
         return rows
 
     def read(self, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Passage id -> title and text."""
+        """Return passage id -> (title, text)."""
         unique = list(dict.fromkeys(ids))
         return dict(zip(unique, titles_and_texts(self._passages, self.rows(unique)), strict=True))

@@ -1,8 +1,7 @@
-"""Reads files of text: lines, tables and JSON, plain or compressed as `.gz`, and parquet.
+"""Reads lines, tables and JSON, plain or compressed (`.gz`), and parquet.
 
-Values stay as they are written: libraries that guess types would turn the text "None" or the id
-"2020-01-01" into something else. Lines end at a line feed only, since a passage may hold other
-separators such as U+2028.
+Values are not converted: a library that guesses types would change the text "None" or the id
+"2020-01-01". Only a line feed ends a line, because a passage may contain separators such as U+2028.
 """
 
 import csv
@@ -16,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 _JSON_CHUNK = 1 << 22  # characters
@@ -39,12 +39,12 @@ def need_file(folder: Path, *names: str) -> Path:
 
 
 def list_names(folder: Path) -> str:
-    """The first file names of a folder, for errors."""
+    """List the first file names of a folder, for error messages."""
     return ", ".join(sorted(path.name for path in folder.glob("*"))[:12]) or "nothing"
 
 
 def plain_name(path: Path) -> str:
-    """The name of a file without `.gz`."""
+    """Return the name of a file without `.gz`."""
     return path.name.removesuffix(".gz")
 
 
@@ -61,7 +61,7 @@ def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Read lines, numbered from 1, without their ends; empty lines are skipped."""
+    """Read the lines that are not empty, with their numbers, from 1."""
     with _open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if text := line.removesuffix("\n").removesuffix("\r"):
@@ -71,13 +71,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_table(
     path: Path, columns: Sequence[str] | None = None, *, delimiter: str = "\t", quoted: bool = False
 ) -> Iterator[dict[str, str]]:
-    """Read the rows of a table.
+    """Read the rows of a table whose columns are named here or in the first line.
 
-    Args:
-        columns: their names; by default those in the first line.
-        delimiter: between columns.
-        quoted: whether fields have quotes around them as the csv module writes them; otherwise
-            quotes are part of the text.
+    If `quoted` is true, fields are quoted as by the csv module; otherwise quotes are text.
     """
     csv.field_size_limit(2**31 - 1)
     with _open_text(path, newline="" if quoted else "\n") as stream:
@@ -98,17 +94,24 @@ def read_table(
 def read_json(path: Path) -> Iterator[dict[str, Any]]:
     """Read the objects of a file of lines, or of one array."""
     with _open_text(path) as stream:
-        text, place = stream.read(_JSON_CHUNK).lstrip(), 1
-        if not text.startswith("["):
-            yield from _read_json_lines(path)
-            return
-        # Read one by one, because DPR's file for Natural Questions has 8 GB.
-        decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
+        is_array = stream.read(_JSON_CHUNK).lstrip().startswith("[")
+    for number, value in enumerate(_read_array(path) if is_array else _read_json_lines(path), 1):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
+        yield value
+
+
+def _read_array(path: Path) -> Iterator[Any]:
+    """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB."""
+    decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
+    with _open_text(path) as stream:
+        text = stream.read(_JSON_CHUNK).lstrip()
+        place = 1
         while True:
             place = separators.match(text, place).end()  # type: ignore[union-attr]
             try:
-                row, place = decoder.raw_decode(text, place)
-                yield row
+                item, place = decoder.raw_decode(text, place)
+                yield item
             except json.JSONDecodeError as error:
                 if text.startswith("]", place):
                     return
@@ -118,21 +121,19 @@ def read_json(path: Path) -> Iterator[dict[str, Any]]:
                 text, place = text[place:] + more, 0
 
 
-def _read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_json_lines(path: Path) -> Iterator[Any]:
     for number, line in read_lines(path):
         try:
-            yield dict(json.loads(line))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path}:{number}: {line!r:.80} is not a JSON object ({error})."
-            ) from None
+            yield json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
 
 
 def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict[str, Any]]:
-    """The rows of a file, one by one: .jsonl, .json, .tsv, .csv (all also with .gz) or .parquet.
+    """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv (also with .gz) or .parquet.
 
-    A .csv file of the STS benchmark (Cer et al. 2017) has tabs, no header, and quotes without a
-    meaning. `columns` names those of another table without a header.
+    `columns` names the columns of a table without a header. A .csv file of the STS benchmark (Cer
+    et al. 2017) is recognised: it has tabs and no header, and quotes are text.
     """
     match Path(plain_name(file)).suffix.lower():
         case ".tsv":
@@ -146,6 +147,9 @@ def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict
         case ".json" | ".jsonl":
             return read_json(file)
         case ".parquet":
-            batches = pq.ParquetFile(file).iter_batches()
+            try:
+                batches = pq.ParquetFile(file).iter_batches()
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"{file} is not a parquet file ({error}).") from None
             return chain.from_iterable(batch.to_pylist() for batch in batches)
     raise ValueError(f"{file}: expected a file of type .jsonl, .json, .tsv, .csv or .parquet.")

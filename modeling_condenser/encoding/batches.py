@@ -1,11 +1,10 @@
-"""Batches of texts: tokenized, grouped by length within a budget of tokens, padded or packed.
+"""Tokenizes texts, and groups texts of similar length into batches, padded or packed.
 
-Texts of one collection differ in length by a factor of a hundred, so batches of a fixed number of
+Texts of a collection differ in length by a factor of a hundred, so batches of a fixed number of
 texts would be mostly padding. Batches depend on the texts alone, so vectors are reproducible.
 
-In a packed batch all texts stand in one row, without padding, and attention stays within each text
-(`packing.py`). If only CLS is pooled, the last layer computes queries, output projection and
-feed-forward for CLS alone. Vectors equal those of padded batches.
+A packed batch is one row without padding, in which each text attends only to itself (`packing.py`).
+If only CLS is pooled, the last layer is computed for CLS alone. The vectors are the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,10 +22,10 @@ from modeling_condenser import packing
 from modeling_condenser.configuration_condenser import SUPPORTED_ENCODERS
 from modeling_condenser.encoder_parts import position_offset
 
-_TEXTS_A_CALL = 512  # a tokenizer call keeps offsets and strings of all tokens in memory
+_TEXTS_A_CALL = 512  # limits memory: the tokenizer keeps offsets and strings of all tokens
 
 Tokens = Mapping[str, Sequence[np.ndarray]]
-"""`input_ids` and possibly `token_type_ids` -> (tokens,) int32 of each text."""
+"""`input_ids` and optionally `token_type_ids` -> (tokens,) int32 of each text."""
 
 
 def tokenize_texts(
@@ -60,9 +59,8 @@ def make_batches(
     """Make the batches of `plan_batches`.
 
     Yields:
-        The rows of a batch, (B,) int64, and the model's inputs on the CPU. Padded, these are
-        `attention_mask` and the columns of the texts, (B, T) int64. Packed, they are those of
-        `lay_end_to_end`, where a filler up to `PACK_MULTIPLE` tokens counts as one more text.
+        The rows of a batch, (B,) int64, and the model's inputs on the CPU: (B, T) int64 columns if
+        padded, or those of `lay_end_to_end`, whose filler counts as one more text.
     """
     lengths = np.array([len(ids) for ids in texts["input_ids"]], dtype=np.int64)
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
@@ -83,17 +81,10 @@ def make_batches(
 def plan_batches(
     lengths: np.ndarray, *, token_budget: int, packed: bool = False
 ) -> list[np.ndarray]:
-    """Group texts of similar length into batches.
+    """Group texts by their lengths, (N,), into batches: the rows of each batch, (B,) int64.
 
-    Args:
-        lengths: tokens of each of N texts, (N,) integers.
-        token_budget: the most tokens in a batch, counting padding, or the filler of a packed batch.
-            A longer text gets a batch of its own.
-        packed: whether the texts of a batch stand in one row.
-
-    Returns:
-        The rows of each batch, (B,) int64, the longest texts first, so that a batch that does not
-        fit into memory fails at the start.
+    A batch has at most `token_budget` tokens, including padding or filler, or else only one text.
+    The longest texts come first, so that a batch that does not fit into memory fails at the start.
     """
     order = np.argsort(-lengths, kind="stable")
     room = token_budget - token_budget % packing.PACK_MULTIPLE or token_budget
@@ -112,7 +103,7 @@ def plan_batches(
 
 
 def use_packing(model: SentenceTransformer) -> bool:
-    """Make a model accept packed batches; return False, without a change, if it cannot."""
+    """Change a model to accept packed batches; return False and change nothing if it cannot."""
     modules: list[Any] = list(model)
     if not _can_pack(*modules):
         return False
@@ -120,11 +111,11 @@ def use_packing(model: SentenceTransformer) -> bool:
     encoder = transformer.model
     encoder.set_attn_implementation(packing.PACKED)
     offset = position_offset(encoder)
-    # On the module, because it calls the encoder's `forward` directly, which skips hooks.
+    # The module calls the encoder's `forward` directly, which skips hooks of the encoder.
     transformer.register_forward_pre_hook(
         lambda _, args: (packing.offset_positions(args[0], offset), *args[1:])
     )
-    # Without the prompt, sentence-transformers pools the first token after the prompt.
+    # If it excludes the prompt, sentence-transformers pools the first token after the prompt.
     is_cls = pooling.pooling_mode in ("cls", ("cls",), ["cls"]) and pooling.include_prompt
     if is_cls and (layer := packing.layer_to_narrow(encoder)) is not None:
         layer.register_forward_pre_hook(_keep_cls, with_kwargs=True)
@@ -133,7 +124,7 @@ def use_packing(model: SentenceTransformer) -> bool:
 
 
 def _can_pack(transformer: Any, pooling: Any, *following: Any) -> bool:
-    """Whether a known bidirectional encoder is pooled, and later modules read only the vector."""
+    """Return whether a supported encoder is pooled and later modules read only the vector."""
     encoder = transformer.model
     return (
         encoder.config.model_type in SUPPORTED_ENCODERS  # for which tests compare vectors

@@ -1,12 +1,9 @@
-"""The embeddings of a collection: a folder of vectors and ids that is mapped into memory.
+"""The embeddings of a collection: a folder of vectors and ids, mapped into memory.
 
-manifest.json       what was encoded by which retriever, and how the vectors are split
-shard-00000.npy     (rows, D) float32 vectors of consecutive passages
+manifest.json       the fields of `Embeddings`
+shard-00000.npy     (rows, D) float32 vectors of consecutive passages; a shard is always complete
 passage_ids.arrow   the ids in the order of the rows
 encoding.json       time, memory and hardware of encoding
-
-Manifest and ids are written together. Each shard is written under a temporary name and then
-renamed, so a shard that exists is complete.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,21 +28,21 @@ from modeling_condenser.runs.whole_files import whole_file, write_json
 MANIFEST_FILE, RECORD_FILE, IDS_FILE = "manifest.json", "encoding.json", "passage_ids.arrow"
 
 Dtype = Literal["float32", "bfloat16"]
-"""Of an encoder's weights. Vectors of the two agree to about three digits."""
+"""Type of an encoder's weights; the vectors agree to about three digits."""
 
 _BYTES_A_TABLE = 500_000_000  # a file size that the Hub can show and stream
 _ROWS_A_GROUP = 8192  # of a parquet file
 
 
 def id_column(passages: Dataset) -> pa.Array:
-    """The column `_id` in one piece, about 16 bytes of memory per id."""
+    """Read the column `_id` as one array; an id takes about 16 bytes of memory."""
     column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
     return column.cast(pa.large_string()).combine_chunks()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings:
-    """The vectors of N passages, D numbers each; all fields but `folder` are its manifest."""
+    """The vectors of N passages; the manifest contains all fields except `folder`."""
 
     folder: Path
     n_passages: int
@@ -63,7 +60,7 @@ class Embeddings:
         """Open a folder of embeddings.
 
         Raises:
-            FileNotFoundError: there are none, or shards are missing that should be complete.
+            FileNotFoundError: it holds none, or `complete` is true and shards are missing.
         """
         manifest = read_json(Path(folder) / MANIFEST_FILE, None)
         if manifest is None:
@@ -74,12 +71,12 @@ class Embeddings:
         if complete and (missing := embeddings.missing_shards()):
             raise FileNotFoundError(
                 f"{folder} is not complete: {len(missing)} of {len(embeddings.shards)} shards are "
-                "missing. Run the same `condenser encode` again, which encodes only these."
+                "missing. Run the same `condenser encode` again, which encodes only the missing."
             )
         return embeddings
 
     def create(self, ids: pa.Array) -> None:
-        """Write ids, which must be unique, and manifest into a new or empty folder."""
+        """Write the ids, which must be unique, and the manifest into a new or empty folder."""
         n_ids = pc.count_distinct(ids).as_py()
         if n_ids < len(ids):
             raise ValueError(f"{len(ids)} passages have {n_ids} ids: give each passage its own id.")
@@ -109,7 +106,7 @@ class Embeddings:
         return self.folder / f"shard-{shard:05d}.npy"
 
     def _read(self, shard: int, rows: Any = slice(None)) -> np.ndarray:
-        """Rows of a shard, (rows, D) float32; if not truncated, mapped into memory."""
+        """Read rows of a shard, (rows, D) float32; mapped into memory unless truncated."""
         vectors = np.load(self._file(shard), mmap_mode="r")[rows]
         if vectors.shape[1] == self.dimension:
             return vectors
@@ -120,7 +117,7 @@ class Embeddings:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The time, memory and hardware of encoding; empty if it did not finish here."""
+        """Time, memory and hardware of encoding; empty if encoding did not finish."""
         return read_json(self.folder / RECORD_FILE, {})
 
     @cached_property
@@ -129,19 +126,19 @@ class Embeddings:
         return pf.read_table(self.folder / IDS_FILE, memory_map=True)["_id"]
 
     def are_of(self, passages: Dataset) -> bool:
-        """Whether passages have these ids, in the order of the rows."""
+        """Return whether passages have these ids, in this order."""
         return self.passage_ids.equals(pa.chunked_array([id_column(passages)]))
 
     def ids(self, rows: np.ndarray) -> list[str]:
-        """The ids of (k,) rows, in their order."""
+        """Return the ids of (k,) rows."""
         return self.passage_ids.take(pa.array(rows)).to_pylist()
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """The shards in order: (rows, D) float32 mapped into memory."""
+        """Iterate over the shards: (rows, D) float32, mapped into memory."""
         yield from map(self._read, bar(range(len(self.shards)), "vectors", unit="shard"))
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Copy the vectors of (k,) rows, in their order: (k, D) float32."""
+        """Copy the vectors of (k,) rows: (k, D) float32."""
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)  # (k, D)
         shards, places = np.divmod(rows, self.shard_size)
         for shard in np.unique(shards):
@@ -150,9 +147,9 @@ class Embeddings:
         return vectors
 
     def truncated(self, dimension: int, *, retriever: str) -> Self:
-        """The first numbers of the same vectors; `retriever` is the truncated one's fingerprint.
+        """Keep the first numbers of each vector, at length 1 if the similarity is cosine.
 
-        Their length is 1 again where the similarity is cosine.
+        `retriever` is the fingerprint of the truncated retriever.
         """
         return replace(self, dimension=dimension, retriever=retriever)
 
@@ -160,12 +157,9 @@ class Embeddings:
 def find_best(
     queries: np.ndarray, blocks: Iterable[np.ndarray], *, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the rows with the greatest inner products for each query.
+    """Find the rows with the greatest inner products for queries, (Q, D) float32.
 
-    Args:
-        queries: (Q, D) float32.
-        blocks: one after another, each (rows, D) float32.
-        depth: rows per query.
+    Each of the `blocks` holds the next rows, (rows, D) float32.
 
     Returns:
         Scores (Q, depth) float32 and rows (Q, depth) int64, best first; row -1 for none.
@@ -182,7 +176,7 @@ def find_best(
 
 
 def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:
-    """Raise a ValueError unless rows `first` and following are finite (N, D) float32 with N ids."""
+    """Raise a ValueError unless vectors, from row `first`, are finite (N, D) float32 with N ids."""
     if vectors.ndim != 2 or vectors.dtype != np.float32 or not 0 < len(vectors) == n_ids:
         raise ValueError(
             f"Got {n_ids} ids for vectors of shape {vectors.shape} and type {vectors.dtype}; "
@@ -196,15 +190,11 @@ def check_vectors(vectors: np.ndarray, n_ids: int, *, first: int = 0) -> None:
         )
 
 
-def write_table(
-    embeddings: Embeddings, folder: str | Path, *, passages: Dataset | None = None
-) -> list[Path]:
+def write_table(embeddings: Embeddings, folder: str | Path, *, passages: Dataset) -> list[Path]:
     """Write embeddings as parquet files of about 500 MB, for a vector database or the Hub.
 
-    Args:
-        embeddings: of the passages.
-        folder: new or empty; it is written completely or not at all.
-        passages: adds their columns `title` and `text` to `id` and `embedding`.
+    The columns are `id`, `embedding`, `title` and `text`. The folder must be new or empty, and is
+    written completely or not at all.
 
     Returns:
         The files, `data-00000-of-00003.parquet` and so on, in the order of the passages.
@@ -212,17 +202,15 @@ def write_table(
     folder, dimension = Path(folder), embeddings.dimension
     if folder.is_dir() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder.")
-    # Arrow maps the vectors of all shards, as it does the ids and texts.
+    if not embeddings.are_of(passages):
+        raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
+    # Arrow maps vectors, ids and texts into memory.
     shards = [pa.array(block.ravel()) for block in embeddings.blocks()]
     vectors = [pa.FixedSizeListArray.from_arrays(shard, dimension) for shard in shards]
     ids = embeddings.passage_ids.cast(pa.string())
+    texts = passages.with_format("arrow")[:]
     columns = {"id": ids, "embedding": pa.chunked_array(vectors)}
-    if passages is not None:
-        if not embeddings.are_of(passages):
-            raise ValueError("Passages and embeddings differ in ids: pass the encoded passages.")
-        texts = passages.with_format("arrow")[:]
-        columns |= {"title": texts["title"], "text": texts["text"]}
-    table = pa.table(columns)
+    table = pa.table({**columns, "title": texts["title"], "text": texts["text"]})
     size = max(_BYTES_A_TABLE // (4 * dimension), 1)
     firsts = range(0, table.num_rows, size)
     with whole_folder(folder) as partial:

@@ -1,4 +1,4 @@
-"""Encode a collection into a folder of embeddings; after a kill, only its missing shards.
+"""Encodes a collection into a folder of embeddings; a repeated call encodes the missing shards.
 
 Rank r of torchrun or `accelerate launch` encodes the shards i with i % WORLD_SIZE == r. Without a
 launcher, this process starts a worker for each further device.
@@ -25,6 +25,7 @@ from modeling_condenser.runs.run_folder import describe_machine
 from modeling_condenser.runs.whole_files import write_json
 
 from .embeddings import MANIFEST_FILE, RECORD_FILE, Embeddings, id_column
+from .opening import check_devices
 from .retriever import Retriever
 
 logger = logging.getLogger(__name__)
@@ -40,24 +41,24 @@ def encode_collection(
 ) -> Embeddings:
     """Encode passages into a folder, continue an interrupted call, or open a finished folder.
 
-    Under torchrun every rank calls this. With several devices, a script must guard its entry point
-    with `if __name__ == "__main__":`.
+    Under torchrun every rank calls this. A script that uses several devices needs `if __name__ ==
+    "__main__":`.
 
     Args:
         retriever: on `local_device(devices)`.
         passages: columns `_id`, `title`, `text`.
         folder: new, empty, or of an earlier call; shared by all ranks.
         shard_size: passages in a shard of a new folder; by default from 256 to 8,192.
-        devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs for a
-            retriever on a GPU, and the retriever's device otherwise.
+        devices: one worker each, such as `["cuda:0", "cuda:1"]`; by default all GPUs if the
+            retriever is on one, and its device otherwise.
 
     Raises:
-        ValueError: the folder holds other embeddings, or the passages do not fit.
+        ValueError: the folder holds other embeddings, or an argument is wrong.
         FileExistsError: the folder holds something else.
     """
     rank, n_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     sixteenth = -(-len(passages) // 16)  # so that workers have shards to share
-    size = shard_size or min(8192, max(256, sixteenth))
+    size = min(8192, max(256, sixteenth)) if shard_size is None else shard_size
     embeddings = claim_folder(retriever, passages, folder, shard_size=size, creates=rank == 0)
     missing = embeddings.missing_shards()
     if embeddings.record and not missing:
@@ -98,7 +99,7 @@ def encode_shards(
 
 
 def _work(model: Path, settings: dict[str, Any], *job: Any) -> None:
-    """Encode in a process of its own, such as on another device."""
+    """Encode in a new process, on another device."""
     encode_shards(Retriever(model, **settings), *job)
 
 
@@ -110,10 +111,12 @@ def claim_folder(
     shard_size: int,
     creates: bool = True,
 ) -> Embeddings:
-    """Write manifest and ids, or check those of an earlier call; for errors see above.
+    """Write manifest and ids, or check those of an earlier call; see `encode_collection`.
 
-    A process that does not create the folder waits until another one has.
+    If `creates` is false, wait until another process has created the folder.
     """
+    if shard_size < 1:
+        raise ValueError(f"shard_size is {shard_size}, expected at least 1.")
     wanted = Embeddings(
         folder=Path(folder),
         n_passages=len(passages),
@@ -149,9 +152,10 @@ def _wait_until(is_true: Callable[[], bool]) -> None:
 
 
 def local_device(devices: Sequence[str] | None) -> str | None:
-    """The device for this process's retriever; under torchrun each rank has another one."""
+    """Check the devices, and choose that of this process's retriever (by torchrun's local rank)."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if devices:
+        check_devices(devices)
         return devices[local_rank % len(devices)]
     if "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{local_rank % torch.cuda.device_count()}"
@@ -159,7 +163,7 @@ def local_device(devices: Sequence[str] | None) -> str | None:
 
 
 def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list[str]:
-    """The device of each worker, this process's first."""
+    """List the device of each worker; this process is the first."""
     own = retriever.model.device
     others = list(devices or [])[1:]
     if devices is None and own.type == "cuda":
@@ -169,7 +173,7 @@ def _worker_devices(retriever: Retriever, devices: Sequence[str] | None) -> list
 
 
 def _record(n_encoded: int, seconds: float, devices: list[str]) -> dict[str, Any]:
-    """What the last call took; memory is that of this process, mapped files included."""
+    """Describe the last call; memory is that of this process, including mapped files."""
     is_gpu = devices[0].startswith("cuda")
     unit = 1 if sys.platform == "darwin" else 1024
     return {

@@ -1,22 +1,23 @@
-"""Open any encoder as sentence-transformers modules with its encoding contract, and identify it.
+"""Opens any encoder as sentence-transformers modules with an encoding contract, and identifies it.
 
-encoding_contract.json   an export of this package: the contract says everything
-modules.json             a sentence-transformers model: the contract is read from its files
-config.json alone        a plain encoder: the caller must state the pooling, because a wrong one
-                         gives vectors that look right
+encoding_contract.json   an export of this package
+modules.json             a sentence-transformers model; the contract is read from its files
+config.json alone        a plain encoder; the caller must state the pooling, because vectors of a
+                         wrong pooling look right
 
-Stored vectors and runs are reused for a model of the same fingerprint only. A model keeps it in
-another folder, with another card, and when another version of a library saves it again.
+Stored vectors and runs are reused only for a model with the same fingerprint, which depends neither
+on the folder, nor on the card, nor on the versions of libraries that saved the model.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
@@ -39,7 +40,7 @@ from modeling_condenser.runs.whole_files import checksum_file
 
 from .embeddings import Dtype
 
-register_auto_classes()  # a command imports the package without it
+register_auto_classes()  # a command imports the package without registering
 
 _POOLINGS, _SIMILARITIES = (", ".join(get_args(kind)) for kind in (Pooling, Similarity))
 _UNLIMITED = 10**9  # transformers writes 10^30 for a tokenizer without a maximum length
@@ -64,21 +65,31 @@ def open_encoder(
     dtype: Dtype = "float32",
     **stated: Any,
 ) -> tuple[Path, SentenceTransformer, EncodingContract]:
-    """Load an encoder and find out how it encodes; see `Retriever` for arguments and errors.
+    """Load an encoder and its contract; see `Retriever` for arguments and errors.
 
     Returns:
-        Its folder, its modules in evaluation mode, and its contract, whose pooling can be one that
-        is not in `Pooling`, such as "weightedmean" or "cls+mean". Such a contract cannot be saved.
+        Its folder, its modules in evaluation mode, and its contract. A pooling that is not in
+        `Pooling`, such as "weightedmean" or "cls+mean", can be used but not saved.
     """
     fill({"query_max_length": 1, "passage_max_length": 1, **stated}, EncodingContract)  # checks
-    folder, place = find_model_folder(name), None if device is None else str(device)
+    if dtype not in get_args(Dtype):
+        raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(get_args(Dtype))}.")
+    place = None if device is None else str(device)
+    if place is not None:
+        check_devices([place])
+    folder = find_model_folder(name)
     has_contract = (folder / CONTRACT_FILE).is_file()
     if has_contract:
         stated = {**vars(EncodingContract.load(folder)), **stated}
-    if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
-        model, stated = _open_modules(folder, stated, place)
-    else:
-        model = _open_plain(folder, stated.get("pooling"), place)
+    try:
+        if (folder / MODULES_FILE).is_file() and not has_contract and not is_checkpoint(folder):
+            model, stated = _open_modules(folder, stated, place)
+        else:
+            model = _open_plain(folder, stated.get("pooling"), place)
+    except SafetensorError as error:
+        raise ValueError(
+            f"The weights of {folder} cannot be read ({error}): download them again, with Git LFS."
+        ) from error
     _check_transformer(folder / module_paths(folder)[0], model[0])
     contract = _complete_contract(folder, model, stated)
     for weight in model.parameters():  # rotary angles and other buffers stay in float32
@@ -87,8 +98,19 @@ def open_encoder(
     return folder, model.eval(), contract
 
 
+def check_devices(names: Iterable[str]) -> None:
+    """Raise a ValueError unless this machine has all of these devices."""
+    known = ["cpu"]
+    if accelerator := torch.accelerator.current_accelerator(check_available=True):
+        kind = accelerator.type
+        known += [kind, *(f"{kind}:{i}" for i in range(torch.accelerator.device_count()))]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"There is no device {name!r}; this machine has {', '.join(known)}.")
+
+
 def _open_plain(folder: Path, pooling: str | None, device: str | None) -> SentenceTransformer:
-    """Open an encoder whose pooling is stated, by its contract or by the caller."""
+    """Open an encoder with the pooling of its contract or of the caller."""
     if not (folder / CONFIG_FILE).is_file():
         raise FileNotFoundError(
             f"{folder} holds no encoder: expected {CONTRACT_FILE}, {MODULES_FILE} or {CONFIG_FILE}."
@@ -96,7 +118,8 @@ def _open_plain(folder: Path, pooling: str | None, device: str | None) -> Senten
     if pooling is None:
         raise ValueError(
             f"{folder} is a plain encoder and does not say how it pools token vectors: state "
-            f"pooling, one of {_POOLINGS}, e.g. {folder},pooling=cls in a command."
+            f"pooling, one of {_POOLINGS}, such as {folder.name},pooling=cls in a command, or "
+            "--pooling cls for `condenser finetune`."
         )
     last_hidden = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     with quiet_loading():  # transformers would report missing pooler weights
@@ -113,16 +136,20 @@ def _open_plain(folder: Path, pooling: str | None, device: str | None) -> Senten
 def _open_modules(
     folder: Path, stated: Mapping[str, Any], device: str | None
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
-    """Open a sentence-transformers model, and complete what is stated by what its files say."""
+    """Open a sentence-transformers model, and read what is not stated from its files."""
     config = read_json(folder / _MODULES_CONFIG_FILE, {})  # models saved by old versions have none
     kind = config.get("model_type", SentenceTransformer.__name__)
     if kind != SentenceTransformer.__name__:
         raise ValueError(f"{folder} is a {kind}: name a SentenceTransformer or an encoder.")
     model = SentenceTransformer(str(folder), device=device, model_kwargs=_LOAD_FLOAT32)
     if pooling := stated.get("pooling"):
-        old: Any = model[1]
+        places = [place for place, module in enumerate(model) if isinstance(module, PoolingModule)]
+        if not places:
+            raise ValueError(f"{folder} does not pool token vectors: leave out pooling={pooling}.")
+        old: Any = model[places[-1]]
         width, include_prompt = old.embedding_dimension, old.include_prompt
-        model[1] = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
+        new = PoolingModule(width, pooling_mode=pooling, include_prompt=include_prompt)
+        model[places[-1]] = new
     similarity = config.get("similarity_fn_name")  # the model's own defaults to cosine
     if similarity is None and isinstance(model[-1], Normalize):
         similarity = "cosine"
@@ -150,7 +177,7 @@ def _name_pooling(model: SentenceTransformer) -> str:
 
 
 def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> EncodingContract:
-    """Complete what was found by the limits of tokenizer, module and positions."""
+    """Add the maximum lengths, from the limits of module, tokenizer and positions."""
     transformer, tokenizer = model[0], model.tokenizer
     longest = n_positions(transformer.model)
     fields = {"token_type_ids": "token_type_ids" in tokenizer.model_input_names, **found}
@@ -159,35 +186,34 @@ def _complete_contract(folder: Path, model: Any, found: Mapping[str, Any]) -> En
         limits = (getattr(transformer, theirs, None), tokenizer.model_max_length, longest)
         known = [limit for limit in limits if limit and limit < _UNLIMITED]
         if name not in found and not known:
-            raise ValueError(f"{folder} does not limit texts in length: state {name}, e.g. 512.")
+            raise ValueError(f"{folder} has no maximum length: state {name}, for example 512.")
         fields.setdefault(name, min(known, default=0))
         length = fields[name]
-        if longest is not None and length > longest:
-            raise ValueError(
-                f"{name} is {length}, but {folder} has positions for {longest} tokens: state less."
-            )
+        if not 1 <= length <= (longest or length):
+            most = longest or "any number of"
+            raise ValueError(f"{name} is {length}, but {folder} encodes 1 to {most} tokens.")
     return EncodingContract(**fields)
 
 
 def _check_transformer(folder: Path, transformer: Any) -> None:
-    """Check a model's first module, and that no weights of its encoder are missing."""
+    """Check that the first module encodes text and that no weights or tokens are missing."""
     if not isinstance(transformer, Transformer) or set(transformer.modality_config) != {"text"}:
         raise ValueError(
             f"The first module of {folder} is {type(transformer).__name__}; expected a Transformer "
             "for text only. Use sentence-transformers itself, and `search_exact_arrays`."
         )
     tokenizer = transformer.tokenizer
-    # Without files, transformers opens a tokenizer that has only special tokens.
+    # If its files are missing, transformers opens a tokenizer with only special tokens.
     if tokenizer.pad_token_id is None or len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise ValueError(
             f"The tokenizer of {folder} has no padding token, or only special tokens: save the "
             "whole tokenizer there, and set `pad_token` in tokenizer_config.json."
         )
-    if (folder / _ADAPTER_FILE).is_file():  # the base encoder is in another folder
+    if (folder / _ADAPTER_FILE).is_file():  # the weights of the encoder are in another folder
         return
     with quiet_loading():  # the meta device does not read the weights again
         _, info = AutoModel.from_pretrained(folder, output_loading_info=True, device_map="meta")
-    # Neither the decoder of an encoder-decoder nor a trained pooler is used.
+    # A decoder or a trained pooler in the folder is not used.
     used = {name for name in transformer.model.state_dict() if "pooler" not in name}
     missing = sorted(used & set(info["missing_keys"]))
     if missing:  # transformers would initialise them at random
@@ -204,7 +230,7 @@ def fingerprint_retriever(
     dtype: Dtype = "float32",
     truncate_dim: int | None = None,
 ) -> str:
-    """SHA-256 over everything that a retriever's vectors depend on."""
+    """Return the SHA-256 of everything that a retriever's vectors depend on."""
     digest = hashlib.sha256(json.dumps(asdict(contract), sort_keys=True).encode())
     if dtype != "float32":  # float32 fingerprints are older than this argument
         digest.update(dtype.encode())
@@ -217,12 +243,12 @@ def fingerprint_retriever(
 
 
 def encoding_files(folder: Path) -> list[Path]:
-    """The files of a model that its vectors depend on, without cards, records and old weights."""
+    """List the files that a model's vectors depend on, without cards, records and old weights."""
     found = set()
-    if not (folder / CONTRACT_FILE).is_file():  # which replaces the description of modules
+    if not (folder / CONTRACT_FILE).is_file():  # a contract replaces the description of modules
         found = {folder / MODULES_FILE, folder / _MODULES_CONFIG_FILE}
     for path in module_paths(folder):
-        # Other modules have a folder of their own; the encoder shares one with cards and records.
+        # The encoder's folder also holds cards and records; other modules have their own folders.
         patterns = _MODULE_FILES if path else _ENCODER_FILES
         search = (folder / path).rglob if path else folder.glob
         found.update(file for name in patterns for file in search(name))
@@ -235,7 +261,7 @@ def encoding_files(folder: Path) -> list[Path]:
 
 
 def _checksum(file: Path) -> str:
-    """SHA-256 of a file's content, of JSON without the versions of libraries."""
+    """Return the SHA-256 of a file, of JSON without the versions of libraries."""
     if file.suffix != ".json":
         return checksum_file(file)
     content = json.loads(file.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""A DataTrove pipeline step that encodes a collection, for more machines than torchrun suits.
+"""A DataTrove pipeline step that encodes a collection on many machines.
 
-DataTrove's executors (local, Slurm, Ray) call a step once for each of their tasks, on any machine
-that shares the file system, start failed tasks again and skip completed ones.
+DataTrove's executors (local, Slurm, Ray) call a step once per task on machines that share a file
+system, restart failed tasks and skip completed ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,8 @@ from .retriever import Retriever
 class EncodeShards:
     """Encodes in task t of T the shards i with i % T == t, as `encode_collection` does.
 
-    It is the only step of its pipeline. A shard that exists is never encoded again, so tasks can be
-    killed at any time, and T can change from run to run (with a new `logging_dir` of the executor).
+    Existing shards are never encoded again, so tasks may be killed at any time, and another run may
+    have another T (and another `logging_dir` of the executor).
 
     Example:
         >>> step = EncodeShards(model="my-encoder", collection="my-collection", folder="vectors")
@@ -31,8 +31,7 @@ class EncodeShards:
         60
 
     Attributes:
-        model: folder or Hub name.
-        collection: folder or Hub name.
+        model, collection: folders or Hub names.
         folder: of the embeddings, on a file system that all machines share.
         settings: further arguments of `Retriever`, such as `dtype`, `device` and `pooling`.
     """
@@ -43,13 +42,9 @@ class EncodeShards:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def prepare(self, *, shard_size: int = 8192) -> Embeddings:
-        """Write manifest and ids; once, before the tasks, which only read them.
+        """Write manifest and ids, once, before the tasks; see `encode_collection` for errors.
 
-        It also stores the passages in the cache of `datasets`, which the machines should share.
-
-        Raises:
-            ValueError: the folder holds other embeddings.
-            FileExistsError: the folder holds something else.
+        Also stores the passages in the cache of `datasets`, which the machines should share.
         """
         passages = load_passages(self.collection)
         return claim_folder(self._open(), passages, self.folder, shard_size=shard_size)
@@ -57,22 +52,17 @@ class EncodeShards:
     def __call__(
         self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1
     ) -> None:
-        """Encode the missing shards of a task.
-
-        Args:
-            data: of earlier steps; not used.
-            rank: of the task.
-            world_size: number of tasks.
+        """Encode the missing shards of task `rank` of `world_size`; `data` is not used.
 
         Raises:
             FileNotFoundError: `prepare` was not called.
-            ValueError: model or passages are not those that the folder was prepared for.
+            ValueError: the folder was prepared for another model or other passages.
         """
         embeddings = Embeddings.open(self.folder, complete=False)
         if all(shard % world_size != rank for shard in embeddings.missing_shards()):
             return
         retriever, passages = self._open(), load_passages(self.collection)
-        # Not the texts, because a task encodes few of them.
+        # Texts are not compared, because a task encodes few of them.
         if retriever.fingerprint != embeddings.retriever or not embeddings.are_of(passages):
             raise ValueError(
                 f"{self.folder} was prepared for another model or other passages: pass the same"

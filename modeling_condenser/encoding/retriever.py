@@ -1,11 +1,11 @@
-"""`Retriever`: encode queries and passages with any bi-encoder, as its contract says.
+"""`Retriever` encodes queries and passages with any bi-encoder, as its contract says.
 
-A window of texts at a time is tokenized, sorted by length, and run in batches of about equally many
-tokens: padded, or without padding in bfloat16. The next window is tokenized meanwhile.
+Texts are read in windows. A window is sorted by length and encoded in batches of about the same
+number of tokens, padded in float32 and packed in bfloat16, while the next window is tokenized.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,8 @@ CPU_TOKEN_BUDGET, ACCELERATOR_TOKEN_BUDGET = 2048, 32_768
 class Retriever:
     """A bi-encoder: one encoder for queries and passages.
 
-    A plain encoder must be given a pooling; by default it uses the dot product, a space between
-    title and text, no prompts, and the longest texts that its tokenizer and positions allow.
+    A plain encoder needs a stated pooling. Its defaults are the dot product, a space between title
+    and text, no prompts, and the maximum length that its tokenizer and positions allow.
 
     Example:
         >>> retriever = Retriever("my-encoder")
@@ -42,18 +42,18 @@ class Retriever:
     Args:
         model: folder or Hub name of an export, a sentence-transformers model or a plain encoder.
         device: such as "cpu" or "cuda:1"; by default an accelerator if there is one.
-        token_budget: tokens in a batch, with padding; the default depends on the device.
+        token_budget: tokens in a batch, including padding; the default depends on the device.
         dtype: of the weights. Vectors of "bfloat16" agree with those of "float32" to about three
             digits, and are returned as float32.
-        truncate_dim: keep this many numbers of each vector, the first ones (Matryoshka
-            representations, Kusupati et al. 2022); all by default.
+        truncate_dim: keep the first numbers of each vector (Matryoshka representations, Kusupati et
+            al. 2022); all by default.
         **stated: fields of `EncodingContract`, such as `pooling="cls"`, that complete or override
-            the model's files; None for not stated.
+            the model's files; None is ignored.
 
     Attributes:
         folder: the model's files.
         settings: the stated fields.
-        contract: how it encodes.
+        contract: how texts become vectors.
         model: its sentence-transformers modules.
         dimension: D, numbers in a vector.
 
@@ -83,18 +83,20 @@ class Retriever:
         self._is_cuda = self.model.device.type == "cuda"
         is_cpu = self.model.device.type == "cpu"
         default = CPU_TOKEN_BUDGET if is_cpu else ACCELERATOR_TOKEN_BUDGET
-        self.token_budget = token_budget or default
-        # Float32 is padded, as in an export's evaluation script.
+        self.token_budget = default if token_budget is None else token_budget
+        if self.token_budget < 1:
+            raise ValueError(f"token_budget is {token_budget}, expected at least 1.")
+        # Float32 is padded, as in the evaluation script of an export.
         self._is_packed = dtype != "float32" and use_packing(self.model)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies weights, tokenizer, modules, contract and dtype; independent of the folder."""
+        """Identifies weights, tokenizer, modules, contract and dtype, whatever the folder."""
         how: Any = {"dtype": self.dtype, "truncate_dim": self.truncate_dim}
         return fingerprint_retriever(self.folder, self.contract, **how)
 
     def truncated(self, dimension: int) -> "Retriever":
-        """The same encoder, which keeps the first numbers of each vector."""
+        """Return a copy that keeps the first numbers of each vector; it shares the weights."""
         other = copy.copy(self)
         other.__dict__.pop("fingerprint", None)
         other._truncate(dimension)
@@ -115,10 +117,9 @@ class Retriever:
         return self._encode(texts, lambda _, text: contract.query(text), length, prompt)
 
     def encode_passages(self, passages: Dataset | Sequence[str]) -> np.ndarray:
-        """Encode N passages with the passage prompt and their titles: (N, D) float32.
+        """Encode N passages with the passage prompt: (N, D) float32.
 
-        Args:
-            passages: texts; or a data set with columns `title` and `text`, read window by window.
+        A data set is read window by window; its columns are `text` and optionally `title`.
         """
         contract = self.contract
         length, prompt = contract.passage_max_length, contract.passage_prompt
@@ -130,15 +131,21 @@ class Retriever:
         """Find the best passages for each query by exact search.
 
         Args:
-            queries: Q texts.
-            passages: texts; or the `Embeddings` of passages, made with this retriever.
+            queries: texts.
+            passages: texts, or `Embeddings` that were made with this retriever.
             depth: passages per query.
 
         Returns:
-            For each query, (text, score) of the best passages, best first; with embeddings,
-            (passage id, score).
+            For each query (text, score), or with embeddings (id, score), of the best passages.
         """
         self.check_inner_product()
+        if depth < 1:
+            raise ValueError(f"depth is {depth}, expected at least 1.")
+        if isinstance(passages, Embeddings) and passages.retriever != self.fingerprint:
+            raise ValueError(
+                f"{passages.folder} holds the vectors of another model, or of other settings of"
+                f" {self.folder}: encode the passages with this retriever."
+            )
         vectors = self.encode_queries(queries)
         blocks: Any
         names: Any
@@ -153,7 +160,7 @@ class Retriever:
         ]
 
     def check_inner_product(self) -> None:
-        """Raise a ValueError if inner products do not rank passages."""
+        """Raise a ValueError if this retriever does not compare by inner products."""
         if self.contract.similarity == "euclidean":
             raise ValueError(
                 f"{self.folder} compares by Euclidean distance: state similarity=dot or cosine."
@@ -167,14 +174,18 @@ class Retriever:
         max_length: int,
         prompt: str,
     ) -> np.ndarray:
-        """Encode `write(title, text)` of each row, window by window."""
-        if isinstance(texts, str):
-            raise ValueError(f"Got one string, {texts[:80]!r}; expected a list of texts: [text].")
-        texts = texts if isinstance(texts, Dataset) else list(texts)
+        """Encode `write(title, text)` of each row."""
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise ValueError(f"Got {texts!r:.80}, expected a list of texts, such as [text].")
+        if not isinstance(texts, Dataset):
+            texts = list(texts)
+        elif "text" not in texts.column_names:
+            names = ", ".join(texts.column_names)
+            raise ValueError(f"The data set has the columns {names}; expected text, and title.")
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         self.model.eval()
         features: Any = self.model.preprocess([""], prompt=prompt) if prompt else {}
-        # A pooling that excludes the prompt needs its length.
+        # A pooling that excludes the prompt needs the prompt's length.
         extra = {name: features[name] for name in ("prompt_length",) if name in features}
 
         def tokenize(first: int) -> Tokens:
@@ -216,7 +227,7 @@ class Retriever:
         vectors[np.concatenate(order)] = found.cpu().numpy()
 
     def _move(self, column: Any) -> Any:
-        """Copy a column to the model's device without blocking: the next batch is prepared."""
+        """Copy a column to the device without waiting, so that the next batch can be prepared."""
         if not isinstance(column, torch.Tensor):
             return column
         column = column.pin_memory() if self._is_cuda else column
@@ -226,10 +237,11 @@ class Retriever:
 def _read_window(
     texts: Dataset | Sequence[str], first: int, write: Callable[[str, str], str]
 ) -> list[str]:
-    """What is encoded of the rows of the window that begins with row `first`."""
+    """Read the rows of the window that begins with row `first`, as they are encoded."""
     rows: Any = texts[first : first + WINDOW]
     if isinstance(texts, Dataset):
-        titles, own = rows["title"], rows["text"]
+        own = rows["text"]
+        titles = rows.get("title", [""] * len(own))
     else:
         titles, own = [""] * len(rows), rows
     for row, text in enumerate(own, start=first):

@@ -1,15 +1,17 @@
-"""Load what a recipe trains on, as a data set with the columns that its loss reads.
+"""Loads the training data of a recipe, as a data set with the columns that the loss reads.
 
-Labelled rows, or the pairs of a collection, become examples. An example is a query with its
-passages, the positive first, and possibly a cross-encoder's scores of them; or two sentences with a
-score. Its texts include the prompts. What cannot teach is left out and counted (`LEFT_OUT`).
+Labelled rows, or the pairs of a collection, become examples. An example is a query with passages,
+the positive first, and optionally a cross-encoder's scores; or two sentences with a score. The
+texts include the prompts. Rows that cannot be used are left out and counted (`LEFT_OUT`).
 """
 
 import glob
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, compress, count, islice, repeat, takewhile
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, List, Value, load_dataset
+from datasets.exceptions import DatasetsError
 
 from modeling_condenser.collection.collection import (
     Collection,
@@ -49,12 +52,12 @@ Fields = Mapping[str, Any]
 Example = dict[str, Any]
 
 LABEL = "label"
-LEFT_OUT = "left_out"  # why a row is not an example
-ROW_NUMBER = "row_number"  # of an example in all of its data, before a subset is taken
+LEFT_OUT = "left_out"  # the reason why a row is not an example
+ROW_NUMBER = "row_number"  # of an example, before a subset is taken
 
 
 class TrainingData(NamedTuple):
-    """What a recipe trains on, what draws its negatives, and facts for the record.
+    """The examples of a recipe, the transform that draws negatives, and facts for the record.
 
     The columns of `examples` are `query`, `positive`, `negative_1`, ... and, for distillation,
     `label` (a cross-encoder's scores); or `sentence1`, `sentence2`, `label`.
@@ -68,7 +71,7 @@ class TrainingData(NamedTuple):
 def load_training_data(
     recipe: FinetuningRecipe, contract: EncodingContract, *, seed: int
 ) -> TrainingData:
-    """Load what a recipe trains on; the seed is that of the drawn negatives."""
+    """Load the training data of a recipe; `seed` is for drawing negatives."""
     collection = None
     facts: dict[str, Any] = {}
     if recipe.collection is not None:
@@ -107,9 +110,10 @@ def _store_examples(
     collection: Collection | None,
     identity: list[str],
 ) -> Dataset:
-    """Store all examples, memory-mapped, or open those stored before.
+    """Store all examples, memory-mapped, or open examples that were stored before.
 
-    A passage is stored as its text or, for a collection (of this identity), as its row.
+    A passage is stored as its text, or for a collection as its row. `identity` identifies the
+    collection.
     """
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
@@ -134,14 +138,17 @@ def _store_examples(
     features |= {LEFT_OUT: text, ROW_NUMBER: Value("int64")}
 
     def numbered() -> Iterator[Example]:
+        number = -1
         for number, example in enumerate(examples):
             yield {**dict.fromkeys(features), **example, ROW_NUMBER: number}
+        if number < 0:
+            raise ValueError(f"{recipe.data or recipe.collection} has no rows to train on.")
 
     return store_rows(numbered, features, identity=identity)
 
 
 def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
-    """How many negatives an example is trained with."""
+    """Return with how many negatives each example is trained."""
     if recipe.n_negatives is not None or "passages" not in table.column_names:
         return recipe.n_negatives or 0
     lengths = pc.list_value_length(table.data.column("passages")).drop_null()
@@ -151,17 +158,16 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
     if len(numbers) > 1:
         raise ValueError(
             f"The examples of {what} have from {min(numbers)} to {max(numbers)} negatives: set "
-            "n_negatives, how many of them to train with (they are drawn anew each epoch)."
+            "n_negatives, the number to train with (drawn anew in each epoch)."
         )
     return numbers[0]
 
 
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
-    """The rows of the files or the Hub data set that a recipe names; and what identifies them."""
-    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data
+    """Open the rows of a recipe's files or Hub data set; also return what identifies them."""
+    names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
     found = {
-        str(name): sorted(filter(os.path.isfile, glob.glob(str(name), recursive=True)))
-        for name in names
+        name: sorted(filter(os.path.isfile, glob.glob(name, recursive=True))) for name in names
     }
     if all(found.values()):
         files = list(map(Path, chain.from_iterable(found.values())))
@@ -175,7 +181,7 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     split = "train" if recipe.format == "id_triples" else recipe.split or "train"
     try:
         table = load_dataset(name, recipe.data_name, split=split, revision=recipe.data_revision)
-    except (OSError, ValueError) as error:  # OSError by the Hub; ValueError for a wrong split
+    except (OSError, ValueError, DatasetsError) as error:
         raise FileNotFoundError(
             f"There is no local file {name!r}, and the Hub data set of that name could not be "
             f"loaded ({str(error).splitlines()[0]}): correct data, data_name or split."
@@ -186,7 +192,7 @@ def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
 def convert_rows(
     rows: Iterable[Fields], recipe: FinetuningRecipe, convert: Callable[[Fields], Any]
 ) -> Iterator[Any]:
-    """Convert rows, of which `convert` gets the fields by our names."""
+    """Rename the columns of rows to our names, and convert the rows."""
     columns = recipe.columns if isinstance(recipe.columns, Mapping) else {}
     for number, row in enumerate(rows, start=1):
         try:
@@ -202,13 +208,13 @@ def convert_rows(
 
 
 def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
-    """Make an example of a row that holds the texts."""
+    """Make an example of a row that contains the texts."""
     if recipe.objective == "mse_cosine":
         return _make_graded_pair(recipe, contract, row)
     titles: Iterable[str] = repeat("")
     if recipe.format == "dpr":
-        # As in DPR (Karpukhin et al. 2020, section 4.2), the first positive is used, and other
-        # negatives only for a question without hard ones.
+        # As in DPR (Karpukhin et al. 2020, section 4.2), only the first positive is used, and
+        # other negatives only if there are no hard ones.
         if not row["positive_ctxs"]:
             return {LEFT_OUT: "questions without a positive passage"}
         negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
@@ -233,7 +239,7 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
 
 
 def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
-    """Both sentences are encoded as passages are, as in the evaluation of graded pairs."""
+    """Make an example of two sentences; both are encoded as passages, as in the evaluation."""
     texts = row["sentence1"], row["sentence2"]
     _check_texts(*texts)
     low, high = recipe.score_range or (0.0, 5.0 if recipe.format == "stsb" else 1.0)
@@ -249,24 +255,31 @@ def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row:
 def _check_texts(*texts: Any) -> None:
     for text in texts:
         if not isinstance(text, str):
-            raise ValueError(f"{text!r:.60} is no text.")
+            raise ValueError(f"got {text!r:.60}, expected text.")
 
 
 def _scores(row: Fields) -> list[float]:
-    """The scores of the positive and of the negatives; a margin is that of a negative with 0."""
+    """Read the scores of positive and negatives; a margin is the positive's above a 0."""
     if row.get("scores") is not None:
         scores = _values(row, "scores", "score")
     elif row.get("margin") is not None:
         scores = [row["margin"], 0.0]
     else:
         scores = [row["positive_score"], *_values(row, "negative_scores", "negative_score")]
-    return list(map(float, scores))
+    scores = list(map(float, scores))
+    if not all(map(math.isfinite, scores)):
+        raise ValueError(f"the scores are {scores}, expected finite numbers.")
+    return scores
 
 
 def _values(row: Fields, plural: str, singular: str) -> list[Any]:
-    """The list `plural` (in tables, as JSON); or `singular`; or `singular_1`, `singular_2`, ..."""
+    """Read the list `plural` (as JSON in tables), or `singular`, or `singular_1`, ..."""
     if (values := row.get(plural)) is not None:
-        return json.loads(values) if isinstance(values, str) else values
+        with suppress(ValueError):
+            values = json.loads(values) if isinstance(values, str) else values
+        if not isinstance(values, list):
+            raise ValueError(f'{plural} is {values!r:.60}, expected a list; in a table ["..."].')
+        return values
     numbered = list(takewhile(row.__contains__, (f"{singular}_{n}" for n in count(1))))
     names = numbered if numbered and row.get(singular) is None else [singular]
     return [row[name] for name in names if row[name] not in (None, "")]
@@ -275,7 +288,7 @@ def _values(row: Fields, plural: str, singular: str) -> list[Any]:
 def _choose(
     passages: Sequence[Any], is_useful: Sequence[bool], scores: Sequence[float] | None
 ) -> Example:
-    """The positive and the useful negatives behind it, and their scores."""
+    """Keep the positive and the useful negatives, with their scores."""
     if not any(is_useful):
         return {LEFT_OUT: "rows without a negative"}
     kept = [True, *is_useful]
@@ -286,7 +299,7 @@ def _choose(
 
 
 def _as_hard_negatives(row: Fields) -> HardNegatives:
-    """A triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
+    """Convert a triple of ids, as in MS MARCO's qidpidtriples.train.full.2.tsv."""
     positive, negative = str(row["positive_id"]), str(row["negative_id"])
     return HardNegatives(str(row["query_id"]), (positive,), (negative,))
 
@@ -300,14 +313,10 @@ def make_collection_examples(
 ) -> Iterator[Example]:
     """Make an example of each query and positive; passages are given by their rows.
 
-    A passage's text is looked up when a batch needs it, so that a passage which is a negative of a
-    thousand queries is stored once. Negatives that are relevant, or copies of the positive, are
-    dropped.
+    Texts are looked up when a batch needs them, so that a passage which is a negative of a thousand
+    queries is stored once. Negatives that are relevant or copies of the positive are dropped.
 
-    Args:
-        lines: the negatives of each query; its positives are those of its line, or else the
-            passages judged relevant. None for judged pairs without negatives.
-        with_scores: whether to read a cross-encoder's scores.
+    A line without positives has those of the judgements; without lines, examples are judged pairs.
     """
     index, relevant = PassageIndex(collection.passages), judged_positives(collection)
     left = set(() if lines is None else collection.queries)
@@ -343,11 +352,11 @@ def make_collection_examples(
 class DrawnNegatives(EpochKeys):
     """Draws the negatives of an epoch; a transform of a `datasets.Dataset`.
 
-    An example may have far more negatives than a batch has room for. Which ones are used depends
-    only on the seed, the epoch and the example's number, so that data loader workers, batch sizes
-    and restarts do not change it. An example with fewer than `n_negatives` gives some again.
+    The draw depends only on the seed, the epoch and the number of the example, so data loader
+    workers, batch sizes and restarts do not change it. Negatives of an example that has fewer than
+    `n_negatives` are repeated.
 
-    With `passages`, the examples name them by row, and `contract` says how they are written.
+    With `passages`, the examples contain rows of passages, which are written as in `contract`.
     """
 
     def __init__(
@@ -362,7 +371,7 @@ class DrawnNegatives(EpochKeys):
         self.n_negatives, self.contract, self.passages = n_negatives, contract, passages
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """Columns `query`, `positive`, `negative_1`, ..., and `label` if there are scores."""
+        """Make the columns `query`, `positive`, `negative_1`, ..., and `label` for scores."""
         pairs = zip(rows["passages"], self.keys(rows[ROW_NUMBER]), strict=True)
         places = [self._draw(len(passages), key) for passages, key in pairs]
         chosen = _take(rows["passages"], places)
@@ -377,13 +386,13 @@ class DrawnNegatives(EpochKeys):
         return drawn
 
     def _draw(self, n_passages: int, key: np.ndarray) -> list[int]:
-        """Places of an example's positive, which is the first, and of the negatives to use."""
+        """Draw the places of the positive, which is the first, and of the negatives."""
         [draws] = uniforms(np.atleast_1d(key), n_passages - 1)
         negatives = np.sort(np.resize(np.argsort(draws), self.n_negatives))
         return [0, *(1 + negatives).tolist()]
 
 
 def _take(values: Sequence[Sequence[Any]], places: Sequence[Sequence[int]]) -> np.ndarray:
-    """(B, 1 + negatives) objects."""
+    """Take the places of each row: (B, 1 + negatives) objects."""
     rows = zip(values, places, strict=True)
     return np.array([[own[place] for place in taken] for own, taken in rows], dtype=object)

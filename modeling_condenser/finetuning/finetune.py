@@ -1,7 +1,4 @@
-"""Run a fine-tuning recipe: the output folder holds the retriever, its log and its record.
-
-sentence-transformers implements all losses, and trains.
-"""
+"""Runs a fine-tuning recipe with the trainer and the losses of sentence-transformers."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -42,8 +39,8 @@ from .recipe import FinetuningRecipe
 def finetune(settings: Mapping[str, Any]) -> Path:
     """Run a fine-tuning recipe, or resume it from its last complete checkpoint.
 
-    Encoder and data are opened and checked before the output folder is created. A finished folder
-    is left unchanged.
+    Encoder and data are checked before the output folder is created. A finished folder is left
+    unchanged.
 
     Args:
         settings: fields of `FinetuningRecipe` and of `SentenceTransformerTrainingArguments`.
@@ -76,8 +73,7 @@ def finetune(settings: Mapping[str, Any]) -> Path:
 def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
     """Load an encoder to fine-tune, in float32; `changes` are fields of `EncodingContract`.
 
-    Its model has two modules, the transformer and the pooling. It does not normalise its vectors;
-    the loss does, where the similarity is cosine.
+    The model is reduced to transformer and pooling: the losses normalise vectors themselves.
     """
     folder = find_model_folder(name)
     if is_checkpoint(folder):
@@ -100,9 +96,9 @@ def open_encoder(name: str, changes: Mapping[str, Any]) -> Retriever:
 
 
 def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module:
-    """Make the loss of a recipe's objective; `model` must give unnormalised vectors.
+    """Make the loss of a recipe's objective for a model with unnormalised vectors.
 
-    With s the similarity, t the temperature, q a query, p its positive and n a negative:
+    s is the similarity, t the temperature, q a query, p its positive and n a negative:
 
     contrastive   -log( exp(s(q,p)/t) / sum over d of exp(s(q,d)/t) ), d all positives and negatives
                   of the batch (Condenser eq. 12; DPR's loss for dot and t = 1)
@@ -112,10 +108,10 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
     margin_mse    ( (s(q,p) - s(q,n)) - (teacher(q,p) - teacher(q,n)) )^2 (Hofstätter et al. 2020)
     kl            t^2 KL( softmax(teacher/t) || softmax(s/t) ) over a query's passages
 
-    Each is the mean over the batch. With `matryoshka_dims`, it is the sum over truncated vectors.
+    A loss is the mean over the batch. `matryoshka_dims` adds the losses of truncated vectors.
 
     Raises:
-        ValueError: `matryoshka_dims` do not truncate the vectors.
+        ValueError: `matryoshka_dims` are not smaller than the vectors.
     """
     similarity, temperature = recipe.trained_similarity, recipe.temperature
     pairwise = SimilarityFunction.to_similarity_pairwise_fn(similarity)
@@ -152,15 +148,18 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of (B, H) vectors, row by row: (B,); the gradient of equal vectors is 0, not NaN."""
+    """Return the distance of each row of (B, H) vectors: (B,); equal vectors have gradient 0.
+
+    The gradient of `TripletDistanceMetric.EUCLIDEAN` is NaN for equal vectors.
+    """
     return torch.linalg.vector_norm(a - b, dim=-1)
 
 
 @dataclass
 class LengthCollator:
-    """Tokenizes a batch; queries and passages are truncated to their own maximum lengths.
+    """Tokenizes a batch, with different maximum lengths for queries and passages.
 
-    sentence-transformers has one length for all columns before version 6.2.
+    sentence-transformers supports this from version 6.2.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -168,11 +167,10 @@ class LengthCollator:
     valid_label_columns: tuple[str, ...] = (LABEL,)  # the trainer asks a collator for it
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Make a batch of B rows of text columns and, for some objectives, `label` (numbers).
+        """Make a batch of B rows.
 
-        Returns:
-            For each text column `<column>_input_ids` and `<column>_attention_mask`, (B, T) int64,
-            in the order of the columns; and `label`, (B,) or (B, n) float32.
+        It has `<column>_input_ids` and `<column>_attention_mask`, (B, T) int64, for each text
+        column, and optionally `label`, (B,) or (B, n) float32.
         """
         contract = self.contract
         batch: dict[str, torch.Tensor] = {}
@@ -200,7 +198,7 @@ def sample_batches(
 ) -> DefaultBatchSampler:
     """Sample batches in the recipe's order; the options are those of `DefaultBatchSampler`.
 
-    A text that is in a batch of contrast twice would be its own negative.
+    A contrastive batch contains no text twice, because the text would be its own negative.
     """
     if recipe.objective == "contrastive":
         # sentence-transformers 6.0 passes 0 instead of its seed.
@@ -241,14 +239,14 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         write_repository(
             folder,
             transformer.model,
-            copy.deepcopy(transformer.tokenizer),  # which is changed, and training may continue
+            copy.deepcopy(transformer.tokenizer),  # it is changed, but training may continue
             self.encoder.contract,
             [*read_provenance(self.encoder.folder), *([self.describe_run(own)] if own else [])],
             name=self.hub_model_id,
         )
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """Add nothing: the library's card would read all of the data, and is not used."""
+        """Add nothing: the library's card reads all data, and is not used."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the modules without the library's model card."""

@@ -1,16 +1,17 @@
-"""The fields of a fine-tuning recipe, and which of them fit which objective and data."""
+"""The fields of a fine-tuning recipe, and the objectives and data that they are for."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from modeling_condenser.hub.contract import EncodingContract, Pooling, Similarity
+from modeling_condenser.runs.recipe import check_least
 
 Objective = Literal["contrastive", "mse_cosine", "triplet", "margin_mse", "kl"]
 Format = Literal[
     "pairs", "triples", "negatives", "graded_pairs", "scored", "id_triples", "dpr", "stsb"
 ]
 
-# What an objective compares by; the first is the default.
+# The similarities of an objective; the first is the default.
 _SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
     "contrastive": ("dot", "cosine"),
     "mse_cosine": ("cosine",),
@@ -18,7 +19,7 @@ _SIMILARITIES: dict[Objective, tuple[Similarity, ...]] = {
     "margin_mse": ("dot", "cosine"),
     "kl": ("dot", "cosine"),
 }
-# What an objective trains on: the pairs of a collection, or a format of `data`.
+# The sources of an objective: a collection, or a format of `data`.
 JUDGED, MINED = "collection", "collection with negatives"
 _SOURCES: dict[Objective, tuple[str, ...]] = {
     "contrastive": (JUDGED, MINED, "pairs", "triples", "negatives", "id_triples", "dpr"),
@@ -27,7 +28,7 @@ _SOURCES: dict[Objective, tuple[str, ...]] = {
     "margin_mse": (MINED, "scored"),
     "kl": (MINED, "scored"),
 }
-# The objectives or sources that a setting is for, if it is not for all.
+# The objectives or sources of a setting that is not for all.
 _USERS: dict[str, tuple[str, ...]] = {
     "collection": (JUDGED, MINED, "id_triples"),
     "negatives": (MINED,),
@@ -39,9 +40,6 @@ _USERS: dict[str, tuple[str, ...]] = {
     "margin": ("triplet",),
     "score_range": ("mse_cosine",),
 }
-# Settings -> the least value.
-_LEAST: dict[str, float] = {"train_size": 1, "first_rows": 1, "n_negatives": 0}
-_LEAST |= {"mini_batch_size": 1, "subset_seed": 0, "temperature": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,15 @@ class FinetuningRecipe:
     """Fields of a fine-tuning recipe, in addition to the trainer's arguments.
 
     Attributes:
-        encoder: folder or Hub name of an export, of a sentence-transformers model, or of any plain
-            encoder, for which `pooling` must be given; "starter" is a plain encoder that comes with
-            this package.
+        encoder: folder or Hub name of an export, a sentence-transformers model, or a plain encoder,
+            which needs `pooling`; "starter" is a plain encoder that comes with this package.
         objective: "contrastive" (Condenser eq. 12: the positive against all other passages of the
             batch), "mse_cosine" (graded pairs: squared error of the cosine), "triplet" (the
             positive nearer than the negative by a margin; the thesis, eq. 3.1), "margin_mse" or
             "kl" (distillation of a cross-encoder's scores).
-        collection: a collection whose judgements are the training pairs: a folder in the layout of
-            BEIR, MS MARCO or DPR, or a Hub data set.
-        split: whose judgements to train on, or the split of a Hub data set; "train" by default.
+        collection: its judgements are the training pairs: a folder in the layout of BEIR, MS MARCO
+            or DPR, or a Hub data set.
+        split: of the collection or of a Hub data set; "train" by default.
         negatives: file of hard negatives for the collection's pairs: JSON lines as `condenser mine`
             writes them, or lines of query id, tab, passage ids separated by commas.
         data: other training data: a file or pattern of .jsonl, .json, .tsv, .csv or .parquet (all
@@ -74,31 +71,31 @@ class FinetuningRecipe:
             a header, the list of all its columns in their order.
         first_rows: read at most this many rows of the data.
         train_size: number of training examples to use, all by default.
-        subset_seed: decides which; the subsets of one seed are nested.
+        subset_seed: selects them; the subsets of one seed are nested.
         n_negatives: how many of a row's negatives to train with, drawn anew each epoch; by default
             1 for DPR's data and for triplets, else as many as every row has.
         order: "shuffled", or "sequential" for the order of the data.
         pooling: how token vectors become one vector; the contract's by default.
-        similarity: what the objective compares by, and what the retriever is used with: "dot" or
-            "cosine" for contrastive, margin_mse and kl, "euclidean" or "cosine" for triplet; the
-            first of them by default. "cosine" for mse_cosine.
+        similarity: of the objective and of the retriever: "dot" (default) or "cosine" for
+            contrastive, margin_mse and kl, "euclidean" (default) or "cosine" for triplet, "cosine"
+            for mse_cosine.
         query_max_length: maximum tokens of a query; the contract's by default.
         passage_max_length: maximum tokens of a passage, or of a sentence of a graded pair; the
             contract's by default.
         title_separator: between title and text; the contract's by default.
         query_prompt: put before every query; the contract's by default.
         passage_prompt: put before every passage; the contract's by default.
-        temperature: divides the similarity; 1 by default, which for the dot product is DPR's and
-            Condenser's loss. For kl it also divides the cross-encoder's scores.
+        temperature: divides the similarity, and for kl also the cross-encoder's scores. 1 by
+            default, as in the losses of DPR and Condenser (for the dot product).
         margin: of the triplet loss; 1 by default, as in Reimers & Gurevych 2019, section 3.
         score_range: lowest and highest score of graded pairs, which become 0 and 1; [0, 1] by
             default, [0, 5] for the format stsb.
-        mini_batch_size: number of texts to encode at once: gradient cache (Gao et al. 2021), with
-            the same gradient as the whole batch at once. Off by default.
+        mini_batch_size: number of texts to encode at once (gradient cache, Gao et al. 2021); the
+            gradient is the same. Off by default.
         gather_across_devices: use the passages of all devices as negatives.
-        matryoshka_dims: dimensions, such as [64, 128], at which the first numbers of a vector are
-            trained too (Kusupati et al. 2022), so that `truncate_dim` loses less. The loss is the
-            sum over these and the whole vector. For the similarity cosine only.
+        matryoshka_dims: dimensions, such as [64, 128], to train truncated vectors too (Kusupati et
+            al. 2022), so that `truncate_dim` loses less. The loss is the sum over these and the
+            whole vector. For the similarity cosine only.
     """
 
     encoder: str
@@ -106,11 +103,11 @@ class FinetuningRecipe:
     collection: str | None = None
     split: str | None = None
     negatives: str | None = None
-    data: Any = None
+    data: str | list[str] | None = None
     data_name: str | None = None
     data_revision: str | None = None
     format: Format | None = None
-    columns: dict | list | None = None
+    columns: dict[str, str] | list[str] | None = None
     first_rows: int | None = None
     train_size: int | None = None
     subset_seed: int = 0
@@ -125,7 +122,7 @@ class FinetuningRecipe:
     passage_prompt: str | None = None
     temperature: float = 1.0
     margin: float = 1.0
-    score_range: list | None = None
+    score_range: list[int | float] | None = None
     mini_batch_size: int | None = None
     gather_across_devices: bool = False
     matryoshka_dims: list[int] | None = None
@@ -133,10 +130,11 @@ class FinetuningRecipe:
     def __post_init__(self) -> None:
         """Check what can be checked without reading a file."""
         objective, source = self.objective, self.source
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}, expected at least {least}.")
+        check_least(self, train_size=1, first_rows=1, n_negatives=0, mini_batch_size=1)
+        check_least(self, subset_seed=0, temperature=1e-6)
+        scores = self.score_range
+        if scores is not None and not (len(scores) == 2 and scores[0] < scores[1]):
+            raise ValueError(f"score_range is {scores}, expected [lowest, highest].")
         if source in (JUDGED, MINED, "id_triples") and self.collection is None:
             raise ValueError(
                 "The recipe names no collection: add one, or data that holds the texts themselves."
@@ -170,14 +168,14 @@ class FinetuningRecipe:
 
     @property
     def source(self) -> str:
-        """What the recipe trains on: the format of `data`, or `JUDGED` or `MINED`."""
+        """The kind of training data: the format of `data`, or `JUDGED` or `MINED`."""
         if self.data is not None:
             return self.format or "data without a format"
         return JUDGED if self.negatives is None else MINED
 
     @property
     def trained_similarity(self) -> Similarity:
-        """What the objective compares by."""
+        """The similarity of the objective."""
         return self.similarity or _SIMILARITIES[self.objective][0]
 
     @property

@@ -1,7 +1,7 @@
 """Files of hard negatives: one line a query, as mining writes and fine-tuning reads them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,14 @@ class HardNegatives:
 
     Attributes:
         query_id: the query.
-        positive_ids: passages judged relevant, and those that the cross-encoder considers relevant;
-            empty if the file names none.
+        positive_ids: passages that are relevant by judgement or by the cross-encoder.
         negative_ids: best first; empty if no candidate remained.
-        negative_scores: the searcher's scores.
         positive_teacher_scores, negative_teacher_scores: the cross-encoder's (log-odds), or None.
     """
 
     query_id: str
     positive_ids: tuple[str, ...] = ()
     negative_ids: tuple[str, ...] = ()
-    negative_scores: tuple[float, ...] = ()
     positive_teacher_scores: tuple[float, ...] | None = None
     negative_teacher_scores: tuple[float, ...] | None = None
 
@@ -35,7 +32,7 @@ _LISTS = {field.name for field in fields(HardNegatives)} - {"query_id"}
 
 
 def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
-    """Query id -> passages graded above 0, for the queries that have any."""
+    """Return query id -> passages with a grade above 0, without queries that have none."""
     positives = {
         query_id: tuple(passage_id for passage_id, grade in grades.items() if grade > 0)
         for query_id, grades in collection.qrels.items()
@@ -43,16 +40,28 @@ def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
     return {query_id: ids for query_id, ids in positives.items() if ids}
 
 
-def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
-    """Read a file of hard negatives.
+def _make(record: Mapping[str, Any]) -> HardNegatives:
+    """Make a record of a line's fields, whose ids may be numbers."""
+    lists: dict[str, Any] = {}
+    for name in _LISTS & record.keys():
+        if isinstance(record[name], str):
+            raise ValueError(f"{name} is {record[name]!r}, expected a list")
+        convert = str if name.endswith("_ids") else float
+        lists[name] = tuple(map(convert, record[name]))
+    for side in ("positive", "negative"):
+        scores = lists.get(f"{side}_teacher_scores")
+        if scores is not None and len(scores) != len(lists.get(f"{side}_ids", ())):
+            raise ValueError(f"{side}_teacher_scores and {side}_ids differ in length")
+    return HardNegatives(str(record["query_id"]), **lists)
 
-    Args:
-        file: JSON lines as `condenser mine` writes them; or, with the ending .tsv or .txt, lines of
-            query id, tab and passage ids separated by commas, as in train.negatives.tsv of
-            RocketQA's MS MARCO. Either may end in .gz.
+
+def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
+    """Read a file of hard negatives, which may end in .gz.
+
+    It holds JSON lines as `condenser mine` writes them; or, if it is a .tsv or .txt file, lines of
+    query id, tab and passage ids separated by commas (train.negatives.tsv of RocketQA).
 
     Raises:
-        FileNotFoundError: there is no such file.
         ValueError: a line is malformed.
     """
     is_table = plain_name(file).endswith((".tsv", ".txt"))
@@ -63,10 +72,9 @@ def read_hard_negatives(file: Path) -> Iterator[HardNegatives]:
                 record = {"query_id": query_id, "negative_ids": filter(None, joined.split(","))}
             else:
                 record = json.loads(line)
-            lists: Any = {name: tuple(record[name]) for name in _LISTS & record.keys()}
-            yield HardNegatives(str(record["query_id"]), **lists)
+            yield _make(record)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{file}:{number}: {line!r:.80} are no hard negatives ({error}); expected JSON as "
+                f"{file}:{number}: {line!r:.80} cannot be read ({error}); expected JSON as "
                 "`condenser mine` writes it, or in .tsv a query id, a tab, and ids with commas."
             ) from error

@@ -1,11 +1,11 @@
-"""Run a mining recipe: the output folder holds the hard negatives of labelled queries.
+"""Runs a mining recipe, and writes the hard negatives of labelled queries into a folder.
 
-    negatives.jsonl   ids, one line a query, in the order of the queries
-    examples.jsonl    on request, texts, one line for each query and positive
+    negatives.jsonl   ids, one line per query, in the order of the queries
+    examples.jsonl    on request, texts, one line per query and positive
     recipe.yaml, run.json
 
-Queries are mined in windows, which bounds memory. Each finished window is a file; an interrupted
-command resumes with the missing ones.
+Queries are mined in windows, which limits memory. Each finished window is a file, so an interrupted
+command resumes with the missing windows.
 """
 
 import hashlib
@@ -52,30 +52,28 @@ def mine(
 ) -> Path:
     """Mine hard negatives: passages that a retriever finds for a query and that are not relevant.
 
-    An interrupted call resumes when it is repeated; a finished folder is left unchanged.
+    A repeated call resumes an interrupted one; a finished folder is left unchanged.
 
     Example:
         >>> file = mine("bm25", "my-collection", "negatives", last_rank=100, n_negatives=10)
         >>> finetune({..., "collection": "my-collection", "negatives": str(file)})
 
     Args:
-        system: what finds the candidates: "bm25", folder or Hub name of an encoder,
-            "hybrid:ENCODER", or a TREC run file; settings follow after commas, such as
-            "my-encoder,pooling=mean".
+        system: finds the candidates: "bm25", folder or Hub name of an encoder, "hybrid:ENCODER",
+            or a TREC run file; with settings after commas, such as "my-encoder,pooling=mean".
         collection: folder or Hub name of a collection with judgements or answers.
         output_dir: folder for the result.
         progress: whether to show progress bars.
         **settings: further fields of `MiningRecipe` and, for encoders, of `SearchSettings`.
 
     Returns:
-        The file of hard negatives, `negatives.jsonl` in `output_dir`: one JSON line for each query.
+        The file of hard negatives, `negatives.jsonl` in `output_dir`.
 
     Raises:
         ValueError: a setting does not fit, or the folder holds the results of other settings.
         FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
     settings |= {"system": system, "collection": collection, "output_dir": output_dir}
-    settings = {name: str(v) if isinstance(v, Path) else v for name, v in settings.items()}
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
     if (folder / RUN_FILE).is_file():
@@ -88,31 +86,33 @@ def mine(
     [parsed] = parse_systems([recipe.system], search)
     scorer = None
     if recipe.cross_encoder is not None:
+        from modeling_condenser.encoding.encode import local_device
+
         scorer = RelevanceScorer(
             recipe.cross_encoder,
             max_length=recipe.cross_encoder_max_length,
             batch_size=recipe.cross_encoder_batch_size,
-            device=search.device_list[0] if search.device_list else None,
+            device=local_device(search.device_list),
         )
     identity = {
         "system": parsed.fingerprint,
         "passages": fingerprint_passages(loaded.passages),
         "judgements": fingerprint_judgements(loaded),
     }
-    # The fusion of a hybrid system is chosen on these.
+    # The fusion of a hybrid system is chosen on the dev queries.
     dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
     identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
     claim_run_folder(folder, settings)
 
     work_folder = Path(recipe.work_folder or folder / "search")
-    # Windows of another system or collection have another folder, so they are not used.
+    # Windows of another system or collection are in another folder.
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     negatives = folder / NEGATIVES_FILE
     with show_bars(progress):
         searcher = open_searcher(parsed, loaded.passages, work_folder, settings=search, dev=dev)
         if isinstance(searcher, StoredRun) and searcher.run.keys().isdisjoint(labelled):
             raise ValueError(
-                f"{parsed.model} has none of the {len(labelled)} queries: use a run of their split."
+                f"{parsed.model} has none of the {len(labelled)} queries: use a run of this split."
             )
         miner = Miner(recipe, loaded, searcher, PassageIndex(loaded.passages), scorer)
         dropped = _mine_windows(miner, labelled, folder / f"windows-{digest}")
@@ -140,10 +140,10 @@ def mine(
 
 
 def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tuple[str, ...]]:
-    """The queries to search -> their judged positives; none where an answer decides."""
+    """Return the queries to search -> their judged positives; () if answers decide."""
     if recipe.needs_answers and not collection.answers:
         raise ValueError(
-            f"{collection.name} has no answers, which answer_filter and positives: answers need."
+            f"{collection.name} has no answers, but answer_filter and positives: answers need them."
         )
     if recipe.positives == "answers":
         return dict.fromkeys(filter(collection.answers.get, collection.queries), ())
@@ -160,7 +160,7 @@ def _find_labelled(recipe: MiningRecipe, collection: Collection) -> dict[str, tu
 def _mine_windows(
     miner: Miner, labelled: Mapping[str, Sequence[str]], windows: Path
 ) -> Counter[str]:
-    """Mine the windows that are not in their folder, and join all of them beside it.
+    """Mine the missing windows, and join all windows into the file of hard negatives.
 
     Returns:
         The number of candidates that each filter dropped.

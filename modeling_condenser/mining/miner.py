@@ -1,8 +1,8 @@
-"""Mine the hard negatives of some queries: search, filter by rank and score, draw, filter by text.
+"""Mines the hard negatives of queries: search, filter by rank and score, draw, filter by text.
 
-Margins are NV-Retriever's positive-aware ones (Moreira et al. 2024: TopK-MarginPos and
-TopK-PercPos), named and computed as in sentence-transformers' `mine_hard_negatives`, which needs
-all texts and vectors in memory.
+The margins are those of NV-Retriever (Moreira et al. 2024: TopK-MarginPos and TopK-PercPos), named
+and computed as in sentence-transformers' `mine_hard_negatives`, which needs all texts and vectors
+in memory.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from .recipe import MiningRecipe
 
 
 class Candidate(NamedTuple):
-    """A passage that was found for a query, and the scores of searcher and cross-encoder."""
+    """A passage that was found for a query, with the scores of searcher and cross-encoder."""
 
     rank: int  # from 1
     passage_id: str
@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Mined:
-    """A query, its candidates in the order to judge them, and those that were chosen."""
+    """A query, its candidates in the order of judging, and the chosen candidates."""
 
     query_id: str
     positive_ids: Sequence[str]
@@ -56,16 +56,16 @@ class Mined:
 class RelevanceScorer:
     """Scores pairs of a query and a passage with a cross-encoder.
 
-    Its scores find the false negatives among candidates (RocketQA, Qu et al. 2020), and
-    distillation learns from them. A score is the log-odds of "relevant", without the function that
-    a saved cross-encoder applies to it, so that a threshold means the same for all of them.
+    The scores find false negatives among candidates (RocketQA, Qu et al. 2020) and are used for
+    distillation. A score is the log-odds of "relevant", before the activation function of the
+    cross-encoder, so that a threshold means the same for all models.
 
     Args:
         model: folder or Hub name of a sentence-transformers cross-encoder, or of a transformers
-            model for sequence classification with one label (relevant) or two (not, and yes).
+            model for sequence classification with one label (relevant) or two (irrelevant first).
         max_length: maximum tokens of a pair; the model's own by default.
-        batch_size: number of pairs to score at once.
-        device: such as "cuda:0"; by default the first accelerator, or CPU.
+        batch_size: pairs to score at once.
+        device: by default the first accelerator, or CPU.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RelevanceScorer:
         self._model = CrossEncoder(str(folder), max_length=max_length, device=device)
         encoder: Any = self._model[0]
         architectures = encoder.model.config.architectures or []
-        # transformers gives a model without a trained head a random one.
+        # If a model has no trained head, transformers creates a random one.
         has_head = any("SequenceClassification" in name for name in architectures)
         if not has_head or self._model.num_labels not in (1, 2):
             raise ValueError(
@@ -89,7 +89,7 @@ class RelevanceScorer:
             )
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """The log-odds that passages are relevant, (N,) float64, for texts of query and passage."""
+        """Return the log-odds of relevance, (N,) float64, for texts of query and passage."""
         if not pairs:
             return np.empty(0)
         settings = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
@@ -100,7 +100,7 @@ class RelevanceScorer:
 
 @dataclass(frozen=True)
 class Miner:
-    """Mines queries of one collection; `index` is of its passages."""
+    """Mines queries of one collection; `index` finds its passages."""
 
     recipe: MiningRecipe
     collection: Collection
@@ -111,15 +111,14 @@ class Miner:
     def mine(
         self, labelled: Mapping[str, Sequence[str]]
     ) -> tuple[list[dict[str, Any]], Counter[str]]:
-        """Mine the hard negatives of queries.
+        """Mine the hard negatives of queries (query id -> ids of its positives).
 
-        Args:
-            labelled: query id -> ids of its positives; of a query without any, the first passage
-                found with an answer is the positive (Karpukhin et al. 2020, section 4.2).
+        If a query has no positives, its positive is the first passage found that contains an answer
+        (Karpukhin et al. 2020, section 4.2); a query without any positive is left out.
 
         Returns:
-            The fields of `HardNegatives` for each query with a positive, in their order; and the
-            number of candidates that each filter dropped.
+            The fields of `HardNegatives` for each query, and the number of candidates that each
+            filter dropped.
         """
         queries = {query_id: self.collection.queries[query_id] for query_id in labelled}
         run = self.searcher.search(queries, depth=self.recipe.last_rank)
@@ -160,7 +159,7 @@ class Miner:
         return list(compress(ranked, has_answer))[:1]
 
     def _have_answers(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Whether passages contain an answer of their query, (N,) bool."""
+        """Return whether passages contain an answer of their query, (N,) bool."""
         if not self._matchers:
             return np.zeros(len(pairs), dtype=bool)
         none, texts = AnswerMatcher([]), self.index.read(passage_id for _, passage_id in pairs)
@@ -168,11 +167,10 @@ class Miner:
         return np.array(found, dtype=bool)
 
     def _judge(self, mined: Sequence[Mined], dropped: Counter[str]) -> None:
-        """Filter candidates by text, in their order, up to the last negative of each query.
+        """Filter candidates by text, in their order, until each query has n negatives.
 
-        Scoring a passage with a cross-encoder costs far more than finding it, and many pairs at
-        once are scored fastest. So the next n candidates of all queries without enough negatives
-        are judged together.
+        A cross-encoder is slow, and fastest with many pairs at once. So the next n candidates of
+        all queries that need more negatives are judged together.
         """
         below, above = self.recipe.negative_below, self.recipe.positive_above
         longest = max((len(entry.candidates) for entry in mined), default=0)
@@ -203,14 +201,14 @@ class Miner:
                     entry.negatives.append(candidate._replace(teacher_score=score))
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """The cross-encoder's scores of query and passage ids, (N,); NaN without one."""
+        """Score pairs of query and passage ids, (N,); NaN without a cross-encoder."""
         if self.scorer is None:
             return np.full(len(pairs), math.nan)
         texts = self._texts(passage_id for _, passage_id in pairs)
         return self.scorer.score([(self.collection.queries[q], texts[p]) for q, p in pairs])
 
     def _texts(self, passage_ids: Iterable[str]) -> dict[str, str]:
-        """Passage id -> title and text in one."""
+        """Return passage id -> title and text, joined."""
         separator = self.recipe.title_separator
         return {
             passage_id: f"{title}{separator}{text}" if title else text
@@ -218,7 +216,7 @@ class Miner:
         }
 
     def examples(self, mined: Iterable[HardNegatives]) -> Iterator[str]:
-        """The lines of examples.jsonl: one for each query and positive, if it has a negative."""
+        """Make the lines of examples.jsonl, one per query and positive, if there are negatives."""
         for entry in mined:
             texts = self._texts([*entry.positive_ids, *entry.negative_ids])
             for place, positive in enumerate(entry.positive_ids if entry.negative_ids else ()):
@@ -240,10 +238,10 @@ def find_candidates(
     index: PassageIndex,
     dropped: Counter[str],
 ) -> list[Candidate]:
-    """The candidates of a query; `dropped` counts the passages that each filter drops.
+    """Find the candidates of a query; `dropped` counts the passages that each filter drops.
 
-    Of several positives the lowest score counts for margins. If one was not found, its score is
-    unknown, and a margin leaves no candidate.
+    Margins refer to the lowest score of the positives. If a positive was not found, a margin leaves
+    no candidate, because the score is unknown.
     """
     lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
     ranked = rank_passages(scores)[recipe.first_rank - 1 : recipe.last_rank]
@@ -265,7 +263,7 @@ def find_candidates(
             dropped["positive_not_found"] += 1
         elif absolute is not None and score > lowest - absolute:
             dropped["absolute_margin"] += 1
-        # Not lowest * (1 - margin), which would raise the bound of a negative score.
+        # lowest * (1 - margin) would be above a negative lowest score.
         elif relative is not None and score > lowest - abs(lowest) * relative:
             dropped["relative_margin"] += 1
         else:
@@ -276,14 +274,14 @@ def find_candidates(
 def draw_order(
     recipe: MiningRecipe, query_id: str, candidates: Sequence[Candidate]
 ) -> Sequence[Candidate]:
-    """A query's candidates in the order in which they become negatives.
+    """Order a query's candidates: the first ones become negatives.
 
-    The random number of a rank depends on the seed, the query's id and the rank only. So the first
-    n of a larger draw are the draw of n, and dropping a candidate does not reorder the others.
+    The random number of a rank depends only on seed, query id and rank. So a larger draw begins
+    with the smaller one, and dropping a candidate does not reorder the others.
     """
     if recipe.sampling == "top":
         return candidates
     digest = hashlib.blake2b(query_id.encode(), digest_size=7).digest()
     key = random_keys(recipe.seed, int.from_bytes(digest, "little"))
-    [draws] = uniforms(key, recipe.last_rank)  # of each rank
+    [draws] = uniforms(key, max((own.rank for own in candidates), default=0))  # one per rank
     return sorted(candidates, key=lambda candidate: draws[candidate.rank - 1])

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modeling_condenser.collection.dpr import Match
+from modeling_condenser.runs.recipe import check_least
 
 
 @dataclass(frozen=True)
@@ -11,36 +12,36 @@ class MiningRecipe:
     """Fields of a mining recipe, in addition to the settings of a dense search.
 
     Attributes:
-        system: what finds the candidates: bm25, an encoder, hybrid:ENCODER, or a TREC run file;
-            settings follow after commas.
+        system: finds the candidates: bm25, an encoder, hybrid:ENCODER, or a TREC run file; settings
+            follow after commas.
         collection: folder or Hub name.
         output_dir: the output folder.
         split: whose queries to mine negatives for.
         first_rank: the first rank to take candidates from; 1 is the top, and positives count.
-        last_rank: the last rank to take candidates from; so many passages are searched.
+        last_rank: the last rank to take candidates from, and the depth of the search.
         n_negatives: the maximum for a query; null for all that pass the filters.
         sampling: "random" candidates, or the "top" ones.
-        seed: decides which are sampled, for each query independently.
-        positives: passages judged relevant ("judgements"); or, for collections that have only
-            answers, a query's first passage with one ("answers", Karpukhin et al. 2020, 4.2).
+        seed: of the sampling, for each query independently.
+        positives: "judgements": passages judged relevant; "answers", for collections without
+            judgements: the first passage found with an answer (Karpukhin et al. 2020, 4.2).
         min_score: drop candidates with a lower score of the searcher.
         max_score: drop candidates with a higher score of the searcher.
         absolute_margin: drop candidates that score higher than the positive's score minus this.
         relative_margin: the same as a share of the positive's score: 0.05 keeps candidates with
-            at most 95 % of it. Of several positives the lowest score counts, for both margins.
+            at most 95 % of it. Both margins refer to the lowest score of several positives.
         answer_filter: drop candidates that contain an answer of the query.
         answer_match: "string", or "regex" for answers that are regular expressions.
         cross_encoder: folder or Hub name; scores positives and negatives.
-        negative_below: drop candidates that are relevant with at least this probability, according
-            to the cross-encoder; 0.1 in RocketQA.
+        negative_below: drop candidates for which the cross-encoder's probability of relevance is
+            at least this; 0.1 in RocketQA.
         positive_above: use candidates with a higher probability as positives; 0.9 in RocketQA.
         cross_encoder_max_length: maximum tokens of a pair; the model's own by default.
         cross_encoder_batch_size: pairs to score at once.
         title_separator: between a passage's title and text, for the cross-encoder and examples.
-        with_text: also write the texts, one line for each query and positive.
-        queries_per_window: how many queries are mined together. More need more memory; an
-            interrupted command repeats one window; exact search reads all vectors for each.
-        work_folder: for embeddings and index, to share them; by default in the output folder.
+        with_text: also write the texts, one line per query and positive.
+        queries_per_window: queries to mine together. Memory grows with it; exact search reads all
+            vectors once per window, and an interrupted command repeats one window.
+        work_folder: for embeddings and index; by default in the output folder.
     """
 
     system: str
@@ -70,11 +71,12 @@ class MiningRecipe:
     work_folder: str | None = None
 
     def __post_init__(self) -> None:
+        check_least(self, n_negatives=1, queries_per_window=1, cross_encoder_batch_size=1)
         n_ranks, least = self.last_rank - self.first_rank + 1, self.n_negatives or 1
         if self.first_rank < 1 or n_ranks < least:
             raise ValueError(
                 f"first_rank {self.first_rank} and last_rank {self.last_rank} leave {n_ranks} "
-                f"candidates, expected ranks from 1 and at least {least} candidates."
+                f"candidates; expected ranks from 1, and at least {least} candidates (n_negatives)."
             )
         for name in ("negative_below", "positive_above"):
             value = getattr(self, name)

@@ -1,8 +1,8 @@
 """BM25 search with bm25s, the baseline for dense retrievers.
 
-English stopwords are removed, words are not stemmed, and title and text are one field. The formula
-is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Anserini also stems words (Porter), so its
-published figures differ a little from those of a preset here.
+The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). English stopwords are removed;
+title and text are one field. Anserini also stems words (Porter), so its published figures differ
+slightly from those of the presets here.
 """
 
 import logging
@@ -15,6 +15,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from modeling_condenser.collection.collection import fingerprint_passages
+from modeling_condenser.collection.passages import iterate_rows
 from modeling_condenser.encoding.embeddings import id_column
 from modeling_condenser.runs.progress import bar
 
@@ -22,43 +23,38 @@ from .indices import build_once
 from .runs import Run, cut_run
 
 PRESETS: Mapping[str, tuple[float, float]] = {
-    # Anserini's and DPR's default (Karpukhin et al. 2020). Anserini's documents report with it the
-    # BM25 rows of Condenser, Tables 5 (MRR@10 .184, R@1000 .853) and 8 (MRR@100 .230), and of the
-    # thesis, Table 4.2 (MAP .1926, R@1000 .8526).
+    # The default of Anserini and of DPR (Karpukhin et al. 2020); gives the BM25 rows of Condenser,
+    # Tables 5 (MRR@10 .184) and 8 (MRR@100 .230), and of the thesis, Table 4.2 (MAP .1926).
     "default": (0.9, 0.4),
-    # docs/experiments-msmarco-passage.md: the best of a grid for recall@1000 (.8573, MRR@10 .1874),
-    # and for MRR@10 and MAP (MRR@10 .1892, as in Condenser, Table 6).
+    # Anserini, docs/experiments-msmarco-passage.md: best for recall@1000, and for MRR@10 (.1892,
+    # Condenser, Table 6).
     "msmarco-passage": (0.82, 0.68),
     "msmarco-passage-mrr": (0.60, 0.62),
-    # docs/regressions-msmarco-doc.md: for recall@100 (.8076, MRR@100 .2770).
+    # Anserini, docs/regressions-msmarco-doc.md: best for recall@100 (.8076).
     "msmarco-document": (4.46, 0.82),
-    # The thesis, section 4.2: "optimized for average precision". docs/experiments-msmarco-doc.md
-    # reports them for MS MARCO documents (MAP .2788), not for the passages that the thesis ranks.
+    # The thesis, section 4.2; Anserini reports them for MS MARCO documents (MAP .2788), not for the
+    # passages that the thesis ranks.
     "thesis": (3.44, 0.87),
 }
 """Name -> k1 and b."""
 
 INDEX_FOLDER, IDENTITY_FILE = "index", "bm25.json"
-_BATCH_PASSAGES = 10_000  # read at once
 
 
 class Bm25:
     """A BM25 index over the passages of a collection.
 
-    Indexing needs about 50 bytes of memory per word; an index in a folder is mapped into memory.
+    Indexing needs about 50 bytes of memory per word.
 
     Args:
         passages: columns `_id`, `title`, `text`.
-        preset: a name of `PRESETS`, for k1 and b; by default "default".
+        preset: a name of `PRESETS`, for k1 and b.
         k1: term frequency saturation, at least 0.
         b: length normalisation, from 0 (none) to 1 (full).
-        folder: for the index, which later calls open again; None to keep it in memory only.
-
-    Attributes:
-        index: the scores of all words, by bm25s.
+        folder: stores the index for later calls; by default it is only in memory.
 
     Raises:
-        ValueError: the preset is unknown, or the folder holds another index.
+        ValueError: a parameter is wrong, or the folder holds another index.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class Bm25:
         self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
     def search(self, queries: Mapping[str, str], *, depth: int = 100) -> Run:
-        """Find up to `depth` passages that share words with each query, query id -> text."""
+        """Find up to `depth` passages that share words with each query (query id -> text)."""
         run: Run = {}
         for query_id, text in bar(queries.items(), "BM25", unit="query", total=len(queries)):
             # bm25s' own top-k does not break ties by id.
@@ -98,11 +94,10 @@ class Bm25:
         return cut_run(run, depth)
 
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
-        batches = passages.select_columns(["title", "text"]).iter(batch_size=_BATCH_PASSAGES)
-        pairs = (pair for some in batches for pair in zip(some["title"], some["text"], strict=True))
-        shown = bar(pairs, "BM25 index", unit="passage", total=len(passages))
+        rows = iterate_rows(passages.select_columns(["title", "text"]))
+        shown = bar(rows, "BM25 index", unit="passage", total=len(passages))
         tokens = bm25s.tokenization.Tokenizer(stopwords="en").tokenize(
-            map(" ".join, shown),
+            (f"{row['title']} {row['text']}" for row in shown),
             length=len(passages),
             return_as="tuple",
             allow_empty=False,
@@ -117,8 +112,11 @@ class Bm25:
 def read_settings(
     preset: str | None = None, k1: float | None = None, b: float | None = None
 ) -> tuple[float, float]:
-    """The k1 and b of a preset, or those that replace them."""
+    """Return k1 and b: the given ones, or else those of the preset."""
     if preset not in {None, *PRESETS}:
         raise ValueError(f"{preset!r} is no BM25 preset: expected one of {', '.join(PRESETS)}")
     default_k1, default_b = PRESETS[preset or "default"]
-    return default_k1 if k1 is None else k1, default_b if b is None else b
+    k1, b = default_k1 if k1 is None else k1, default_b if b is None else b
+    if not (k1 >= 0 and 0 <= b <= 1):
+        raise ValueError(f"k1 is {k1} and b is {b}: expected k1 from 0, and b from 0 to 1.")
+    return k1, b

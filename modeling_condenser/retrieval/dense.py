@@ -1,8 +1,8 @@
 """Dense search: rank passages by inner product with queries, exactly or by an index.
 
-Exact search is in float32, shard by shard. Its passages with equal scores are ordered by passage
-id, also across the last place of a run, unless more than 32 passages share its score. This imports
-no torch.
+Exact search reads one shard after another, in float32. Passages with equal scores are ordered by
+id, also at the last place of a run unless more than 32 passages share its score. This module does
+not import torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 
 from modeling_condenser.encoding.embeddings import Dtype, Embeddings, check_vectors, find_best
 from modeling_condenser.runs.progress import bar
+from modeling_condenser.runs.recipe import check_least
 
 from .indices import BinaryIndex, Precision
 from .runs import Run, cut_run
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 EXACT, MILVUS = "Flat", "milvus:"
 EMBEDDINGS_FOLDER = "embeddings"
-_SPARE = 32  # candidates beyond the depth, among which ties are broken
+_SPARE = 32  # candidates beyond the depth, for breaking ties
 
 
 @dataclass(frozen=True)
@@ -34,26 +35,23 @@ class SearchSettings:
     """How a dense system encodes and searches a collection.
 
     Attributes:
-        index: a faiss factory string, or milvus:URI; "Flat" searches the embeddings exactly,
-            without an index.
+        index: a faiss factory string, or milvus:URI; "Flat" is exact search.
         search_parameters: of the index, such as "nprobe=16" or "efSearch=128"; "ef=128" in Milvus.
         devices: to encode on, one worker each, such as "cuda:0,cuda:1"; by default all GPUs, or the
             CPU.
-        dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`); "float32" or
+        dtype: of the weights of encoders that state none (`MODEL,dtype=bfloat16`): "float32" or
             "bfloat16".
-        truncate_dim: numbers of each vector to search by, the first ones, for encoders that state
-            none (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
+        truncate_dim: search by this many first numbers of each vector, for encoders that state none
+            (`MODEL,truncate_dim=64`); all by default. The whole vectors are stored.
         precision: of the searched vectors of encoders that state none (`MODEL,precision=int8`):
             "float32", "int8" (one byte for a number) or "binary" (one bit).
         shard_size: passages in a shard of embeddings.
         index_seed: selects the vectors that an index is trained on.
-        rescore: score this many candidates of an index with the exact vectors; 0 for the index's
-            own scores.
-        recall_queries: on how many queries the recall of an index is measured against exact
-            search; 0 for none.
+        rescore: score this many candidates of an index with the exact vectors; 0 for none.
+        recall_queries: on how many queries to measure the recall of an index; 0 for none.
 
     Raises:
-        ValueError: `search_parameters` without an index.
+        ValueError: a number is too small, or `search_parameters` are given without an index.
     """
 
     index: str = EXACT
@@ -68,6 +66,7 @@ class SearchSettings:
     recall_queries: int = 1000
 
     def __post_init__(self) -> None:
+        check_least(self, truncate_dim=1, shard_size=1, index_seed=0, rescore=0, recall_queries=0)
         if self.is_exact and self.search_parameters is not None:
             raise ValueError(
                 f"search_parameters is {self.search_parameters!r}, but exact search has none: name"
@@ -79,7 +78,7 @@ class SearchSettings:
         return self.index == EXACT
 
     def changed(self, *names: str) -> dict[str, Any]:
-        """Those of these fields that do not have their default values."""
+        """Return those of these fields that do not have their default values."""
         values = {name: getattr(self, name) for name in names}
         return {name: v for name, v in values.items() if v != getattr(SearchSettings, name)}
 
@@ -95,22 +94,22 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class DenseSearcher:
-    """Encodes queries, and ranks passages by their embeddings."""
+    """Encodes queries and ranks passages by their embeddings."""
 
     retriever: "Retriever"
     embeddings: Embeddings
     index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None
     settings: SearchSettings = SearchSettings()
-    bytes_per_vector: float | None = None  # of what is searched
+    bytes_per_vector: float | None = None  # in the index, or in the embeddings
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The best `depth` passages for each query."""
+        """Find the best `depth` passages for each query."""
         vectors = self.retriever.encode_queries(list(queries.values()))
         how: Any = {"index": self.index, "rescore": self.settings.rescore}
         return search_embeddings(self.embeddings, vectors, list(queries), depth=depth, **how)
 
     def measure_recall(self, queries: Mapping[str, str], run: Run, *, depth: int) -> dict[str, Any]:
-        """Recall of a run against exact search on the first queries; empty for exact search."""
+        """Measure the recall of a run against exact search; exact search has no such record."""
         sample = dict(islice(queries.items(), self.settings.recall_queries))
         if self.index is None or not sample:
             return {}
@@ -128,15 +127,15 @@ def search_embeddings(
     index: "faiss.Index | BinaryIndex | MilvusIndex | None" = None,
     rescore: int = 0,
 ) -> Run:
-    """Rank a collection's passages for Q queries, (Q, D) float32.
+    """Rank a collection's passages for queries, (Q, D) float32.
 
-    With an index, fewer than `depth` may be found, and scores are those of the index, which are
-    estimates for compressed vectors. With `rescore`, so many candidates (at least `depth`) are
-    scored with the exact vectors.
+    An index may find fewer than `depth` passages, and the scores of compressed vectors are
+    estimates. With `rescore`, that many candidates (at least `depth`) get their exact scores.
     """
     _check_queries(queries, query_ids, embeddings.dimension)
     if index is None:
-        scores, rows = find_best(queries, embeddings.blocks(), depth=depth + _SPARE)
+        k = min(depth + _SPARE, embeddings.n_passages)
+        scores, rows = find_best(queries, embeddings.blocks(), depth=k)
     else:
         k = min(max(rescore, depth), embeddings.n_passages)
         scores, rows = index.search(queries, k)  # (Q, k) both; row -1 for none
@@ -166,12 +165,9 @@ def search_exact_arrays(
 def _make_run(
     query_ids: Sequence[str], scores: np.ndarray, rows: np.ndarray, ids: Callable, *, depth: int
 ) -> Run:
-    """Make a run of the `depth` best passages of Q queries.
-
-    `scores` and `rows` of the passages are (Q, k), with row -1 for none; `ids` maps rows to ids.
-    """
+    """Make a run of scores and rows, (Q, k), with row -1 for none; `ids` maps rows to ids."""
     unique = np.unique(rows[rows >= 0])
-    id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # one string for all queries
+    id_of = dict(zip(unique.tolist(), ids(unique), strict=True))  # queries share the strings
     run: Run = {}
     for query_id, own_rows, own in zip(query_ids, rows.tolist(), scores.tolist(), strict=True):
         found = zip(own_rows, own, strict=True)
@@ -189,7 +185,7 @@ def _check_queries(queries: np.ndarray, query_ids: Sequence[str], dimension: int
 
 
 def recall_against_exact(run: Run, exact_run: Run, *, depth: int) -> float:
-    """The share of exact search's best `depth` passages that another run found, 0 to 1."""
+    """Return the share of exact search's best `depth` passages that a run found, 0 to 1."""
     found, exact = cut_run(run, depth), cut_run(exact_run, depth)
     shares = [len(best.keys() & found.get(q, {}).keys()) / len(best) for q, best in exact.items()]
     return float(np.mean(shares))

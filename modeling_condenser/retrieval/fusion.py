@@ -1,7 +1,4 @@
-"""Hybrid search: fuse the runs of BM25 and an encoder into one.
-
-A fused score does not depend on the order in which a run lists its passages.
-"""
+"""Hybrid search: fuse the runs of BM25 and an encoder into one."""
 
 import logging
 import math
@@ -29,14 +26,13 @@ DEPTH = 100
 class Fusion:
     """How to fuse a BM25 run with a dense run.
 
-    With a `weight` from 0 to 1, a passage gets the weighted sum of its standardised scores: the
-    dense run's with this weight, BM25's with the rest. The scores of a run for a query are
-    standardised by their mean and their deviation (of the population), and a passage that the run
-    does not hold gets the lowest. A run whose scores for a query are all equal contributes 0.
+    With a `weight`, the score of a passage is weight * dense + (1 - weight) * BM25. A query's
+    scores are first standardised by their mean and population standard deviation; a passage that a
+    run does not contain gets the lowest, and a run with equal scores contributes 0.
 
-    Without a weight it is reciprocal rank fusion: a passage gets the sum of 1 / (60 + rank) over
-    the runs that hold it (Cormack, Clarke & Büttcher 2009, Reciprocal Rank Fusion Outperforms
-    Condorcet and Individual Rank Learning Methods). Ranks start at 1 and follow `rank_passages`.
+    Without a weight it is reciprocal rank fusion: the sum of 1 / (60 + rank) over the runs that
+    contain a passage (Cormack, Clarke & Büttcher 2009, Reciprocal Rank Fusion Outperforms Condorcet
+    and Individual Rank Learning Methods). Ranks start at 1 and follow `rank_passages`.
     """
 
     weight: float | None = None
@@ -63,16 +59,16 @@ class Fusion:
 
 
 def _reciprocal_ranks(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """The points of a run's passages for a query, and those of all others."""
+    """Return the points of a query's passages, and those of a passage that was not found."""
     ranked = enumerate(rank_passages(scores), start=1)
     return {passage: 1 / (RRF_K + rank) for rank, (passage, _) in ranked}, 0.0
 
 
 def _standardise(scores: Mapping[str, float]) -> tuple[dict[str, float], float]:
     values = list(scores.values())
-    if len(set(values)) < 2:  # rounding would give equal scores a tiny deviation
+    if len(set(values)) < 2:  # the rounded deviation of equal scores may not be 0
         return dict.fromkeys(scores, 0.0), 0.0
-    mean = fmean(values)  # which is correctly rounded
+    mean = fmean(values)  # correctly rounded, so the order of passages does not matter
     deviation = math.sqrt(fmean((value - mean) ** 2 for value in values))
     points = {passage: (score - mean) / deviation for passage, score in scores.items()}
     return points, min(points.values())
@@ -84,31 +80,31 @@ FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)
 
 @dataclass(frozen=True)
 class HybridSearcher:
-    """Searches with BM25 and an encoder; each finds at least 100 passages for the fused run."""
+    """Searches with BM25 and an encoder, at least 100 passages each, and fuses the runs."""
 
     bm25: Bm25
     dense: DenseSearcher
     fusion: Fusion = FUSIONS["0.5"]
 
     def search(self, queries: Mapping[str, str], *, depth: int) -> Run:
-        """The best `depth` passages for each query."""
+        """Find the best `depth` passages for each query."""
         return self.fusion.fuse(*self.search_parts(queries, depth=depth), depth=depth)
 
     def tuned(self, dev: Collection | None) -> "HybridSearcher":
-        """The same with the best fusion for judged dev queries, if there are any."""
+        """Return a copy with the best fusion for judged dev queries, if there are any."""
         if dev is None or not dev.qrels:
             logger.info("No judged dev queries to choose the fusion on: %s", self.fusion)
             return self
         return replace(self, fusion=choose_fusion(*self.search_parts(dev.queries), dev.qrels))
 
     def search_parts(self, queries: Mapping[str, str], *, depth: int = DEPTH) -> tuple[Run, Run]:
-        """The runs of BM25 and of the encoder."""
+        """Search with BM25 and with the encoder."""
         deep = max(depth, DEPTH)
         return self.bm25.search(queries, depth=deep), self.dense.search(queries, depth=deep)
 
 
 def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
-    """Choose the fusion with the highest MRR@10 on judged queries, the first of equal ones."""
+    """Choose the fusion with the highest MRR@10 on judged queries; the first if several tie."""
     figures = {}
     for fusion in FUSIONS.values():
         run = fusion.fuse(bm25_run, dense_run)

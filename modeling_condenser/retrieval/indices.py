@@ -1,22 +1,19 @@
-"""Indices beside exact search: approximate ones, and compressed vectors. Each is built once.
+"""Builds approximate indices and compressed vectors, once each, and opens them.
 
 An approximate index is made from a faiss factory string, such as `IVF256,Flat`, `HNSW32` or
-`OPQ64_256,IVF1024,PQ64x4fs`. It is faster or smaller, but misses some passages. All use inner
-products; cosine similarity is the same, because its vectors have length 1.
+`OPQ64_256,IVF1024,PQ64x4fs`. It is faster or smaller than exact search, but misses some passages.
+All indices use inner products; vectors of the cosine similarity have length 1.
 
-Compressed vectors have one byte or one bit for each number. sentence-transformers quantises them,
-and faiss searches all of them:
+Compressed vectors take one byte or one bit per number. sentence-transformers quantises them, and
+faiss searches all of them:
 
-int8      255 equal steps between the least and the greatest value of each dimension in the
-          collection. The score is the inner product of the query with the restored vector.
-binary    whether each number is above 0. Four times as many candidates as wanted are found by the
-          Hamming distance, and scored by the sum of the query's numbers where a passage's bit is
-          set (much as in Yamada et al. 2021, Efficient Passage Retrieval with Hashing).
+int8      255 equal steps between the lowest and the highest value of each dimension. The score is
+          the inner product of the query with the restored vector.
+binary    whether each number is above 0. The Hamming distance finds four times as many candidates
+          as wanted; their score is the sum of the query's numbers where the bit is set (similar to
+          Yamada et al. 2021, Efficient Passage Retrieval with Hashing).
 
-An index is saved in a folder:
-
-index.faiss   the index, which is mapped into memory when it is opened
-index.json    what it was made from
+An index is a folder: index.faiss, which is mapped into memory, and index.json, its identity.
 """
 
 import json
@@ -39,19 +36,17 @@ logger = logging.getLogger(__name__)
 Precision = Literal["float32", "int8", "binary"]
 
 INDEX_FILE, IDENTITY_FILE = "index.faiss", "index.json"
-CANDIDATES = 4  # for each passage that is wanted of a binary index
+CANDIDATES = 4  # of a binary index, for each wanted passage
 _VECTORS_PER_CENTROID = 64  # faiss uses at most 256 and warns below 39
 _SMALLEST_TRAINING_SET = 65_536  # 256 vectors for each of product quantisation's 256 centroids
-_BYTES_A_CALL = 2**28  # of the candidates' bits, which the library restores as int64
+_BYTES_A_CALL = 2**28  # of the candidates' bits, which sentence-transformers unpacks to int64
 
 
 def build_once(file: Path, identity: Mapping[str, object], build: Callable[[Path], object]) -> None:
-    """Build something, unless its folder holds one of the same identity, as `file` in it says.
+    """Build an index or a page in the folder of `file`, unless it is already there.
 
-    Args:
-        file: in the folder of what is built, for the identity.
-        identity: everything that it depends on.
-        build: writes it into the folder that it is given.
+    `file` stores the identity: everything that the result depends on. If the folder has another
+    identity, a ValueError is raised.
     """
     folder = file.parent
     if not folder.exists() or not any(folder.iterdir()):
@@ -74,18 +69,17 @@ def build_approximate(
     parameters: str | None = None,
     seed: int = 0,
 ) -> faiss.Index:
-    """Build and save an index, or open it if the folder already holds it.
+    """Build and save an approximate index, or open it if the folder already holds it.
 
     Args:
-        embeddings: whose rows the index holds.
+        embeddings: the rows of the index.
         factory: a faiss factory string.
         folder: new, empty, or of an earlier call.
-        parameters: of the search, `name=value[,name=value]...`, such as "nprobe=16" or
-            "efSearch=128"; by default faiss's own (nprobe=1, efSearch=16).
+        parameters: of the search, such as "nprobe=16" or "efSearch=128"; faiss's own by default.
         seed: selects the vectors that the index is trained on.
 
     Raises:
-        ValueError: faiss cannot make the index, it lacks a parameter, or the folder holds another.
+        ValueError: faiss refuses the factory or a parameter, or the folder holds another index.
     """
     make = partial(_make, embeddings, factory, seed)
     try:
@@ -95,10 +89,10 @@ def build_approximate(
             space.set_index_parameters(index, parameters)
     except RuntimeError as error:
         reason = str(error).rpartition(": ")[2].strip()  # without the C++ function, file and line
-        raise ValueError(
-            f"faiss cannot make an index {factory!r} of {embeddings.n_passages} vectors, or search"
-            f" it with the parameters {parameters!r} ({reason})."
-        ) from error
+        what = f"make an index {factory!r} of {embeddings.n_passages} vectors"
+        if parameters:
+            what += f", or search it with the parameters {parameters!r}"
+        raise ValueError(f"faiss cannot {what} ({reason}).") from error
     return index
 
 
@@ -120,7 +114,7 @@ def _make(embeddings: Embeddings, factory: str, seed: int) -> faiss.Index:
 class BinaryIndex:
     """Vectors as bits, in the order of the passages."""
 
-    bits: Any  # faiss.IndexBinaryFlat, which the library's annotations leave out
+    bits: Any  # faiss.IndexBinaryFlat, which has no annotations
 
     @property
     def code_size(self) -> int:
@@ -128,10 +122,10 @@ class BinaryIndex:
         return self.bits.code_size
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find k rows for each of (Q, D) float32: scores and rows (Q, k), with row -1 for none."""
+        """Find k rows for queries, (Q, D) float32: scores and rows (Q, k), row -1 for none."""
         from sentence_transformers.util.quantization import semantic_search_faiss
 
-        # Whole bytes: sentence-transformers 6.0 does not cut the bits that fill the last one.
+        # Fill the last byte, which sentence-transformers 6.0 does not truncate.
         queries = np.pad(queries, ((0, 0), (0, self.bits.d - queries.shape[1])))
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int64)
@@ -153,13 +147,7 @@ class BinaryIndex:
 def build_quantised(
     embeddings: Embeddings, precision: Precision, folder: Path
 ) -> faiss.Index | BinaryIndex:
-    """Quantise vectors into an index and save it, or open it if the folder already holds it.
-
-    Args:
-        embeddings: whose rows the index holds.
-        precision: "int8" or "binary".
-        folder: new, empty, or of an earlier call.
-    """
+    """Quantise vectors to "int8" or "binary" and save them, or open them from the folder."""
     is_binary = precision == "binary"
     build = partial(_build_bits if is_binary else _build_bytes, embeddings)
     index = open_index(embeddings, folder, build, is_binary=is_binary, precision=precision)
@@ -203,9 +191,9 @@ def open_index(
     is_binary: bool = False,
     **settings: object,
 ) -> Any:
-    """Open the faiss index of a folder, mapped into memory; `make` makes it the first time.
+    """Open the faiss index of a folder, mapped into memory; the first call makes it.
 
-    Its rows are those of the embeddings, and it depends on `settings` too.
+    Its identity is that of the embeddings and the `settings`.
     """
     write: Any = faiss.write_index_binary if is_binary else faiss.write_index
     read: Any = faiss.read_index_binary if is_binary else faiss.read_index

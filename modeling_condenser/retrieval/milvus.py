@@ -1,8 +1,7 @@
-"""Search in Milvus: vectors, ids and texts of a collection, in a file or on a cluster.
+"""Searches in Milvus, which stores vectors, ids and texts in a file or on a cluster.
 
-`--index milvus:URI` names it: a file (`milvus:vectors.db`, Milvus Lite) or the address of a server
-(`milvus:http://localhost:19530`). The environment variable MILVUS_TOKEN holds its token, if it
-needs one.
+`--index milvus:URI` names a file (`milvus:vectors.db`, Milvus Lite) or a server
+(`milvus:http://localhost:19530`), whose token is in the environment variable MILVUS_TOKEN.
 """
 
 import hashlib
@@ -13,7 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,40 +35,36 @@ _SECONDS_TO_CONNECT = 10
 class MilvusIndex:
     """The passages of one collection with the vectors of one retriever, in Milvus.
 
-    Its fields there are `row` (the primary key), `id`, `title`, `text` and `embedding`; `words`
-    holds what Milvus's BM25 reads of `text`. Scores are inner products.
-
-    Attributes:
-        client: a `pymilvus.MilvusClient`, from `connect`.
-        name: of the Milvus collection.
-        parameters: of the search, such as {"ef": 128}.
+    The fields are `row` (the primary key), `id`, `title`, `text`, `embedding` and `words`, which
+    Milvus's BM25 makes of `text`. Scores are inner products.
     """
 
-    client: Any
-    name: str
-    parameters: dict[str, Any]
+    client: Any  # a `pymilvus.MilvusClient`
+    name: str  # of the Milvus collection
+    parameters: dict[str, Any]  # of the search, such as {"ef": 128}
 
     def search(
         self, queries: np.ndarray, k: int, *, filter: str = ""
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the k best passages for Q queries, (Q, D) float32.
+        """Find the k best passages for queries, (Q, D) float32.
 
-        Args:
-            queries: their vectors.
-            k: passages for each.
-            filter: an expression of Milvus over the fields, such as `title like "Oslo%"`.
+        `filter` is an expression of Milvus over the fields, such as `title like "Oslo%"`.
 
         Returns:
             Scores (Q, k) float32 and rows (Q, k) int64, best first; row -1 for none.
         """
-        how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
-        search = partial(self.client.search, self.name, limit=k, filter=filter, **how)
-        return self._batches(len(queries), k, lambda part: search(data=list(queries[part])))
+
+        def ask(part: slice) -> Any:
+            how = {"anns_field": "embedding", "search_params": {"params": self.parameters}}
+            vectors = list(queries[part])
+            return self.client.search(self.name, vectors, filter=filter, limit=k, **how)
+
+        return self._batches(len(queries), k, ask)
 
     def search_hybrid(
         self, queries: np.ndarray, texts: Sequence[str], k: int, *, filter: str = ""
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same by vectors and by Milvus's BM25 over `text`, fused by reciprocal ranks."""
+        """Search by vectors and by Milvus's BM25 over `text`, fused by reciprocal ranks."""
         from pymilvus import AnnSearchRequest, RRFRanker
 
         def ask(part: slice) -> Any:
@@ -97,16 +91,16 @@ class MilvusIndex:
 
 
 def connect(index: str) -> Any:
-    """Connect to `milvus:URI`: a `pymilvus.MilvusClient`.
+    """Connect to `milvus:URI`; return a `pymilvus.MilvusClient`.
 
     Raises:
-        ValueError: pymilvus is not installed, or this is no URI.
+        ValueError: pymilvus is not installed, or the URI is not valid.
         OSError: the server cannot be reached, or refuses.
     """
     uri = index.removeprefix(MILVUS)
     if "://" not in uri and (not uri.endswith(".db") or not Path(uri).absolute().parent.is_dir()):
         raise ValueError(
-            f"{index!r} names no Milvus: expected {MILVUS}FILE.db in a folder that exists, or "
+            f"{index!r} is not a Milvus URI: expected {MILVUS}FILE.db in a folder that exists, or "
             f"{MILVUS}http://HOST:19530."
         )
     needed = ["pymilvus", "milvus_lite"] if uri.endswith(".db") else ["pymilvus"]
@@ -128,13 +122,8 @@ def store_in_milvus(
     """Store vectors, ids and texts, continue an interrupted call, or open what is stored.
 
     The name of the Milvus collection is made from the fingerprints of passages and retriever, so
-    other vectors never mix with these.
-
-    Args:
-        embeddings: of the passages.
-        passages: columns `_id`, `title`, `text`.
-        client: from `connect`.
-        parameters: of the search, `name=value[,name=value]...`, such as "ef=128".
+    other vectors never mix with these. `client` is from `connect`; `parameters` of the search are
+    `name=value[,name=value]...`, such as "ef=128".
     """
     identity = f"{embeddings.retriever} {embeddings.passages} {embeddings.dimension}"
     name = f"condenser_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -144,7 +133,7 @@ def store_in_milvus(
             _create(client, name, embeddings.dimension)
         client.load_collection(name)
         count = client.query(name, output_fields=["count(*)"], consistency_level="Strong")
-        done = count[0]["count(*)"]  # batches are stored whole, in order
+        done = count[0]["count(*)"]  # whole batches are stored, in order
         batches = range(done, embeddings.n_passages, _ROWS_A_REQUEST)
         for first in bar(batches, "milvus", unit="batch"):
             rows = np.arange(first, min(first + _ROWS_A_REQUEST, embeddings.n_passages))
@@ -193,7 +182,7 @@ def _records(embeddings: Embeddings, passages: Dataset, rows: np.ndarray) -> lis
 
 
 def _cut(text: str) -> str:
-    """The beginning of a text that fits into a Milvus string."""
+    """Cut a text to the size of a Milvus string."""
     return text.encode()[:_LONGEST].decode(errors="ignore")
 
 

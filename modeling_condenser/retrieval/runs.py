@@ -1,7 +1,7 @@
 """Runs: the passages that a system found for each query, in memory and as TREC files.
 
-The whole project orders passages by score, descending, and then by passage id, ascending by code
-point, so that a run does not depend on the order of the corpus.
+Passages are always ordered by descending score, and then by ascending id (by code point), so that
+a run does not depend on the order of the corpus.
 """
 
 import math
@@ -21,15 +21,15 @@ def rank_passages(scores: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def cut_run(run: Run, depth: int) -> Run:
-    """The best `depth` passages of each query, best first."""
+    """Keep the best `depth` passages of each query, best first."""
     return {query_id: dict(rank_passages(scores)[:depth]) for query_id, scores in run.items()}
 
 
 def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
-    """Write a run as a TREC file, atomically; the tag names the system in one word.
+    """Write a run as a TREC file, atomically; the tag is the system's name, in one word.
 
-    Scores are written so that reading them gives the same float64. A query without passages gets no
-    line. trec_eval breaks ties by descending id, so its figures can differ where scores tie.
+    Reading the scores gives the same float64. A query without passages has no line. trec_eval
+    breaks ties by descending id, so its figures can differ where scores tie.
 
     Raises:
         ValueError: an id or the tag is not one word, or a score is not finite.

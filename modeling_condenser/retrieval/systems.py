@@ -1,15 +1,15 @@
-"""Systems: anything that ranks passages, named in one line.
+"""Systems: anything that ranks passages, named by one word of a command.
 
     my-encoder                                   an export or a sentence-transformers model
     google-bert/bert-base-uncased,pooling=mean   any encoder, with a stated pooling
     starter,pooling=cls                          the encoder that comes with this package
-    my-encoder,truncate_dim=64,precision=int8    by the first 64 numbers, with a byte for each
-    bm25,preset=msmarco-passage                  lexical search, with a preset or with k1 and b
-    hybrid:my-encoder                            BM25 and an encoder, fused as dev queries tell
-    hybrid:my-encoder,fusion=rrf                 by reciprocal ranks; 0.3: with the encoder's weight
+    my-encoder,truncate_dim=64,precision=int8    the first 64 numbers, one byte each
+    bm25,preset=msmarco-passage                  BM25, with a preset or with k1 and b
+    hybrid:my-encoder                            BM25 and an encoder; dev queries choose the fusion
+    hybrid:my-encoder,fusion=rrf                 reciprocal ranks; 0.3: the encoder's weight
     runs/other-system.trec                       a TREC run file
 
-Importing this module does not import torch; opening an encoder does.
+Opening an encoder imports torch; importing this module does not.
 """
 
 import re
@@ -52,7 +52,7 @@ _ENCODER_SETTINGS = {
 }
 _COMPRESSION = ("truncate_dim", "precision")
 
-# A setting's type, or the values that it may have.
+# The type or the allowed values of each setting.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
     "bm25": {"preset": str, "k1": float, "b": float, "name": str},
     "run": {"name": str},
@@ -79,30 +79,30 @@ class System:
 
     @property
     def name(self) -> str:
-        """Its name in files and tables; by default that of its model, with its settings."""
+        """The name in files and tables; by default that of the model, with its settings."""
         values = [str(value) for name, value in self.settings.items() if name != "token_budget"]
         kind = [self.kind] if self.kind == "hybrid" else []
         return self.stated_name or "-".join([*kind, _base_name(self.encoder.model), *values])
 
     @property
     def encoder(self) -> "System":
-        """The encoder of a hybrid system; other systems as they are."""
+        """The encoder of a hybrid system; any other system itself."""
         encoder = System(self.model.removeprefix(HYBRID), self.settings).without("fusion")
         return encoder if self.kind == "hybrid" else self
 
     @property
     def stored(self) -> "System":
-        """The system whose embeddings it searches: those of the whole vectors."""
+        """The system whose embeddings it searches, which has the whole vectors."""
         return self.without(*_COMPRESSION)
 
     def without(self, *names: str) -> "System":
-        """The same without some settings."""
+        """Return the system without some settings."""
         settings = {name: value for name, value in self.settings.items() if name not in names}
         return self if settings == self.settings else replace(self, settings=settings)
 
     @property
     def word(self) -> str:
-        """What names it in a published command line: local folders without their path."""
+        """The word that names it in a published command; local folders have no path."""
         model, place = self.model, self.encoder.model
         if Path(place).exists():
             model = model.removesuffix(place) + _base_name(place)
@@ -111,7 +111,7 @@ class System:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies what its answers depend on."""
+        """Identifies everything that its runs depend on."""
         if self.kind == "run":
             return checksum_file(Path(self.model))
         if self.kind == "bm25":
@@ -125,7 +125,7 @@ class System:
 
     @property
     def precision(self) -> Precision:
-        """Of the vectors that it searches."""
+        """The type of the numbers of the searched vectors."""
         return self.settings.get("precision", "float32")
 
     @property
@@ -138,24 +138,20 @@ class System:
 
     @property
     def is_export(self) -> bool:
-        """Whether it is a local export as it is, whose card can show its results."""
+        """Whether it is a local export without settings, whose card can show its results."""
         has_contract = (Path(self.model) / CONTRACT_FILE).is_file()
         return self.kind == "encoder" and has_contract and not self.settings
 
     def completed(self, search: SearchSettings) -> "System":
-        """The same with what a search says about encoders that do not state it themselves.
-
-        Raises:
-            ValueError: its vectors are quantised, but an index is to search them.
-        """
+        """Return the system with the settings of a search that it does not state itself."""
         if not self.has_vectors:
             return self
         changed = search.changed("dtype", *_COMPRESSION)
         system = replace(self, settings={**self.settings, **changed, **self.settings})
         if system.is_quantised and not search.is_exact:
             raise ValueError(
-                f"{self.model} is searched with precision={system.precision}, so the index"
-                f" {search.index} would have no effect: leave out one of the two."
+                f"{self.model} has precision={system.precision}, so the index {search.index} would"
+                " have no effect: leave out one of the two."
             )
         return system
 
@@ -171,17 +167,14 @@ class System:
 
 
 def parse_system(text: str | Path) -> System:
-    """Parse `MODEL[,setting=value]...`, as commands and recipes name a system.
+    """Parse `MODEL[,setting=value]...`.
 
-    Settings of an encoder are those of `Retriever`; of bm25 `preset`, or `k1` and `b`; of any
-    system `name`, its name in tables.
-
-    Raises:
-        ValueError: a setting is unknown, or its value does not fit.
+    The settings of an encoder are those of `Retriever`, those of bm25 `preset`, or `k1` and `b`.
+    Every system has the setting `name`, its name in tables. A wrong setting is a ValueError.
     """
     model, *words = str(text).split(",")
     if not model.strip():
-        raise ValueError(f"{str(text)!r} names no system: begin with an encoder, or bm25.")
+        raise ValueError(f"{str(text)!r} names no system: begin with an encoder or bm25.")
     if System(model).kind == "hybrid" and System(model).encoder.kind != "encoder":
         raise ValueError(f"{model} has no vectors to fuse with BM25: name an encoder.")
     known, settings = _SETTINGS[System(model).kind], dict[str, Any]()
@@ -201,12 +194,7 @@ def parse_system(text: str | Path) -> System:
 
 
 def parse_systems(words: Iterable[str | Path], search: SearchSettings) -> list[System]:
-    """Parse systems that one search compares, and complete them with its settings.
-
-    Raises:
-        ValueError: two systems have the same name, or a setting of the search has an effect on none
-            of them.
-    """
+    """Parse the systems of one search, complete them with its settings, and check both."""
     systems: dict[str, System] = {}
     for system in (parse_system(word).completed(search) for word in words):
         if systems.setdefault(system.name, system) != system:
@@ -226,7 +214,7 @@ def parse_systems(words: Iterable[str | Path], search: SearchSettings) -> list[S
 
 
 def _base_name(model: str) -> str:
-    """The last part of a folder or Hub name; for a run folder's `model`, the run's name."""
+    """Return the last part of a folder or Hub name; for `model` in a run folder, the run's name."""
     path = Path(model).resolve()
     if path.is_file():
         return path.stem
@@ -234,7 +222,7 @@ def _base_name(model: str) -> str:
 
 
 def as_folder(name: str) -> str:
-    """A name as the name of a folder."""
+    """Convert a name into the name of a folder."""
     return re.sub(r"[^\w.=-]+", "_", name)
 
 
@@ -263,9 +251,8 @@ def open_searcher(
 ) -> Searcher:
     """Prepare a system to search passages with the columns `_id`, `title` and `text`.
 
-    Embeddings (unless they have a folder of their own) and index are written to `folder`, where
-    later calls open them again. Dense systems search exactly by default. The fusion of a hybrid
-    system is chosen on the queries of `dev`, unless it is stated; see `choose_fusion`.
+    `folder` stores the index and, unless `embeddings` names another folder, the embeddings; later
+    calls open them. Unless a hybrid system states its fusion, `choose_fusion` selects it on `dev`.
     """
     if system.kind == "run":
         return StoredRun(read_run(system.model))
@@ -288,7 +275,7 @@ def open_searcher(
     if dimension := system.settings.get("truncate_dim"):
         retriever, index_name = whole.truncated(dimension), f"{index_name}-{dimension}"
         if read_json(place / MANIFEST_FILE, {}).get("retriever") == retriever.fingerprint:
-            whole = retriever  # they were stored like this
+            whole = retriever  # truncated vectors are stored
     client = connect(settings.index) if settings.index.startswith(MILVUS) else None
     how: Any = {"devices": settings.device_list, "shard_size": settings.shard_size}
     vectors = encode_collection(whole, passages, place, **how)

@@ -117,6 +117,14 @@ def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
     return cls(**values)
 
 
+def check_least(record: Any, **least: float) -> None:
+    """Raise a ValueError unless each of these fields is None, or at least as great as given."""
+    for name, number in least.items():
+        value = getattr(record, name)
+        if value is not None and not value >= number:
+            raise ValueError(f"{name} is {value}, expected at least {number}.")
+
+
 def is_required(field: dataclasses.Field) -> bool:
     """Whether a dataclass field has no default."""
     return field.default is field.default_factory is dataclasses.MISSING

@@ -151,6 +151,8 @@ def _step(folder: Path) -> int:
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Write a folder atomically: yield an empty one, which replaces it if the block succeeds."""
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file: name a folder.")
     partial = folder.with_name(f".{folder.name}.partial")
     replaced = folder.with_name(f".{folder.name}.replaced")
     for left in (partial, replaced):  # by a killed process

@@ -38,9 +38,6 @@ def naive_is_in(answers: Sequence[str], text: str) -> bool:
         ("string", "U.S.", "made in the u . s . today", True),
         ("string", "U.S.", "made in the US today", False),
         ("string", "café", "the cafe\u0301 was shut", True),
-        ("string", "café", "the cafe was shut", False),
-        ("string", "ΟΔΟΣ", "η οδος", True),
-        ("string", "东京", "在东京", False),
         ("string", "\u200e", "any text", True),  # without a token, as in DPR
         ("regex", r"19\d\d", "in 2084", False),
         ("regex", r"^the end\.?$", "first\nThe End.\nlast", True),

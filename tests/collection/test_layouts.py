@@ -151,7 +151,6 @@ def test_ids_and_texts_are_read_as_they_are(tmp_path):
     assert passages["text"][:] == [record["text"] for record in corpus]
 
 
-NO_GRADE = to_json([{"query-id": "q1", "corpus-id": "p1", "relevance": 1}])
 CALL = "who?\t__import__('os').abort()"
 
 
@@ -159,22 +158,27 @@ CALL = "who?\t__import__('os').abort()"
     ("files", "split", "name", "lines", "message"),
     [
         (BEIR, "test", "corpus.jsonl", [], "corpus.jsonl holds no passage"),
-        (BEIR, "test", "corpus.jsonl", ['{"_id": "p1", "te'], "jsonl:1: .* is not a JSON object"),
+        (BEIR, "test", "corpus.jsonl", ['{"_id": "p1", "te'], "jsonl:1: .* is not JSON"),
+        (BEIR, "test", "corpus.jsonl", ['[["_id", 1]]'], "item 1, .* is not a JSON object"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": 1.5}'], "the id _id or id is 1.5, expected text"),
         (BEIR, "test", "corpus.jsonl", to_json(CORPUS * 2), "3 passages .* the first is passage 4"),
         (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp9\t1"], "1 of 1 passage ids .* as 'p9'"),
         (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q9\tp1\t1"], "1 judged queries .* as 'q9'"),
-        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp1\t0.5"], "grade '0.5' is not a whole"),
-        (BEIR, "dev", "qrels/dev.jsonl", NO_GRADE, "the grade None is not a whole number"),
+        (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp1\t0.5"], "is '0.5', expected a whole"),
+        (BEIR, "test", "queries.jsonl", to_json(QUERIES * 2), "test: two queries have the id 'q2'"),
+        ({}, "test", "README.md", ["---", "configs: all", "---"], "README.md: the metadata cannot"),
         (BEIR, "test", "qrels/test.tsv", QRELS[1:], "the id query-id is None, .* are q1, p1, 2"),
-        (BEIR, "train", "a", [], "no split 'train': it has judgements for dev, test"),
         (MARCO, "dev.small", "collection.tsv", ["0\ta", "1"], "row 2 has 1 fields, expected 2"),
         (MARCO, "dev.small", "qrels.dev.small.tsv", ["7 0 1"], "tsv:1: '7 0 1', expected 4 fields"),
-        (MARCO, "test", "a", [], "has no qrels.test.tsv"),
-        (ROCKETQA, "dev", "para.title.txt", ["10\tT", "0\tU"], "passage '0' is not in the order"),
-        (DPR, "nq-test", "psgs_w100.tsv", DPR["psgs_w100.tsv"][1:], "is no passage, expected id"),
+        (
+            ROCKETQA,
+            "dev",
+            "para.title.txt",
+            ["10\tT", "0\tU"],
+            "passage '0' is missing in .*, or in",
+        ),
+        (DPR, "nq-test", "psgs_w100.tsv", DPR["psgs_w100.tsv"][1:], "None.*, expected three texts"),
         (DPR, "nq-test", "nq-test.qa.csv", [CALL], "row 1 are .__import__.*, expected a list"),
-        (DPR, "nq-test", "nq-test.qa.csv", ["where?\tNew York"], "row 1 are 'New York', expected"),
         (DPR, "nq-test", "nq-test.qa.csv", ["who?\t['']"], r"the answers are \[''\]"),
         (DPR, "nq-dev", "a", [], "has no nq-dev.qa.csv or nq-dev.csv .*holds a, nq-test.qa.csv"),
     ],

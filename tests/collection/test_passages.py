@@ -15,12 +15,7 @@ from modeling_condenser.collection.collection import (
     fingerprint_judgements,
     fingerprint_passages,
 )
-from modeling_condenser.collection.passages import (
-    PassageIndex,
-    find_rows,
-    find_texts,
-    store_passages,
-)
+from modeling_condenser.collection.passages import PassageIndex, store_passages
 
 
 def test_passages_are_stored_once_for_the_same_files(write_text):
@@ -37,18 +32,6 @@ def test_passages_are_stored_once_for_the_same_files(write_text):
     assert store(3) == first
     file.write_text("changed")
     assert len(store(3)) == 3
-
-
-def test_passages_are_found_by_their_ids():
-    rows = [{"_id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(3000)]
-    passages = Dataset.from_list(rows[::-1]).select(range(2999, -1, -1))
-    numbers = random.Random(0).sample(range(3000), 500)
-    found = find_rows(passages, [f"p{i}" for i in numbers * 2])
-    assert list(found.items()) == [(f"p{i}", i) for i in sorted(numbers)]
-    assert find_texts(passages, ["p13", "p2"]) == {"p13": "text 13", "p2": "text 2"}
-    assert find_rows(passages, []) == find_texts(passages, []) == {}
-    with pytest.raises(ValueError, match="1 of 2 passage ids .* such as 'p3000'"):
-        find_rows(passages, ["p3000", "p1"])
 
 
 def test_passages_are_found_by_id_and_equal_texts_have_equal_content():

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset, List, Value, load_dataset
@@ -67,8 +66,6 @@ def test_a_parquet_table_holds_ids_vectors_and_texts(bytes_a_table, n_files, tmp
     assert (loaded["title"][:], loaded["text"][:]) == (passages["title"][:], passages["text"][:])
     back = np.array(loaded.with_format("numpy")["embedding"][:])
     assert back.dtype == np.float32 and back.tobytes() == vectors.tobytes()
-    plain = write_table(embeddings, tmp_path / "plain")
-    assert pq.read_schema(plain[0]).names == ["id", "embedding"]
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
@@ -78,9 +75,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_overwritten(tmp_path):
     with pytest.raises(ValueError, match="differ in ids"):
         write_table(embeddings, tmp_path / "table", passages=passages.select([1, 0, *range(2, 50)]))
     with pytest.raises(FileExistsError, match="is not empty"):
-        write_table(embeddings, embeddings.folder)
-    with pytest.raises(FileExistsError, match="is not empty"):
-        write_embeddings(tmp_path / "e", vectors, ids)
+        write_table(embeddings, embeddings.folder, passages=passages)
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("kept")
+    for folder, message in ((tmp_path / "e", "is not empty"), (file, "is a file: name a folder")):
+        with pytest.raises(FileExistsError, match=message):
+            write_embeddings(folder, vectors, ids)
+    assert file.read_text() == "kept"
     (tmp_path / "e" / "shard-00001.npy").unlink()
     with pytest.raises(FileNotFoundError, match="not complete: 1 of 3 shards are missing"):
         Embeddings.open(tmp_path / "e")
@@ -164,6 +165,9 @@ def test_devices_share_the_shards_and_a_failed_worker_is_an_error(bert_folder, t
 
 
 def test_each_device_has_a_worker_and_each_rank_a_device(monkeypatch):
+    with pytest.raises(ValueError, match="no device 'foo'; this machine has cpu"):
+        local_device(["cpu", "foo"])
+    monkeypatch.setattr(encode, "check_devices", lambda names: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     for own, devices, expected in (
@@ -194,6 +198,8 @@ def test_other_embeddings_and_folders_are_refused_and_kept(tmp_path):
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     with pytest.raises(FileExistsError, match="is not empty"):
         encode_collection(retriever, PASSAGES, tmp_path)
+    with pytest.raises(ValueError, match="shard_size is 0, expected at least 1"):
+        encode_collection(retriever, PASSAGES, folder, shard_size=0)
     double = Dataset.from_dict({**columns, "_id": ["p"] * 100})
     with pytest.raises(ValueError, match="100 passages have 1 ids"):
         encode_collection(retriever, double, tmp_path / "new")

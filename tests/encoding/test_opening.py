@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
 from transformers import T5Config, T5EncoderModel
 
 from modeling_condenser.encoding.opening import encoding_files, fingerprint_retriever
@@ -24,14 +29,24 @@ def pooled(bert_folder: Path, tmp_path: Path) -> Path:
     return save_pooled(tmp_path / "model", bert_folder, "cls")
 
 
-def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, tmp_path):
+def test_a_plain_encoder_needs_a_stated_pooling(bert_folder, roberta_folder, tmp_path):
     with pytest.raises(ValueError, match="plain encoder.*state pooling, one of cls, mean, max.*"):
         Retriever(bert_folder)
     for name, value in {"pooling": "last", "similarity": "l2"}.items():
         with pytest.raises(ValueError, match=f"{name} is '{value}', .* expected .*'c[lo]s"):
             Retriever(bert_folder, **{"pooling": "cls", name: value})
-    with pytest.raises(ValueError, match="Did you mean 'pooling'"):
-        Retriever(bert_folder, poling="cls")
+    for settings, message in (
+        ({"poling": "cls"}, "Did you mean 'pooling'"),
+        ({"dtype": "float16"}, "dtype is 'float16', expected one of float32, bfloat16"),
+        ({"device": "gpu"}, "no device 'gpu'; this machine has cpu"),
+        ({"token_budget": 0}, "token_budget is 0, expected at least 1"),
+        ({"query_max_length": 0}, "query_max_length is 0, but .* 1 to 64 tokens"),
+        ({"query_max_length": 65}, "query_max_length is 65, but .* 1 to 64 tokens"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Retriever(bert_folder, **{"pooling": "cls", **settings})
+    with pytest.raises(ValueError, match="passage_max_length is 65, but"):
+        Retriever(roberta_folder, pooling="cls", passage_max_length=65)  # its table has 66 rows
     with pytest.raises(FileNotFoundError, match="holds no encoder: expected"):
         Retriever(tmp_path, pooling="cls")
     run = shutil.copytree(bert_folder, tmp_path / "model")  # whose folder stands for its model
@@ -52,13 +67,6 @@ def test_prompts_and_lengths_are_read_from_a_sentence_transformers_model(pooled)
         assert (contract.query_max_length, contract.passage_max_length) == read[2:]
 
 
-def test_lengths_beyond_the_positions_are_refused(bert_folder, roberta_folder):
-    with pytest.raises(ValueError, match="query_max_length is 65, but .* positions for 64 tokens"):
-        Retriever(bert_folder, pooling="cls", query_max_length=65)
-    with pytest.raises(ValueError, match="passage_max_length is 65, but"):
-        Retriever(roberta_folder, pooling="cls", passage_max_length=65)  # its table has 66 rows
-
-
 def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled, tmp_path):
     config = pooled / "config_sentence_transformers.json"
     change_json(config, similarity_fn_name="manhattan")
@@ -77,11 +85,29 @@ def test_a_missing_or_unsupported_similarity_must_be_stated(bert_folder, pooled,
     assert Retriever(normal).contract.similarity == "cosine"
 
 
+def test_a_stated_pooling_replaces_that_of_the_model(bert_folder, tmp_path):
+    to_tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    folder = save_modules(
+        tmp_path / "dense",
+        bert_folder,
+        lambda size: [Dense(size, 12, **to_tokens), Pooling(12, pooling_mode="mean")],
+    )
+    stated = Retriever(folder, pooling="max")
+    assert [type(module) for module in stated.model] == [Transformer, Dense, Pooling]
+    assert stated.model[2].pooling_mode in ("max", ["max"], ("max",))
+    unpooled = save_modules(tmp_path / "unpooled", bert_folder, lambda _: [])
+    with pytest.raises(ValueError, match="does not pool token vectors: leave out pooling=cls"):
+        Retriever(unpooled, pooling="cls")
+
+
 def test_incomplete_tokenizers_and_missing_weights_are_refused(bert_folder, pooled, tmp_path):
     weights = load_file(pooled / "model.safetensors")
     del weights["encoder.layer.2.output.dense.weight"]
     save_file(weights, pooled / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks 1 of .* encoder.layer.2.output.dense.weight"):
+        Retriever(pooled)
+    (pooled / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ValueError, match="weights of .* cannot be read .*Git LFS"):
         Retriever(pooled)
     folder = shutil.copytree(bert_folder, tmp_path / "encoder")
     config = folder / "tokenizer_config.json"

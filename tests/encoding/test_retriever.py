@@ -1,6 +1,6 @@
 """Vectors of queries and passages against transformers and sentence-transformers alone."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_an_export_is_encoded_by_its_contract_unless_other_settings_are_stated(b
         assert_close(documents, plain_vectors(export, titled, 20))
     stated = {"pooling": "mean", "similarity": "cosine", "query_max_length": 9}
     other = Retriever(export, **stated, title_separator=None)
-    assert other.contract == dataclasses.replace(contract, **stated)
+    assert other.contract == replace(contract, **stated)
     assert other.settings == stated
     expected = F.normalize(plain_vectors(export, TEXTS, 9, pooling="mean"))
     assert_close(other.encode_queries(TEXTS), expected)
@@ -69,6 +69,8 @@ def test_a_plain_encoder_gives_what_transformers_gives_for_each_text(encoder, po
     assert_close(retriever.encode_queries(MIXED), expected)
     assert_close(retriever.encode_passages(as_passages(MIXED)), expected)
     assert_close(retriever.encode_passages(MIXED), expected)
+    untitled = as_passages(MIXED).remove_columns("title")
+    assert_close(retriever.encode_passages(untitled), expected)
 
 
 def test_a_sentence_transformers_model_gives_what_the_library_itself_gives(bert_folder, tmp_path):
@@ -150,7 +152,10 @@ def test_search_ranks_texts_and_embeddings(retriever, texts, tmp_path):
     vectors = retriever.encode_passages(passages)
     scores = retriever.encode_queries(queries) @ vectors.T
     expected = np.argsort(-scores, axis=1)[:, :4]
-    embeddings = write_embeddings(tmp_path, vectors, [f"p{i}" for i in range(30)])
+    ids = [f"p{i}" for i in range(30)]
+    embeddings = write_embeddings(
+        tmp_path, vectors, ids, retriever_fingerprint=retriever.fingerprint
+    )
     by_text = retriever.search(queries, passages, depth=4)
     by_id = retriever.search(queries, embeddings, depth=4)
     for query, rows in enumerate(expected):
@@ -158,6 +163,10 @@ def test_search_ranks_texts_and_embeddings(retriever, texts, tmp_path):
         assert [name for name, _ in by_id[query]] == [f"p{row}" for row in rows]
         assert [score for _, score in by_id[query]] == pytest.approx(scores[query, rows])
     assert len(retriever.search(["Why?"], ["Because."], depth=10)[0]) == 1
+    with pytest.raises(ValueError, match="holds the vectors of another model"):
+        retriever.search(queries, replace(embeddings, retriever="other"))
+    with pytest.raises(ValueError, match="depth is 0, expected at least 1"):
+        retriever.search(queries, embeddings, depth=0)
     assert retriever.encode_passages(as_passages([])).shape == (0, 32)
 
 
@@ -173,8 +182,10 @@ def test_a_bar_appears_after_a_second_unless_an_outer_call_hides_it(retriever, m
 
 def test_wrong_texts_and_vectors_are_errors(bert_folder, monkeypatch):
     retriever = Retriever(bert_folder, pooling="cls", similarity="euclidean")
-    with pytest.raises(ValueError, match=r"one string, 'Why\?'; expected a list"):
+    with pytest.raises(ValueError, match=r"Got 'Why\?', expected a list of texts"):
         retriever.encode_queries("Why?")
+    with pytest.raises(ValueError, match="has the columns title; expected text"):
+        retriever.encode_passages(as_passages(["a"]).remove_columns("text"))
     with pytest.raises(ValueError, match="Row 1 is None, expected a text"):
         retriever.encode_passages(as_passages(["a", None]))
     with pytest.raises(ValueError, match="compares by Euclidean distance"):

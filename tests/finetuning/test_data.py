@@ -94,6 +94,8 @@ def test_data_that_cannot_be_read_is_refused(write_text):
         read("x.jsonl")  # the tests are offline
     with pytest.raises(ValueError, match=r"a.xml: expected a file of type .jsonl"):
         read(write_text("<x/>", "a.xml"))
+    with pytest.raises(ValueError, match=r"a.parquet is not a parquet file"):
+        read(write_text("a,b\n", "a.parquet"))
 
 
 OBJECTIVES: dict[str, Any] = {"graded_pairs": "mse_cosine", "stsb": "mse_cosine", "scored": "kl"}
@@ -171,8 +173,10 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     ("format", "row", "message"),
     [
         ("pairs", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positve"),
-        ("pairs", {"query": None, "positive": "p"}, "row 1: None is no text"),
+        ("pairs", {"query": None, "positive": "p"}, "row 1: got None, expected text"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
+        ("scored", {"query": "q", "positive": "p", "negatives": "n"}, "is 'n', expected a list"),
+        ("scored", {"query": "q", "positive": "p", "negative": "n", "margin": "nan"}, "finite"),
         ("graded_pairs", {"sentence1": "a", "sentence2": "b", "score": 5}, r"5 is outside \[0, 1"),
     ],
 )
@@ -240,7 +244,7 @@ def test_relevant_passages_and_copies_of_the_positive_are_no_negatives(marco, wr
 def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, write_jsonl):
     """A cross-encoder may have relabelled passages as positives."""
     scores = {"positive_teacher_scores": [9, 8.5], "negative_teacher_scores": [-1, -2.0, -3.5]}
-    line = {"query_id": "4", "positive_ids": ["4", "6"], "negative_ids": ["20", "28", "6"]}
+    line = {"query_id": "4", "positive_ids": [4, "6"], "negative_ids": [20, "28", "6"]}
     alone = {"query_id": "5", "positive_ids": ["5"], "positive_teacher_scores": [1]}
     lines = [{**line, **scores}, {**alone, "negative_teacher_scores": []}]
     file = write_jsonl(lines, "mined.jsonl.gz")
@@ -249,6 +253,9 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     assert list(rows[0]) == ["query", "positive", "negative_1", "negative_2", "label"]
     assert [row["positive"].split()[-1] for row in rows] == ["4", "6"]
     assert [row["label"] for row in rows] == [[9.0, -1.0, -1.0], [8.5, -1.0, -2.0]]
+    del lines[0]["negative_teacher_scores"][0]
+    with pytest.raises(ValueError, match="negative_teacher_scores and negative_ids differ in len"):
+        load(collection=str(marco), negatives=str(write_jsonl(lines)), objective="kl")
 
 
 @pytest.mark.parametrize(
@@ -256,6 +263,7 @@ def test_positives_and_scores_of_a_mined_line_replace_the_judgements(marco, writ
     [
         (["5", "p99"], "contrastive", "no passage 'p99'"),
         (["5"], "kl", "query '4' has no cross-encoder scores"),
+        ("p5", "contrastive", "jsonl:1: .*negative_ids is 'p5', expected a list"),
     ],
 )
 def test_mined_lines_that_do_not_fit_are_refused(marco, write_jsonl, negatives, objective, message):
@@ -273,6 +281,8 @@ def test_only_the_first_rows_are_read_and_a_changed_file_anew(write_text):
     assert load(data=str(file), **settings).examples[0]["query"] == "q: other"
     with pytest.raises(ValueError, match="no training example .*'rows with a blank text': 1"):
         load(data=str(write_text(" \tp\n", "blank.tsv")), **settings)
+    with pytest.raises(ValueError, match=r"empty.tsv has no rows to train on"):
+        load(data=str(write_text("", "empty.tsv")), **settings)
 
 
 def test_the_subsets_of_one_seed_are_nested_and_in_the_order_of_the_data(write_jsonl):

@@ -128,14 +128,6 @@ def test_a_wrong_setting_stops_before_the_folder_is_touched(settings, bert_folde
     assert not (tmp_path / "run").exists()
 
 
-def test_an_export_says_all_and_the_recipe_changes_it(encoder):
-    opened = open_encoder(str(encoder), {**DOT, "query_max_length": 12, "pooling": "mean"})
-    assert opened.contract == EncodingContract(12, 56, pooling="mean", title_separator=" : ")
-    assert [type(module) for module in opened.model] == [modules.Transformer, modules.Pooling]
-    assert opened.model[1].pooling_mode in ("mean", ["mean"], ("mean",))
-    assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float32}
-
-
 def test_a_sentence_transformers_model_is_trained_without_its_normalisation(bert_folder, tmp_path):
     further = [modules.Pooling(32, pooling_mode="mean"), modules.Normalize()]
     folder = save_modules(tmp_path / "st", bert_folder, lambda _: further, length=40)

@@ -13,6 +13,8 @@ PAIRS = {"data": "pairs.jsonl", "format": "pairs"}
 TRIPLES = {"data": "t.tsv", "format": "triples", "objective": "triplet"}
 SCORED = {"data": "s.jsonl", "format": "scored", "objective": "kl"}
 
+GRADED = {"data": "g.csv", "format": "graded_pairs", "objective": "mse_cosine"}
+
 
 def recipe(**settings: Any) -> FinetuningRecipe:
     return fill({"encoder": "owner/encoder", **settings}, FinetuningRecipe)[0]
@@ -34,6 +36,8 @@ def test_only_what_is_stated_and_the_similarity_change_the_contract():
         ({"collection": "c", "objective": "kl"}, "kl does not .* negatives, scored: .* `condenser"),
         ({**PAIRS, "train_size": -5}, "train_size is -5, expected at least 1"),
         ({**PAIRS, "temperature": 0.0}, "temperature is 0.0, expected at least 1e-06"),
+        ({**GRADED, "score_range": [1, 0]}, r"score_range is \[1, 0\], expected \[lowest"),
+        ({**PAIRS, "columns": [1, 2]}, r"columns is \[1, 2\], of type list; expected"),
         ({"data": "x.tsv"}, "does not train on 'data without a format'"),
         ({**PAIRS, "similarity": "euclidean"}, "'euclidean' is not supported .* dot, cosine"),
         ({**TRIPLES, "format": "negatives", "n_negatives": 2}, "A triplet has one negative"),

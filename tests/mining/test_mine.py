@@ -157,8 +157,6 @@ def record_of(negatives: Path) -> dict[str, Any]:
 
 RECIPES = {
     "ranks": {"first_rank": 5, "last_rank": 20, "n_negatives": 4, "sampling": "top"},
-    "scores": {"min_score": -1.5, "max_score": 11.0, "n_negatives": None},
-    "absolute": {"absolute_margin": 2.0, "n_negatives": None},
     "relative": {"relative_margin": 0.3, "n_negatives": None, "last_rank": 40},
     "everything": {
         **{"first_rank": 3, "last_rank": 40, "min_score": -3.0, "max_score": 15.0},
@@ -285,6 +283,8 @@ def test_by_answers_the_first_passage_with_one_is_the_positive(tmp_path, mine_in
     ("changes", "message"),
     [
         ({"first_rank": 30, "last_rank": 40}, "leave 11 candidates"),
+        ({"n_negatives": 0}, "n_negatives is 0, expected at least 1"),
+        ({"queries_per_window": -1}, "queries_per_window is -1, expected at least 1"),
         ({"negative_below": 0.1}, "cross-encoder"),
         ({"n_negative": 3}, "Did you mean 'n_negatives'"),
         ({"cross_encoder": "/none"}, "'/none'"),

@@ -75,6 +75,7 @@ def test_a_dropped_candidate_does_not_change_the_order_of_the_others():
     assert ranks() != ranks("q2")
     assert ranks()[:5] == [166, 189, 99, 142, 60]  # as in earlier versions
     assert ranks(every=2) == [rank for rank in ranks() if rank % 2 == 0]
+    assert ranks(last_rank=10**15) == ranks()  # needs no more memory
 
 
 def make_cross_encoder(folder: Path, encoder: Path, *, n_labels: int = 1) -> Path:

@@ -202,6 +202,12 @@ def test_a_wrong_factory_or_parameter_is_refused(search, tmp_path):
         search("Flat", "nprobs=3")
     with pytest.raises(ValueError, match="search_parameters is 'nprobe=4', but exact search"):
         SearchSettings(search_parameters="nprobe=4")
+    with pytest.raises(ValueError, match="rescore is -5, expected at least 0"):
+        SearchSettings(index="HNSW8", rescore=-5)
+
+
+def test_a_depth_beyond_the_collection_finds_all_passages(search):
+    assert {len(found) for found in search(depth=10**12).values()} == {N}
 
 
 def test_recall_is_the_mean_share_of_the_exact_answer():
