@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from transformers import TrainingArguments
 
+from modeling_condenser.runs.recipe import check_value
+
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 WITH_HEAD = ("condenser", "cocondenser")
 HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
@@ -105,7 +107,9 @@ class CondenserTrainingArguments(TrainingArguments):
             self.dataloader_drop_last = True  # a smaller batch would be another loss
 
     def check_settings(self) -> None:
-        """Raise a ValueError if settings do not fit each other."""
+        """Raise a ValueError if a setting has a wrong type, or settings do not fit each other."""
+        for name, hint in CondenserTrainingArguments.__annotations__.items():
+            setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
             for name in names if self.objective not in objectives else ():
                 if getattr(self, name) != getattr(type(self), name):

@@ -111,7 +111,7 @@ def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
     values, hints = {}, typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.init and field.name in settings:
-            values[field.name] = _checked(field.name, settings[field.name], hints[field.name])
+            values[field.name] = check_value(field.name, settings[field.name], hints[field.name])
         elif is_required(field):
             raise ValueError(f"The recipe lacks the field {field.name!r}, which has no default.")
     return cls(**values)
@@ -122,10 +122,13 @@ def is_required(field: dataclasses.Field) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it has the type.
+def check_value(name: str, value: Any, hint: Any) -> Any:
+    """Return the value of a field if it has the type.
 
-    A whole number may stand for a float, a path for text, an item or a tuple for a list.
+    A whole number is accepted for a float, a path for text, and an item or a tuple for a list.
+
+    Raises:
+        ValueError: it has another type.
     """
     number = float(value) if type(value) is int else value
     text = str(value) if isinstance(value, Path) else value
