@@ -122,6 +122,11 @@ class CondenserDataCollator:
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
         else:
             keys = torch.randint(2**62, (len(examples),)).numpy()
+        if not all("input_ids" in example for example in examples):
+            raise ValueError(
+                "The examples have no input_ids: tokenize their text, or give it to a "
+                "CondenserTrainer."
+            )
         blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
         excess = np.maximum(np.array([len(block) for block in blocks]) - self.room, 0)
         where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]

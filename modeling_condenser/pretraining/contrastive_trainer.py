@@ -128,13 +128,10 @@ class ContrastiveTrainer(CondenserTrainer):
         super().__init__(model, args, *others, **kwargs)
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
-        n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
-        if n_pairs < batch:
-            raise ValueError(
-                f"There are {n_pairs} pairs to train on, but a batch over all processes is {batch} "
-                "of them: lower per_device_train_batch_size, or add text. For short documents, use "
-                "pretrain/own-text-condenser."
-            )
+        _check_pairs(self.train_dataset, batch, "train")
+        evaluated: Any = self.eval_dataset
+        for data in evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]:
+            _check_pairs(data, args.eval_batch_size * args.world_size, "eval")
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """One text of each pair, whose partner says much about it, of as many as fit a chunk."""
@@ -148,11 +145,13 @@ class ContrastiveTrainer(CondenserTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
-        seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
+        seed = int(torch.randint(2**62, ()))
+        size = self.args.cache_chunk_size if model.training else None
         chunks = split_batch(inputs, size, seed=seed, packed=self.is_packing)
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
-            return model_loss + self._contrast_all(put_back([vectors], chunks))
+            loss = model_loss + self._contrast_all(put_back([vectors], chunks))
+            return (loss, {}) if return_outputs else loss
 
         with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
             parts = []
@@ -202,10 +201,20 @@ class ContrastiveTrainer(CondenserTrainer):
             temperature=self.args.temperature or (0.05 if is_cosine else 1.0),
             one_way=self.args.objective == "ict",
         )
-        # Alike in all processes, whose measures are summed.
-        self.add_measure("contrastive_loss", loss / n_processes)
-        self.add_measure("contrastive_accuracy", accuracy / n_processes)
+        model: Any = self.model
+        if model.training:  # alike in all processes, whose measures are summed
+            self.add_measure("contrastive_loss", loss / n_processes)
+            self.add_measure("contrastive_accuracy", accuracy / n_processes)
         return self.args.contrastive_weight * loss
+
+
+def _check_pairs(data: Any, batch: int, purpose: str) -> None:
+    if data is not None and len(data) < batch:
+        raise ValueError(
+            f"{purpose}_dataset has {len(data)} pairs, but a batch over all processes has {batch}: "
+            f"lower per_device_{purpose}_batch_size, or add text. For short documents, use "
+            "pretrain/own-text-condenser."
+        )
 
 
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:

@@ -117,23 +117,50 @@ def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | Iterabl
 
 def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     rows = _load_rows(source, streaming)
-    columns = rows.column_names or list(next(iter(rows), {}))
-    if source.text_column not in columns:
-        raise ValueError(
-            f"{source.path} has no column {source.text_column!r}: its columns are "
-            f"{', '.join(sorted(columns))}. Set text_column."
-        )
-    rows = rows.select_columns([source.text_column])
-    if source.text_column != "text":
-        rows = rows.rename_column(source.text_column, "text")
-    if rows.features != _FEATURES:  # Parquet often holds large strings
-        rows = rows.cast(_FEATURES)
+    rows = select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
     if source.join_rows > 1:
         rows = rows.map(
             lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
             batched=True,
             batch_size=source.join_rows,
         )
+    return rows
+
+
+def features_of(rows: Dataset | IterableDataset) -> Features:
+    """The columns of a data set and their types; of a stream that does not state them, by a row."""
+    return rows.features or Dataset.from_list(list(rows.take(1))).features
+
+
+def select_text(
+    rows: Dataset | IterableDataset, column: str, *, name: str, advice: str
+) -> Dataset | IterableDataset:
+    """A data set with the one column `text`, of strings.
+
+    Args:
+        rows: with a column of text or of numbers.
+        column: its name.
+        name: of the data set, for errors.
+        advice: what to do if there is no such column.
+
+    Raises:
+        ValueError: there is no such column, or it holds something else.
+    """
+    features = features_of(rows)
+    if column not in features:
+        raise ValueError(
+            f"{name} has no column {column!r}: its columns are {', '.join(sorted(features))}. "
+            f"{advice}"
+        )
+    if not isinstance(features[column], Value):
+        raise ValueError(
+            f"The column {column!r} of {name} holds {features[column]}, expected a string a row."
+        )
+    rows = rows.select_columns([column])
+    if column != "text":
+        rows = rows.rename_column(column, "text")
+    if rows.features != _FEATURES:  # Parquet often holds large strings
+        rows = rows.cast(_FEATURES)
     return rows
 
 
@@ -344,6 +371,13 @@ class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
             for text in self.draw(np.split(ids, starts[1:]), draws)
         ]
         return with_keys(texts, random_keys(keys[:, None], np.arange(2)).ravel())
+
+
+class EvaluationBlocks(KeyedBlocks):
+    """Blocks with the same masks and pairs in each evaluation."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: a data loader that outlives an evaluation counts it as an epoch."""
 
 
 def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -104,6 +104,10 @@ def test_a_broken_file_is_named(tmp_path):
     file.write_text('{"text": "a."}\n{"text": \n')
     with pytest.raises(ValueError, match=r"c.jsonl cannot be read: JSON parse error"):
         read(str(file))
+    file.write_text('{"text": ["a.", "b."]}\n')
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match="'text' of .*c.jsonl holds List.*, expected a string"):
+            read(str(file), streaming=streaming)
 
 
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])

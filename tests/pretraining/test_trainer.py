@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from modeling_condenser import (
@@ -175,6 +176,82 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
+def test_text_is_accepted_in_every_form(tmp_path, bert_folder, tokenizer, texts):
+    def facts_of(data: Any) -> dict[str, Any]:
+        model = condenser_from_encoder(str(bert_folder))
+        return CondenserTrainer(model, arguments(tmp_path), train_dataset=data).facts
+
+    texts = texts[:20]
+    expected = facts_of(texts)
+    assert expected["n_documents"] == 20 and expected["n_blocks"] > 20
+    rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
+    assert facts_of(tuple(rows)) == facts_of(Dataset.from_list(rows)) == expected
+    blocks = build_blocks(Dataset.from_list(rows), BlockBuilder(tokenizer, max_length=32))
+    of_ids = facts_of(blocks.add_column("token_type_ids", blocks["input_ids"]))
+    assert of_ids["blocks_sha256"] == expected["blocks_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("my-documents.jsonl", "is a str, expected a list of strings"),
+        ([1, 2], "is a list, expected a list of strings"),
+        (
+            DatasetDict(train=Dataset.from_dict({"text": ["a"]})),
+            r"such as train_dataset\['train'\]",
+        ),
+        ([], "train_dataset is empty"),
+        ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
+        ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected a string a row"),
+    ],
+)
+def test_other_data_are_refused(tmp_path, bert_folder, data, message):
+    model = condenser_from_encoder(str(bert_folder))
+    with pytest.raises(ValueError, match=message):
+        CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
+    with pytest.raises(ValueError, match="eval_dataset holds text, but args are TrainingArguments"):
+        CondenserTrainer(model, TrainingArguments(str(tmp_path)), eval_dataset=["Why?"])
+
+
+def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(
+    tmp_path, bert_folder, texts
+):
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 999}
+    settings |= {"bow_weight": 0.5, "bow_weight_end": 0.1, "learning_rate": 0.0}
+    # The loader of a worker that outlives an evaluation counts epochs.
+    settings |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    model = condenser_from_encoder(str(bert_folder), config_changes=NO_DROPOUT)
+    stream = Dataset.from_dict({"text": texts[:20]}).to_iterable_dataset()
+    data = {"few": texts[:9], "stream": stream}
+    trainer = CondenserTrainer(
+        model, arguments(tmp_path, **settings), train_dataset=texts[:50], eval_dataset=data
+    )
+    trainer.train()
+    for name in data:
+        examples = trainer.eval_dataset[name]
+        batch = trainer.data_collator(examples.__getitems__(list(range(len(examples)))))
+        with torch.no_grad():
+            expected = model.eval()(**batch, bow_weight=0.5).loss.item()
+        key = f"eval_{name}_loss"
+        losses = [entry[key] for entry in trainer.state.log_history if key in entry]
+        assert losses == pytest.approx([expected] * 3, rel=1e-5)
+    assert trainer.evaluate(stream)["eval_loss"] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(tmp_path, bert_folder, texts):
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
+    settings |= {"save_steps": 1, "save_total_limit": 1, "load_best_model_at_end": True}
+    set_seed(3)
+    model = condenser_from_encoder(str(bert_folder))
+    own = arguments(tmp_path, **settings, max_steps=2, learning_rate=0.5)  # the loss explodes
+    trainer = CondenserTrainer(model, own, train_dataset=texts[:50], eval_dataset=texts[50:60])
+    trainer.train()
+    first, last = (e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e)
+    assert first < last and trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
+    saved, found = load_file(tmp_path / "checkpoint-1/model.safetensors"), model.state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in saved.items())
+
+
 def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
     data = [{"text": "The river left."}]
     plain = CondenserForMaskedLM.from_encoder(str(bert_folder))
@@ -182,6 +259,8 @@ def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_fol
         CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
     with pytest.raises(ValueError, match="'ict' needs a ContrastiveTrainer .* a CondenserTrainer"):
         CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
+    with pytest.raises(ValueError, match="objective is 'condensr', .*; expected Literal"):
+        arguments(tmp_path, objective="condensr")
     model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
     with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
         CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
