@@ -128,23 +128,18 @@ def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
 
 
 def features_of(rows: Dataset | IterableDataset) -> Features:
-    """The columns of a data set and their types; of a stream that does not state them, by a row."""
+    """The columns of a data set and their types, which some streams show only in a row."""
     return rows.features or Dataset.from_list(list(rows.take(1))).features
 
 
 def select_text(
     rows: Dataset | IterableDataset, column: str, *, name: str, advice: str
 ) -> Dataset | IterableDataset:
-    """A data set with the one column `text`, of strings.
-
-    Args:
-        rows: with a column of text or of numbers.
-        column: its name.
-        name: of the data set, for errors.
-        advice: what to do if there is no such column.
+    """Take the text of a data set, as its only column, `text`.
 
     Raises:
-        ValueError: there is no such column, or it holds something else.
+        ValueError: there is no such column, or it holds neither text nor numbers. The message has
+            the name of the data set, and advice.
     """
     features = features_of(rows)
     if column not in features:

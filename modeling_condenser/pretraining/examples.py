@@ -36,19 +36,13 @@ logger = logging.getLogger(__name__)
 
 
 def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
-    """Read what a trainer is given to train or evaluate on.
+    """Convert the data that a trainer is given to rows with the one column `text` or `input_ids`.
 
-    Args:
-        data: strings; rows with a column `text` or `input_ids`, as a list or a data set; or a data
-            set of torch, whose rows are for the collator.
-        name: of the argument, for errors.
-
-    Returns:
-        Rows with the one column `text` or `input_ids`. None for data that the collator takes as
-        they are: those of torch, streams of token ids, and token ids with a `mask_key`.
+    Returns None for data that the collator reads as they are: data sets of torch, token ids with a
+    `mask_key`, and streams of token ids.
 
     Raises:
-        ValueError: the data are none of these, or empty.
+        ValueError: the data are empty or have another form; `name` is the argument that holds them.
     """
     if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
         data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
@@ -117,24 +111,47 @@ def make_examples(
     rows: Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
+    *,
+    for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
-    """Make the training examples of the objective from text or token ids (`as_rows`).
+    """Make the examples of the objective from text or token ids (`as_rows`).
+
+    Those for evaluation have the same masks and pairs each time. A stream is then read at once.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
     """
-    arguments.streaming = isinstance(rows, IterableDataset)
-    arguments.check_settings()
-    seed = arguments.seed
+    if not for_evaluation:
+        arguments.streaming = isinstance(rows, IterableDataset)
+        arguments.check_settings()
+    elif isinstance(rows, IterableDataset):
+        rows = Dataset.from_list(list(rows))
+    objective, seed = arguments.objective, arguments.seed
+    kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
+    builder = BlockBuilder(
+        tokenizer,
+        max_length=arguments.span_length or arguments.max_length,
+        short_block_probability=arguments.short_block_probability,
+        seed=arguments.blocks_seed,
+        kind=kinds.get(objective, "blocks"),
+    )
     if isinstance(rows, IterableDataset):
-        builder = _make_builder(tokenizer, arguments)
         # The stream has workers of its own.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
         return StreamedBlocks(rows, builder, seed=seed, num_proc=n_workers), None, {}
-    blocks, sha256 = _make_blocks(rows, tokenizer, arguments)
-    n_documents = len(rows)
+    # The first process builds the blocks, and the others read them from the cache.
+    with arguments.main_process_first(desc="preparing the text"):
+        blocks = rows
+        if "text" in rows.column_names:
+            blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
+        elif objective in CONTRASTIVE:
+            raise ValueError(
+                f"objective {objective} makes pairs from text, but the data have only input_ids: "
+                "give a column `text` instead."
+            )
+        sha256, n_documents = fingerprint_blocks(blocks), len(rows)
     facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
-    if arguments.objective in CONTRASTIVE:
+    if objective in CONTRASTIVE:
         facts["n_documents_left_out"] = n_left_out = n_documents - len(blocks.unique("document"))
         if n_left_out:
             logger.warning(
@@ -143,65 +160,20 @@ def make_examples(
     batches = None
     if (budget := arguments.tokens_per_batch) is not None:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
-        n_special = arguments.max_length - text_room(tokenizer, arguments.max_length)
+        n_special = builder.max_length - builder.room
         lengths = (lengths.astype("int64") + n_special).clip(max=arguments.max_length)
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
-    draw = _choose_draw(tokenizer, arguments)
-    return KeyedBlocks(blocks, seed=seed, draw=draw), batches, facts
-
-
-def make_evaluation_examples(
-    rows: Dataset | IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    arguments: CondenserTrainingArguments,
-) -> EvaluationBlocks:
-    """Make examples that are the same in each evaluation; a stream is read to its end, once."""
-    if isinstance(rows, IterableDataset):
-        rows = Dataset.from_list(list(rows))
-    blocks, _ = _make_blocks(rows, tokenizer, arguments)
-    draw = _choose_draw(tokenizer, arguments)
-    return EvaluationBlocks(blocks, seed=arguments.seed, draw=draw)
-
-
-def _make_blocks(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> tuple[Dataset, str]:
-    """Blocks of the objective, and their fingerprint."""
-    # Of several processes the first builds what the others then find.
-    with arguments.main_process_first(desc="preparing the text"):
-        if "text" in rows.column_names:
-            builder = _make_builder(tokenizer, arguments)
-            rows = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
-        elif arguments.objective in CONTRASTIVE:
-            raise ValueError(
-                f"objective {arguments.objective} makes pairs from text, but the rows hold "
-                "input_ids: give a column `text` instead."
-            )
-        return rows, fingerprint_blocks(rows)
-
-
-def _make_builder(
-    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
-) -> BlockBuilder:
-    kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
-    return BlockBuilder(
-        tokenizer,
-        max_length=arguments.span_length or arguments.max_length,
-        short_block_probability=arguments.short_block_probability,
-        seed=arguments.blocks_seed,
-        kind=kinds.get(arguments.objective, "blocks"),
-    )
+    kind = EvaluationBlocks if for_evaluation else KeyedBlocks
+    return kind(blocks, seed=seed, draw=_choose_draw(tokenizer, arguments)), batches, facts
 
 
 def _choose_draw(
     tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
 ) -> Draw | None:
-    """How a pair is drawn from the parts of a text; None where examples are no pairs."""
-    if arguments.objective == "cocondenser":
-        return draw_spans
+    """The function that draws a pair from a text, if the objective needs pairs."""
     if arguments.objective != "ict":
-        return None
+        return draw_spans if arguments.objective == "cocondenser" else None
     length = min(arguments.query_length, arguments.max_length)
     return partial(
         draw_query,

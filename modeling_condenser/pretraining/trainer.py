@@ -24,13 +24,7 @@ from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
-from .examples import (
-    as_rows,
-    find_tokenizer,
-    make_collator,
-    make_evaluation_examples,
-    make_examples,
-)
+from .examples import as_rows, find_tokenizer, make_collator, make_examples
 from .probe import probe
 from .tsdae import remove_decoder
 
@@ -142,7 +136,7 @@ class CondenserTrainer(WholeTrainer):
             return data
         tokenizer: Any = self.processing_class or find_tokenizer(self.model)
         args: Any = self.args
-        return make_evaluation_examples(rows, tokenizer, args)
+        return make_examples(rows, tokenizer, args, for_evaluation=True)[0]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """The Trainer's loader of `eval_dataset`, which may be text."""
