@@ -1,15 +1,13 @@
 """The Condenser's trainer with a contrastive loss over the vectors of a whole batch.
 
-Two texts of a pair are neighbours: rows 2i and 2i + 1. The positive of a text is its partner; all
-other texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCondenser, arXiv
-2108.05540; Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers
-in a vector.
+The two texts of a pair are rows 2i and 2i + 1. The positive of a text is its partner; all other
+texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCondenser, arXiv 2108.05540;
+Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers in a vector.
 
 The gradient cache is that of Gao, Zhang, Han & Callan (2021), "Scaling Deep Contrastive Learning
-Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; take the
-gradient of the loss at the vectors, the cache; then encode chunk by chunk with a graph, and
-continue the cached gradient g of each vector by the surrogate <vector, g>. Both passes must drop
-the same units, so each chunk has a dropout seed of its own.
+Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; compute the
+gradient g of the loss at each vector, the cache; then encode chunk by chunk with a graph, with the
+loss <vector, g>. Both passes must drop the same units, so each chunk has its own dropout seed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,14 +31,14 @@ _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and
 def contrast(
     vectors: torch.Tensor, *, cosine: bool, temperature: float, one_way: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contrast a whole batch of vectors, (S, H), of at least two pairs of neighbouring rows.
+    """Contrast the vectors of all processes, (S, H), of at least two pairs.
 
     Args:
-        vectors: of all processes.
+        vectors: of pairs, rows 2i and 2i + 1.
         cosine: whether similarities are cosines; otherwise dot products, as published.
         temperature: divides similarities.
-        one_way: whether only the first of each pair, a query, looks for its partner, among the
-            second ones (Inverse Cloze Task); otherwise every text does, among all (coCondenser).
+        one_way: contrast the first text of each pair with all second ones (Inverse Cloze Task), not
+            every text with all others (coCondenser).
 
     Returns:
         () loss in nats, the mean over texts, and () share of texts nearest to their partner.
@@ -80,10 +78,9 @@ class Chunk:
 def split_batch(
     inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, seed: int, packed: bool
 ) -> list[Chunk]:
-    """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
+    """Split a batch of S texts into chunks, the longest texts first, so that padding is short.
 
-    `inputs` are padded at the right, each (S, T). Without a `chunk_size` all texts are one chunk.
-    `seed` decides the dropout of all chunks.
+    `inputs` are padded at the right, each (S, T). Without a `chunk_size` there is one chunk.
     """
     lengths = inputs["attention_mask"].sum(dim=1)  # (S,)
     order = lengths.argsort(descending=True, stable=True)
@@ -105,8 +102,8 @@ class ContrastiveTrainer(CondenserTrainer):
     """Trains objective "cocondenser" or "ict": the model's own losses and a contrast of the batch.
 
     Log entries also hold `contrastive_loss` and `contrastive_accuracy`, over the batch of all
-    processes. With a `cache_chunk_size` a step needs the memory of one chunk, whatever the batch,
-    at the cost of a second forward pass of the backbone.
+    processes. With `cache_chunk_size` a step needs only the memory of one chunk, but a second
+    forward pass of the backbone.
     """
 
     objectives = CONTRASTIVE
@@ -134,7 +131,7 @@ class ContrastiveTrainer(CondenserTrainer):
             _check_pairs(data, args.eval_batch_size * args.world_size, "eval")
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """One text of each pair, whose partner says much about it, of as many as fit a chunk."""
+        """One text of each pair, because its partner says much about it; as many as fit a chunk."""
         return {name: value[: self.args.cache_chunk_size : 2] for name, value in inputs.items()}
 
     def compute_loss(
@@ -185,9 +182,9 @@ class ContrastiveTrainer(CondenserTrainer):
         return loss, _vectors(outputs, chunk)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
-        """The weighted loss of the vectors of all processes, of which this one's are (S, H).
+        """The weighted loss of the vectors of all processes, given this one's, (S, H).
 
-        The gradient is the sum of those of all processes' losses, of which they take the mean.
+        Its gradient is the sum over processes, of which data parallelism takes the mean.
         """
         n_processes = self.accelerator.num_processes
         if n_processes > 1:
@@ -218,5 +215,5 @@ def _check_pairs(data: Any, batch: int, purpose: str) -> None:
 
 
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
-    """(C, H) a chunk's vectors, without that of a packed batch's filler, the last one."""
+    """The vectors of a chunk, (C, H), without that of a packed batch's filler."""
     return outputs["cls_late"][: len(chunk.rows)].float()

@@ -1,7 +1,7 @@
 """Random numbers without a state: each is a hash of a key and a counter.
 
-So a block's draws do not depend on dataloader workers, batch sizes or resuming. The hash is
-SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", figure 15).
+So the masks of a block do not depend on workers, batch sizes or resuming. The hash is SplitMix64
+(Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", figure 15).
 """
 
 from collections.abc import Sequence

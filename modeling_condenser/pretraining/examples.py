@@ -1,4 +1,4 @@
-"""Text becomes training examples and batches; the model is made ready for them."""
+"""Make examples and batches from text, and prepare the model for the objective."""
 
 import logging
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def make_collator(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
 ) -> CondenserDataCollator | DenoisingCollator:
-    """Make a model ready for the objective, and make the collator of its batches."""
+    """Prepare a model for the objective, and make the collator of its batches."""
     objective, packed = arguments.objective, arguments.packed
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:

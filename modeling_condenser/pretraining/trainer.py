@@ -38,11 +38,11 @@ _DERIVED = (
 class CondenserTrainer(WholeTrainer):
     """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM or TSDAE).
 
-    Beside what the Trainer logs, each log entry holds
+    Each log entry also holds
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
       the steps since the last entry; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, not under FSDP;
+    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, except under FSDP;
     - `seconds` and `tokens_per_second`, without padding, since the last entry.
 
     Args:
@@ -171,7 +171,7 @@ class CondenserTrainer(WholeTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step; counts their bags and second masks, and keeps the first."""
+        """Get the micro-batches of a step, count bags and second masks, and keep the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._batch = first = samples[0] if samples else {}
         self._since = self._since or self._now()
@@ -202,7 +202,7 @@ class CondenserTrainer(WholeTrainer):
         return {name: found[name] for name in names if name in found}
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The first blocks of a batch, as many as twice its tokens hold with their padding."""
+        """The first blocks of a batch: with padding they have at most twice its tokens."""
         mask = inputs["attention_mask"]
         n_blocks = 2 * int(mask.sum()) // mask.shape[1]
         return {name: column[:n_blocks] for name, column in inputs.items()}
@@ -251,12 +251,15 @@ class CondenserTrainer(WholeTrainer):
         return first if last is None else last + (first - last) * cosine
 
     def add_measure(self, name: str, value: torch.Tensor) -> None:
-        """Add to what the next log entry states, a step: sums over micro-batches and processes."""
+        """Add to a measure of the next log entry, which is a sum over micro-batches and processes.
+
+        The entry states its mean over steps.
+        """
         so_far = self._losses.get(name, torch.zeros((), device=value.device))
         self._losses[name] = so_far + value.detach().float()
 
     def leave_out(self, seconds: float) -> None:
-        """Do not count seconds that something else took, such as measuring, as training."""
+        """Do not count these seconds as training, because something else took them."""
         if self._since is not None:
             since, step, tokens = self._since
             self._since = (since + seconds, step, tokens)
@@ -325,7 +328,7 @@ class CondenserTrainer(WholeTrainer):
     def _stages_of_script(self) -> list[provenance.Stage]:
         """The stages of the encoder that a run without a recipe started from, and the run itself.
 
-        Its settings are its arguments, except those that are the library's defaults.
+        The settings of the run are the arguments that differ from the defaults.
         """
         # Not the values of a second instance, which would reset the state of accelerate.
         usual = {field.name: field.default for field in dataclasses.fields(self.args)}
@@ -350,8 +353,8 @@ def _check_arguments(args: TrainingArguments) -> None:
         )
     if args.n_gpu > 1:
         raise ValueError(
-            f"One process sees {args.n_gpu} GPUs, but a batch is made for one: start a process for "
-            "each with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
+            f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
+            "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
         )
 
 
