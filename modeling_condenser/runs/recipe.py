@@ -1,4 +1,4 @@
-"""Read recipes: YAML files and command-line words become checked dataclasses.
+"""Read recipes, YAML files and command-line words, into checked dataclasses.
 
 A recipe is one flat mapping with the fields of several dataclasses, such as ours and the library's
 training arguments.
@@ -80,7 +80,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Read one value as it would be read in a recipe."""
+    """Read one value by the rules of a recipe."""
     return yaml.load(text, Loader=_Loader)
 
 
@@ -88,7 +88,7 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     """Create an instance of each dataclass; a field of several classes goes to all of these.
 
     With `bf16` on a machine without an accelerator, `use_cpu` is set, because transformers refuses
-    bfloat16 on a CPU that was not asked for.
+    bfloat16 otherwise.
 
     Raises:
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
