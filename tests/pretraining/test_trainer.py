@@ -1,7 +1,6 @@
 """The trainer: text in Python, its log, packed batches, the probe, and what it refuses."""
 
 import copy
-import json
 import math
 from collections import Counter
 from itertools import chain, islice
@@ -145,22 +144,6 @@ def test_the_probe_equals_a_naive_implementation_for_any_batch_size(large_weight
 
 def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
     return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
-
-
-def test_a_trainer_that_is_given_text_takes_the_steps_of_the_command(
-    settings, tmp_path, bert_folder, small_corpus
-):
-    changes = {"bow_weight": 1.0, "tokens_per_batch": 200}
-    pretrain({**settings, **changes})
-    texts = [json.loads(line) for line in small_corpus.read_text().splitlines()]
-    set_seed(42)
-    model = CondenserForPreTraining.from_encoder(str(bert_folder), config_changes=NO_DROPOUT)
-    trainer = CondenserTrainer(model, arguments(tmp_path / "a", **changes), train_dataset=texts)
-    assert trainer.is_packing
-    names = ("loss", "head_loss", "late_loss", "bow_loss", "num_input_tokens_seen")
-    for ours, expected in zip(steps_of(trainer), read_log(tmp_path / "run"), strict=True):
-        for name in names:
-            assert ours[name] == pytest.approx(expected[name], rel=1e-6), name
 
 
 def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weighted_sum(
