@@ -110,12 +110,7 @@ class CondenserTrainingArguments(TrainingArguments):
         for name, hint in CondenserTrainingArguments.__annotations__.items():
             setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
-            for name in names if self.objective not in objectives else ():
-                if getattr(self, name) != getattr(type(self), name):
-                    raise ValueError(
-                        f"{name} is only for objective {', '.join(objectives)}, but the objective "
-                        f"is {self.objective}: leave {name} out."
-                    )
+            _check_objective(self, objectives, names)
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -168,9 +163,14 @@ class PretrainingRecipe:
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in HEAD_SETTINGS if self.objective not in WITH_HEAD else ():
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name} is only for objective {', '.join(WITH_HEAD)}, but the objective is "
-                    f"{self.objective}: leave {name} out."
-                )
+        _check_objective(self, WITH_HEAD, HEAD_SETTINGS)
+
+
+def _check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """Raise a ValueError if one of these settings is set, but the objective does not have it."""
+    for name in names if settings.objective not in objectives else ():
+        if getattr(settings, name) != getattr(type(settings), name):
+            raise ValueError(
+                f"{name} is only for objective {', '.join(objectives)}, but the objective is "
+                f"{settings.objective}: leave {name} out."
+            )
