@@ -77,7 +77,7 @@ def analyze(settings: Mapping[str, Any]) -> str:
     recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
-        raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
+        raise ValueError(f"{out} has other files: choose a new folder, or that of an analysis.")
     runs = [name for name in recipe.models if read_run_settings(Path(name))]
     finished = [run for run in runs if Path(run, MODEL_FOLDER).is_dir()]
     if recipe.card and not finished:

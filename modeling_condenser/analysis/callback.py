@@ -67,7 +67,7 @@ class ReadinessCallback(TrainerCallback):
             model = trainer.accelerator.unwrap_model(trainer.model)
             longest = self.sample.measuring.max_length
             subject = Subject.of_model(model, trainer.processing_class, max_length=longest)
-            should_log = control.should_log  # log() resets it, but the step's own entry is due
+            should_log = control.should_log  # log() resets it, but the step's own entry follows
             trainer.log(measure_readiness(subject, self.sample))
             control.should_log = should_log
         trainer.accelerator.wait_for_everyone()

@@ -43,7 +43,7 @@ from modeling_condenser.runs.recipe import read_recipe
 from .sample import Measuring, Sample, load_small
 
 TOKENS_PER_BATCH = 2048
-# Environment variables of a process that is one of several.
+# Environment variables of distributed training.
 _OF_SEVERAL = re.compile("RANK|WORLD_SIZE|LOCAL_|MASTER_|ACCELERATE_|TORCHELASTIC_|FSDP_")
 
 

@@ -11,7 +11,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
 
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
-_STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
+_STREAMED_ROWS = 20  # of a stream to read for each text in the sample
 
 
 @dataclass(frozen=True)

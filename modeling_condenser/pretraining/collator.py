@@ -61,7 +61,7 @@ class CondenserDataCollator:
             )
         if self.mlm_probability is not None and not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability is {self.mlm_probability}, expected 0 to 1.")
-        # Tokenizers look these up anew each time they are asked.
+        # Kept here, because a tokenizer looks them up each time.
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
@@ -189,7 +189,7 @@ class TokenBudgetBatches(BatchSampler):
     `lengths` are the tokens of each block, (N,), with special ones.
     """
 
-    # What accelerate asks of a batch sampler: no fixed size, no batch left out.
+    # Read by accelerate: batches have no fixed size, and none is dropped.
     batch_size, drop_last = None, False  # type: ignore[assignment]
     epoch = 0
 

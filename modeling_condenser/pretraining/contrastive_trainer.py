@@ -169,7 +169,8 @@ class ContrastiveTrainer(CondenserTrainer):
                 surrogate = model_loss + (own * cache[chunk.rows]).sum()
                 if not is_last:
                     self.accelerator.backward(surrogate)
-        return surrogate + (value - surrogate).detach()  # the gradient of one, the value to log
+        # The value of the whole loss, with the gradient of the surrogate.
+        return surrogate + (value - surrogate).detach()
 
     def _run(
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
@@ -199,7 +200,7 @@ class ContrastiveTrainer(CondenserTrainer):
             one_way=self.args.objective == "ict",
         )
         model: Any = self.model
-        if model.training:  # alike in all processes, whose measures are summed
+        if model.training:  # equal in all processes, whose measures are summed
             self.add_measure("contrastive_loss", loss / n_processes)
             self.add_measure("contrastive_accuracy", accuracy / n_processes)
         return self.args.contrastive_weight * loss

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SPARE_BITS = np.uint64(11)  # of 64, which a float64 in [0, 1) has no room for
+_SPARE_BITS = np.uint64(11)  # of 64: a float64 in [0, 1) holds 53
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 

@@ -144,7 +144,7 @@ def select_text(
         )
     if not isinstance(features[column], Value):
         raise ValueError(
-            f"The column {column!r} of {name} holds {features[column]}, expected a string a row."
+            f"The column {column!r} of {name} holds {features[column]}, expected one string a row."
         )
     rows = rows.select_columns([column])
     if column != "text":
@@ -288,7 +288,7 @@ class BlockBuilder:
 def _first_tokens(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
     """The first token of each sentence that has any; (S,) int64."""
     spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-    # A marker piece may begin at the blank before its word, so a token is where it ends.
+    # The end of a token decides, because it may begin at the blank before its word.
     token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
     return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
@@ -412,7 +412,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
     _: KW_ONLY
     seed: int
     num_proc: int = 0
-    buffer_size: int = 10_000  # blocks that are shuffled among each other
+    buffer_size: int = 10_000  # blocks to shuffle among each other
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in count():
@@ -445,6 +445,6 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
             sampler=iter(lambda: list(islice(numbered, _CHUNK)), []),  # type: ignore[arg-type]
             num_workers=self.num_proc,
             collate_fn=list,
-            generator=torch.Generator(),  # leaves the global one as it is
+            generator=torch.Generator(),  # so that the global one is not used
         )
         return chain.from_iterable(chunks)

@@ -91,7 +91,7 @@ def make_collator(
         add_decoder(model, tokenizer)
         packed = False  # the decoder takes padded batches
     if objective in ("ict", "tsdae") and not arguments.bow_weight:
-        model.lm_head.requires_grad_(False)  # only its tied weights are trained
+        model.lm_head.requires_grad_(False)  # of which only the tied weights are trained
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
     if packed:
         use_packing(model)
@@ -136,7 +136,7 @@ def make_examples(
         kind=kinds.get(objective, "blocks"),
     )
     if isinstance(rows, IterableDataset):
-        # The stream has workers of its own.
+        # The stream has its own workers.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
         return StreamedBlocks(rows, builder, seed=seed, num_proc=n_workers), None, {}
     # The first process builds the blocks, and the others read them from the cache.

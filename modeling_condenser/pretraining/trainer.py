@@ -28,7 +28,7 @@ from .examples import as_rows, find_tokenizer, make_collator, make_examples
 from .probe import probe
 from .tsdae import remove_decoder
 
-# Arguments that transformers or the trainer computes where none are given.
+# Arguments that transformers or the trainer computes if they are not given.
 _DERIVED = (
     "accelerator_config debug hub_token include_num_input_tokens_seen remove_unused_columns "
     "report_to"
@@ -104,7 +104,7 @@ class CondenserTrainer(WholeTrainer):
         )
         self.eval_dataset = self._prepare_evaluation(self.eval_dataset)
         if isinstance(self.train_dataset, IterableDataset):
-            # Each process reads its own batches: they differ in width and cannot be dealt out.
+            # Each process reads its own batches: they differ in width and cannot be dispatched.
             self.accelerator.dataloader_config.dispatch_batches = False
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
@@ -330,7 +330,7 @@ class CondenserTrainer(WholeTrainer):
 
         The settings of the run are the arguments that differ from the defaults.
         """
-        # Not the values of a second instance, which would reset the state of accelerate.
+        # Read from the class, because a second instance would reset the state of accelerate.
         usual = {field.name: field.default for field in dataclasses.fields(self.args)}
         changed = {
             name: value

@@ -80,7 +80,7 @@ def _choose_kept(
     numbers = np.maximum(begins.cumsum(axis=1) - 1, 0)
     draws = uniforms(keys, int(numbers.max()) + 1, stream=DELETION_STREAM)
     draws = np.where(is_text, np.take_along_axis(draws, numbers, axis=1), -1)  # (B, T)
-    # The largest draw is always kept: where all words would be deleted, it is a random one.
+    # The word with the largest draw is always kept, so at least one random word remains.
     return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 

@@ -137,7 +137,7 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
         )
     encoder: Any = model.base_model.encoder
     padding = encoder.get_input_embeddings().padding_idx
-    # RoBERTa and its kin count positions from the padding token's id.
+    # RoBERTa and similar encoders count positions from the padding token's id.
     if padding is not None and tokenizer.pad_token_id != padding:
         raise ValueError(
             f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "

@@ -113,7 +113,10 @@ def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
         if field.init and field.name in settings:
             values[field.name] = check_value(field.name, settings[field.name], hints[field.name])
         elif is_required(field):
-            raise ValueError(f"The recipe lacks the field {field.name!r}, which has no default.")
+            raise ValueError(
+                f"The recipe lacks the field {field.name!r}, which has no default: add it, or pass "
+                f"--{field.name}."
+            )
     return cls(**values)
 
 

@@ -28,7 +28,7 @@ _BUDGET = frozenset(
     "num_train_epochs per_device_train_batch_size seed short_block_probability "
     "tokens_per_batch".split()
 )
-# Those that a contrastive arm may set for itself, because its batch is part of its loss.
+# Those that a contrastive arm may set itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
 
 

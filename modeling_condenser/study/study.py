@@ -80,7 +80,7 @@ def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults
     (recipe,) = fill(settings, StudyRecipe)
     out = Path(recipe.output_dir)
     if out.exists() and any(out.iterdir()) and not (out / RECIPE_FILE).is_file():
-        raise ValueError(f"{out} has other files and is no study: choose another output_dir.")
+        raise ValueError(f"{out} has other files and holds no study: choose another output_dir.")
     out.mkdir(parents=True, exist_ok=True)
     stated = {name: value for name, value in settings.items() if name != "output_dir"}
     (out / RECIPE_FILE).write_text(yaml.safe_dump(stated))
@@ -135,7 +135,7 @@ class _Study:
             courses=self.courses(trained),
             failures=failures,
         )
-        results.write(out)  # also before readiness, which may fail
+        results.write(out)  # here too, because readiness may fail
         drawn = self.draw(results, logs)
         results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
         for arm, own in arms.items():

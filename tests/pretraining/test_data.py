@@ -106,7 +106,9 @@ def test_a_broken_file_is_named(tmp_path):
         read(str(file))
     file.write_text('{"text": ["a.", "b."]}\n')
     for streaming in (False, True):
-        with pytest.raises(ValueError, match="'text' of .*c.jsonl holds List.*, expected a string"):
+        with pytest.raises(
+            ValueError, match="'text' of .*c.jsonl holds List.*, expected one string"
+        ):
             read(str(file), streaming=streaming)
 
 

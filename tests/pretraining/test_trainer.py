@@ -185,7 +185,7 @@ def test_text_is_accepted_in_every_form(tmp_path, bert_folder, tokenizer, texts)
         ),
         ([], "train_dataset is empty"),
         ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
-        ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected a string a row"),
+        ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected one string a row"),
     ],
 )
 def test_other_data_are_refused(tmp_path, bert_folder, data, message):
