@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +173,19 @@ class CondenserTrainer(WholeTrainer):
     ) -> tuple[list, torch.Tensor | int | None]:
         """Get the micro-batches of a step, count bags and second masks, and keep the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._batch = first = samples[0] if samples else {}
+        self._batch = samples[0] if samples else {}
         self._since = self._since or self._now()
-        self._counts = {}
+        self._count_targets(samples)
+        return samples, n_items
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's step; counts bags and second masks, as for training."""
+        self._count_targets([inputs])
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
+    def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Count the divisors of the losses of a step, beside that of the MLM losses."""
+        self._counts, first = {}, samples[0] if samples else {}
         if "bow_targets" in first:
             targets = (sample["bow_targets"] for sample in samples)
             has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
@@ -183,7 +193,6 @@ class CondenserTrainer(WholeTrainer):
         if "head_targets" in first:
             is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
             self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-        return samples, n_items
 
     def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
@@ -228,8 +237,7 @@ class CondenserTrainer(WholeTrainer):
             )
         if self.is_packing and "attention_mask" in inputs:
             inputs = pack(inputs)
-        if model.training:
-            inputs = {**inputs, **self._counts}
+        inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
             # In evaluation the first one, so that losses can be compared.
             step = self.state.global_step if model.training else 0
