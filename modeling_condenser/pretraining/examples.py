@@ -116,7 +116,8 @@ def make_examples(
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
     """Make the examples of the objective from text or token ids (`as_rows`).
 
-    Those for evaluation have the same masks and pairs each time. A stream is then read at once.
+    Examples for evaluation have the same masks and pairs each time, and a stream of them is read to
+    its end.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
@@ -158,7 +159,7 @@ def make_examples(
                 "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
             )
     batches = None
-    if (budget := arguments.tokens_per_batch) is not None:
+    if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
         n_special = builder.max_length - builder.room
         lengths = (lengths.astype("int64") + n_special).clip(max=arguments.max_length)

@@ -128,7 +128,7 @@ class CondenserTrainer(WholeTrainer):
         return rows
 
     def _prepare_evaluation(self, data: Any) -> Any:
-        """Evaluation data, or a mapping of several, as examples where they are text."""
+        """Make examples of evaluation data, or of a mapping of several, if they are text."""
         if isinstance(data, Mapping):
             return {name: self._prepare_evaluation(part) for name, part in data.items()}
         rows = self._read_rows(data, "eval_dataset")
@@ -184,7 +184,7 @@ class CondenserTrainer(WholeTrainer):
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Count the divisors of the losses of a step, beside that of the MLM losses."""
+        """Count what the losses of a step are divided by, except the masked tokens."""
         self._counts, first = {}, samples[0] if samples else {}
         if "bow_targets" in first:
             targets = (sample["bow_targets"] for sample in samples)
