@@ -22,7 +22,6 @@ SUPPORTED_ENCODERS = tuple(
     "albert bert camembert deberta-v2 distilbert electra modernbert mpnet roberta "
     "xlm-roberta".split()
 )
-_FIELDS = ("encoder_config", "n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
 
 
 class CondenserConfig(PreTrainedConfig):
@@ -32,9 +31,9 @@ class CondenserConfig(PreTrainedConfig):
         encoder_config: configuration of the backbone, of any supported `model_type`, as an object
             or as the dictionary found in its `config.json`. Defaults to BERT base.
         n_head_layers: number of layers of the Condenser head, L^h in the paper; at least 1.
-        skip_from: number L^e of early layers: the head reads the token representations that leave
-            backbone layer `skip_from`. 0 is the embeddings, `num_hidden_layers` means no skip.
-            Defaults to half of the backbone's layers, the paper's split (6 of 12).
+        skip_from: number of early layers, L^e: the head reads the output of this backbone layer.
+            0 is the embeddings, `num_hidden_layers` means no skip. Defaults to half of the layers,
+            the paper's split (6 of 12).
         late_mlm: whether the backbone's late output is trained with MLM as well (eq. 10).
         head_mlm_probability: None for a Condenser. A share of tokens makes the head a decoder in
             the style of RetroMAE (Xiao et al. 2022, section 3.2): beside the late CLS it reads the
@@ -42,7 +41,7 @@ class CondenserConfig(PreTrainedConfig):
             `skip_from` is then 0.
 
     Raises:
-        ValueError: an unsupported encoder, a value out of range, or a misspelt argument.
+        ValueError: the encoder is not supported, or an argument is misspelt or out of range.
 
     Example:
         >>> from transformers import BertConfig
@@ -66,6 +65,9 @@ class CondenserConfig(PreTrainedConfig):
         n_layers, rate = self.encoder_config.num_hidden_layers, self.head_mlm_probability
         if self.skip_from is None:
             self.skip_from = n_layers // 2 if rate is None else 0
+        for name in ("n_head_layers", "skip_from"):
+            if type(value := getattr(self, name)) is not int:
+                raise ValueError(f"{name} is {value!r}, expected a whole number.")
         if rate is not None and not (0.0 < rate < 1.0 and self.skip_from == 0):
             raise ValueError(
                 f"head_mlm_probability is {rate} and skip_from is {self.skip_from}: the rate must "
@@ -82,11 +84,12 @@ class CondenserConfig(PreTrainedConfig):
                 f"skip_from is {self.skip_from}, but the backbone has {n_layers} layers: choose a "
                 f"layer from 0 (the embeddings) to {n_layers} (no skip)."
             )
+        fields = CondenserConfig.__annotations__
         for name in kwargs:  # transformers turns unknown ones into attributes
-            is_misspelt = get_close_matches(name, _FIELDS, n=1, cutoff=0.8)
+            is_misspelt = get_close_matches(name, fields, n=1, cutoff=0.8)
             if is_misspelt or isinstance(vars(CondenserConfig).get(name), property):
                 raise ValueError(
-                    f"CondenserConfig has no argument {name!r}. It has {', '.join(_FIELDS)}; the "
+                    f"CondenserConfig has no argument {name!r}. It has {', '.join(fields)}; the "
                     "backbone's arguments belong in encoder_config."
                 )
         super().__post_init__(**kwargs)

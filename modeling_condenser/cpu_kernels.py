@@ -28,9 +28,8 @@ def rounded_rate(rate: float) -> float:
 def draw_kept(shape: torch.Size, rate: float) -> torch.Tensor:
     """Draw which weights are kept, each with a probability of 1 - `rounded_rate(rate)`.
 
-    Returns:
-        (*shape) int8 on the CPU, 1 where kept and 0 elsewhere; bools take ten times as long to
-        convert.
+    Returns `shape` int8, 1 where kept and 0 elsewhere, because bools take ten times as long to
+    convert.
     """
     n_units = math.prod(shape)
     seed = int(torch.randint(2**62, (), dtype=torch.int64))
@@ -54,19 +53,15 @@ def cpu_attention(
 ) -> torch.Tensor:
     """Scaled dot-product attention, with dropout of its weights.
 
-    With dropout, torch's attention keeps weights, mask and their product in float32 for the
-    backward pass, and copies of its inputs. This keeps one number for each weight, in the inputs'
-    precision, negative where the weight is dropped. Dot products are in at least float32, as in
-    fused kernels.
+    For the backward pass torch's attention keeps weights, mask and their product in float32. This
+    keeps one number for each weight, in the inputs' precision, negative where the weight is
+    dropped. Dot products are in at least float32, as in fused kernels.
 
     Args:
         query, key, value: (B, heads, Q, D), and (B, heads, K, D) twice.
         mask: bool, True where a query sees a key, broadcast to (B, heads, Q, K); None for all.
         rate: share of weights to drop, below 1; 0 for none.
         scale: of the dot products; default 1 / sqrt(D).
-
-    Returns:
-        (B, heads, Q, D).
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return _Attention.apply(query, key, value, mask, rate, scale)

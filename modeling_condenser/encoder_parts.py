@@ -45,8 +45,8 @@ def build_final_norm(encoder: Any) -> nn.Module:
 class LayerCall:
     """The arguments of a backbone layer beside hidden states: masks, positions, biases.
 
-    Head layers of any architecture repeat the call. What the backbone's layers share (tables of
-    relative positions in MPNet and DeBERTa) then gets the head's gradient, too.
+    The head's layers repeat the call. So tables that the backbone's layers share (of relative
+    positions in MPNet and DeBERTa) get gradients from the head, too.
     """
 
     args: tuple[Any, ...]
@@ -78,7 +78,7 @@ def recorded_calls(layer: nn.Module, read: Any = None) -> Iterator[list[LayerCal
 
 
 class _Embedded(Exception):
-    """Leaves an encoder before its first layer runs, with the embeddings as its argument."""
+    """Carries the embeddings out of an encoder before its first layer runs."""
 
 
 @torch.compiler.disable  # because of the exception
@@ -113,7 +113,7 @@ def replace_cls(
 
 
 def position_offset(encoder: nn.Module) -> int:
-    """The position of a text's first token: in RoBERTa and its kin behind the padding token's."""
+    """The position of a text's first token; RoBERTa counts from the padding token's id + 1."""
     tables = (getattr(module, "position_embeddings", None) for module in encoder.modules())
     table = next((table for table in tables if isinstance(table, nn.Embedding)), None)
     return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
@@ -126,10 +126,9 @@ def n_positions(encoder: Any) -> int | None:
 
 
 def settle_pooler(encoder: nn.Module) -> None:
-    """Exclude an encoder's pooler, which no loss reads, from training.
+    """Freeze an encoder's pooler, because no loss reads it and data parallelism needs gradients.
 
-    Data parallelism would wait for its gradient. One that was never trained, as its bias of zeros
-    tells, becomes tanh(CLS).
+    A pooler that was never trained (its bias is zero) becomes tanh(CLS).
     """
     pooler = getattr(encoder, "pooler", None) or nn.Identity()
     pooler.requires_grad_(False)
@@ -141,7 +140,7 @@ def settle_pooler(encoder: nn.Module) -> None:
 
 
 def write_cls_pooling(folder: Path, dimension: int) -> None:
-    """Write the files by which sentence-transformers 6 takes CLS, not the mean of the tokens."""
+    """Write the files that tell sentence-transformers 6 to pool by CLS, not by the mean."""
     transformer = "sentence_transformers.base.modules.transformer.Transformer"
     pooling = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
     files: dict[str, Any] = {
@@ -188,10 +187,7 @@ def take_lm_head(masked_lm: PreTrainedModel) -> tuple[nn.Module, dict[str, str]]
 
 
 class _LMHead(nn.Module):
-    """A masked-LM class without its encoder, (..., H) to (..., V).
-
-    For LM heads of several modules, which only the class's own forward pass joins.
-    """
+    """A masked LM without its encoder, (..., H) to (..., V), for LM heads of several modules."""
 
     def __init__(self, masked_lm: PreTrainedModel):
         super().__init__()
@@ -204,7 +200,7 @@ class _LMHead(nn.Module):
 
 
 class _GivenHiddenStates(nn.Module):
-    """Takes the place of an encoder and returns its input."""
+    """Replaces an encoder, and returns its input."""
 
     def forward(self, *args: Any, inputs_embeds: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=inputs_embeds)

@@ -23,7 +23,7 @@ class MaskedTokens:
         index: (M,) int64 positions in the flattened (B * T) batch, padded to `ROW_MULTIPLE`.
         targets: (M,) int64 original tokens, -100 at the padding.
         n_items: number of masked tokens that the loss is averaged over.
-        scale: `n_items`, divided by the number of masked tokens in this call.
+        scale: `n_items` divided by the number of masked tokens in this call.
     """
 
     index: torch.Tensor
@@ -39,9 +39,9 @@ class MaskedTokens:
 
         Args:
             labels: (B, T), -100 where nothing is masked.
-            n_items: masked tokens of the whole batch; None for those of this call, times `scale`.
+            n_items: masked tokens of the step; by default those of this call, times `scale`.
             read: the rows of a packed batch that were computed, if not all.
-            scale: see `n_items`.
+            scale: for the default of `n_items`.
         """
         flat = (labels if read is None else labels[:, read.columns]).reshape(-1)
         index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
@@ -58,9 +58,9 @@ def _at_least_one(n: Any, device: torch.device) -> Any:
 def mlm_losses(
     lm_head: nn.Module, *predictions: tuple[MaskedTokens, torch.Tensor] | None
 ) -> list[torch.Tensor | None]:
-    """Masked-LM losses of (B, T, H) outputs, None for None.
+    """Masked-LM losses of (B, T, H) outputs; None for None.
 
-    Only masked positions are projected to the vocabulary, those of all outputs together.
+    Only masked positions are projected to the vocabulary, in one call for all outputs.
     """
     given = [prediction for prediction in predictions if prediction is not None]
     hidden = torch.cat([output.flatten(0, 1)[masked.index] for masked, output in given])
@@ -82,17 +82,15 @@ def bag_of_words_loss(
 ) -> torch.Tensor | None:
     """Mean over blocks of logsumexp(z) - mean of z_t over the block's bag, with z = LM head(cls).
 
-    This is the cross-entropy of z with the uniform distribution over the bag, without its (B, V)
-    target.
+    This is the cross-entropy of z with the uniform distribution over the bag.
 
     Args:
         lm_head: maps (B, H) to (B, V).
         cls_late: (B, H) dense vectors of the blocks.
         targets: (B, T) the tokens of each bag, otherwise -100; (1, N) if packed; None for no loss.
         starts: (B + 1,) where the blocks of a packed batch begin.
-        n_bags: blocks with a bag that the loss is averaged over; None for those of this call, times
-            the scale of its masked tokens.
-        masked: see `n_bags`.
+        n_bags: blocks with a bag in the step; by default those of this call, times `masked.scale`.
+        masked: the masked tokens of this call.
     """
     if targets is None:
         return None
@@ -112,5 +110,5 @@ def bag_of_words_loss(
 
 
 def widen(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers, in at least float32."""
+    """The same numbers in float32, or in their own precision if it is higher."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

@@ -63,7 +63,7 @@ class CondenserForPreTrainingOutput(ModelOutput):
         loss: () the sum of the losses, eq. (11); with `labels` only, like each loss.
         head_loss: () MLM loss of the Condenser head, eq. (9).
         late_loss: () MLM loss of the backbone's late output, eq. (10); None without `late_mlm`.
-        bow_loss: () bag-of-words loss of the late CLS, before its weight; with `bow_targets` only.
+        bow_loss: () unweighted bag-of-words loss of the late CLS; with `bow_targets` only.
         head_logits: (B, T, V) predictions of the Condenser head; without `labels` only.
         logits: (B, T, V) predictions of the backbone's late output; without `labels` only.
         hidden_states: of the backbone, each (B, T, H), on request; likewise `attentions`.
@@ -98,7 +98,7 @@ class CondenserPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """Initialise modules without own weights, too, which the library skips in custom code."""
+        """Also initialise modules without weights of their own, which the library skips here."""
         new = [m for m in self.modules() if not getattr(m, "_is_hf_initialized", False)]
         super().initialize_weights()  # ModernBERT initialises its layers through such modules
         for module in reversed(new):
@@ -115,7 +115,7 @@ class CondenserPreTrainedModel(PreTrainedModel):
 
 
 class CondenserModel(CondenserPreTrainedModel):
-    """The encoder of a checkpoint, with its own inputs and outputs; CLS is the dense vector."""
+    """The encoder of a checkpoint; the dense vector of a text is that of its first token, CLS."""
 
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^head[._]"]
 
@@ -133,10 +133,7 @@ class CondenserModel(CondenserPreTrainedModel):
 
     @property
     def global_layer(self) -> nn.Module:
-        """The last layer that attends to the whole block; the head's layers are of its class.
-
-        In a head layer with local attention, CLS would not reach distant tokens.
-        """
+        """The last layer that attends to the whole block; the head's layers are of its class."""
         kinds = ((layer, getattr(layer, "attention_type", None)) for layer in reversed(self.layers))
         return next(layer for layer, kind in kinds if kind in (None, "full_attention"))
 
@@ -161,8 +158,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^head[._]"]
     _has_head = False
     run_head: Any  # a method of `CondenserForPreTraining`
-    # A function of labels and `cu_seq_lens_q` that selects the rows of a packed batch that a loss
-    # reads; the last layers then compute only these. `packing.use_packing` sets it.
+    # `packing.use_packing` sets it: a function of labels and `cu_seq_lens_q` that selects the rows
+    # of a packed batch that a loss reads. The last layers compute only these.
     choose_rows: Any = None
     training_stages: Any = ()  # `CondenserTrainer` sets it, for the card of `save_encoder`
 
@@ -179,8 +176,8 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     ) -> Any:
         """Open a pre-training checkpoint, like `PreTrainedModel.from_pretrained`.
 
-        A random head can corrupt the backbone (section 3.4), so a Condenser opens a checkpoint
-        without a head only with `new_head`, which starts a new one.
+        A random head can corrupt the backbone (section 3.4), so a checkpoint without a Condenser
+        head is refused unless `new_head` is true, which starts a new one.
 
         Raises:
             ValueError: weights are missing or unexpected.
@@ -195,19 +192,14 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
 
     @classmethod
     def from_encoder(cls, name_or_path: str, **kwargs: Any) -> Any:
-        """Start from an encoder and its LM head, with a new Condenser head if the class has one.
-
-        Arguments are those of `masked_lm_from_encoder` or `condenser_from_encoder`.
-        """
+        """Start from an encoder: `condenser_from_encoder` or `masked_lm_from_encoder`."""
         name = "condenser_from_encoder" if cls._has_head else "masked_lm_from_encoder"
         return getattr(_package("pretraining.warm_start"), name)(name_or_path, **kwargs)
 
     def save_encoder(self, folder: str | Path, *, tokenizer: Any = None) -> Path:
         """Save the backbone as a plain encoder, which opens without remote code.
 
-        Args:
-            folder: new or empty.
-            tokenizer: by default that of the checkpoint that the model was loaded from.
+        The tokenizer is by default that of the checkpoint that the model was loaded from.
         """
         tokenizer = tokenizer or _package("pretraining.examples").find_tokenizer(self)
         with TemporaryDirectory() as checkpoint:
@@ -243,13 +235,12 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
     ) -> tuple[torch.Tensor, Any, Any]:
         """Run the backbone, eqs. (6) and (7), on inputs of `forward`.
 
-        Only the rows `read` of a packed batch are computed in the last layer, if they are given.
+        With `read`, the last layer computes only these rows of a packed batch.
 
         Returns:
-            [cls_late ; late], (B, T, H); the head's input beside cls_late, (B, T, H): either
-            [cls_early ; early] or the embeddings of `head_input_ids` (default: `input_ids`), and
-            None without a head; and the encoder's output, with the `layer_call` that `run_head`
-            repeats.
+            [cls_late ; late], (B, T, H); what the head reads beside cls_late, (B, T, H), which is
+            [cls_early ; early] or the embeddings of `head_input_ids` (default: `input_ids`), or
+            None without a head; the encoder's output, with the `layer_call` for `run_head`.
         """
         is_condenser = self._has_head and self.config.head_mlm_probability is None
         if is_condenser:
@@ -287,20 +278,18 @@ class CondenserForMaskedLM(CondenserPreTrainedModel):
             input_ids: (B, T) int64, with CLS at position 0 of each block.
             attention_mask: (B, T), 1 for tokens and 0 for padding.
             labels: (B, T) int64, the original token at masked positions and -100 elsewhere.
-            num_items_in_batch: masked tokens of an optimiser step's whole batch, across
-                micro-batches and devices, which each loss is divided by; default: of this call.
+            num_items_in_batch: masked tokens of an optimiser step, across micro-batches and
+                devices, which each MLM loss is divided by; default: those of this call.
             vectors_only: return only `cls_late`, equal to that of a call with losses.
             bow_targets: (B, T) int64, each distinct token of the unmasked block once, anywhere in
                 its row, and -100 elsewhere; adds bag-of-words prediction to the loss.
             bow_weight: of the bag-of-words loss.
-            num_bags_in_batch: blocks with `bow_targets` in the whole batch, which the bag-of-words
-                loss is divided by; by default estimated from those of this call, in proportion to
-                `num_items_in_batch`.
+            num_bags_in_batch: blocks with `bow_targets` in the step, which the bag-of-words loss is
+                divided by; default: those of this call, scaled like `num_items_in_batch`.
             head_input_ids: (B, T) int64, the block masked a second time, for a head with
                 `head_mlm_probability`.
             head_targets: (B, T) int64, the original tokens of that masking and -100 elsewhere.
-            num_head_items_in_batch: their number in the whole batch, by default estimated like
-                `num_bags_in_batch`.
+            num_head_items_in_batch: their number in the step, by default as for bags.
             **kwargs: for the encoder, such as `cu_seq_lens_q` of a packed batch.
 
         Raises:
@@ -386,11 +375,12 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
         Args:
             cls_late: (B, 1, H) late CLS vectors; (1, B, H) of a packed batch.
-            early: (B, T, H) second output of `encode`; its CLS vectors are replaced.
-            layer_call: of the third output of `encode`.
+            early: (B, T, H) second output of `encode`, whose CLS vectors are replaced.
+            layer_call: from the third output of `encode`.
+            read: the rows of a packed batch to compute, by default all.
 
         Returns:
-            [cls_cd ; cd], (B, T, H), or only the rows `read` of a packed batch.
+            [cls_cd ; cd], (B, T, H), or the rows `read`.
         """
         hidden = replace_cls(early, cls_late, layer_call.kwargs.get("cu_seq_lens_q"))
         for layer in self.head[:-1]:
@@ -399,7 +389,7 @@ class CondenserForPreTraining(CondenserForMaskedLM):
 
 
 def _package(module: str) -> Any:
-    """A module of the condenser package, which a checkpoint's own code works without."""
+    """Import a module of the condenser package, which is not needed to open a checkpoint."""
     try:
         return import_module(f"modeling_condenser.{module}")
     except ModuleNotFoundError as error:

@@ -12,7 +12,7 @@ A packed batch holds B blocks in the fields of transformers' `FlashAttentionKwar
 - `max_length_q` and `max_length_k`, the longest block's length, an int.
 
 N is rounded up to a multiple of `PACK_MULTIPLE`, because kernels are built anew for every shape.
-The filler is one more block at the end, of tokens at position 0, without labels.
+The filler is another block at the end, of tokens at position 0, without labels.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,15 +55,13 @@ def why_not_packed(encoder: Any) -> str | None:
 
 
 def use_packing(model: CondenserForMaskedLM, *, narrow: bool = True) -> None:
-    """Make a model accept packed batches (`pack`); it still accepts padded ones.
+    """Replace a model's attention back-end, so that it accepts packed and padded batches.
 
-    Args:
-        model: to change; its attention back-end is replaced.
-        narrow: let the last layers of backbone and head compute only the rows that a loss reads,
-            if the encoder's attention allows it.
+    With `narrow`, the last layers of backbone and head compute only the rows that a loss reads, if
+    the encoder's attention allows it.
 
     Raises:
-        ValueError: its encoder cannot take packed batches.
+        ValueError: the encoder cannot take packed batches.
     """
     encoder: Any = model.condenser.encoder
     if reason := why_not_packed(encoder):
@@ -102,9 +100,8 @@ def pack(batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 def lay_end_to_end(lengths: Any, columns: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
     """Make a packed batch of blocks that already lie end to end.
 
-    Args:
-        lengths: tokens of each block, (B,) whole numbers above 0, an array or a tensor.
-        columns: name -> a whole number for each token, (tokens,), and that of the filler.
+    `lengths`, (B,), are the numbers of tokens of the blocks. `columns` map a name to a number for
+    each token, (tokens,), and the number for the filler.
     """
     lengths = torch.as_tensor(lengths).long()
     n_tokens, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
@@ -139,8 +136,7 @@ def layer_to_narrow(encoder: Any) -> nn.Module | None:
 class ReadRows:
     """The rows of a packed batch that a loss reads: CLS and masked tokens.
 
-    In the last layer the other rows are only keys and values, so their queries, output projection
-    and feed-forward are omitted.
+    In the last layer the other rows serve only as keys and values.
 
     Attributes:
         columns: (R,) int64, their positions among the N rows, in order.
@@ -204,9 +200,8 @@ def attend(
         attention_mask: of a padded batch.
         dropout, scaling: as for other back-ends.
         sliding_window: in local attention, tokens nearer than this see each other.
-        cu_seq_lens_q, cu_seq_lens_k: (B + 1,) bounds of the blocks among queries and among keys;
-            None if padded.
-        max_length_q, max_length_k: at least the most queries and keys of a block; 0 to count.
+        cu_seq_lens_q, cu_seq_lens_k: (B + 1,) bounds of the blocks; None if the batch is padded.
+        max_length_q, max_length_k: upper limits of a block's queries and keys; 0 if unknown.
         kv_states: (1, N, H) hidden states of all rows, if queries are only some of them.
 
     Returns:

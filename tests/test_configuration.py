@@ -29,6 +29,7 @@ def test_a_saved_config_comes_back_equal_through_the_auto_class(tmp_path):
     [
         ({"skip_from": 13}, r"skip_from is 13.*0 .*12"),
         ({"n_head_layers": 0}, "n_head_layers is 0.*at least one"),
+        ({"skip_from": 0.5}, "skip_from is 0.5, expected a whole number"),
         ({"head_mlm_probability": 1.5}, "head_mlm_probability is 1.5.*between 0 and 1"),
         ({"head_mlm_probability": 0.5, "skip_from": 3}, "leave skip_from out"),
         ({"skip_form": 2}, "no argument 'skip_form'.*skip_from"),

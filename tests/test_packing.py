@@ -117,12 +117,6 @@ def test_the_last_layers_compute_only_cls_and_masked_tokens():
     assert seen == [n_all] * 6
 
 
-@pytest.mark.parametrize("name", [b.title for b in BACKBONES.values() if b.packed is None])
-def test_an_encoder_with_attention_of_its_own_is_refused(name):
-    with pytest.raises(ValueError, match="Batches cannot be packed.*packed: false"):
-        use_packing(make_model(name))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "is_packed"), [("BERT", True), ("ModernBERT", False)])
 def test_a_compiled_model_meets_new_shapes_without_new_graphs(name, is_packed):

@@ -1,1 +1,1 @@
-"""Readiness: measures that show whether condensing works, and when more steps gain little."""
+"""Readiness: measures that show whether pre-training works, and when more steps gain little."""

@@ -1,4 +1,4 @@
-"""The command `condenser analyze`: figures, tables and pictures of models that are measured."""
+"""The command `condenser analyze`: measure models, and write figures, tables and pictures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,13 +33,13 @@ from .readiness import Subject, measure_readiness
 from .sample import Measuring, Sample
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
-_MOST_LINES = 10  # in the picture of entropies
+_MOST_LINES = 10  # in the plot of entropies
 
 Entry = dict[str, Any]
-"""A model's `label`, its measures, and in a run its step, named as in a training log."""
+"""A model's `label`, its measures and, in a run, its step, named as in a training log."""
 
 Measurable = tuple[str | Path, Entry]
-"""A model's folder or Hub name, and its entry without the measures."""
+"""A model's folder or Hub name, and its entry before it is measured."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class AnalysisRecipe:
         models: folders or Hub names of checkpoints, exports, retrievers or encoders. The folder of
             a pre-training run stands for its complete checkpoints and its final model.
         out: folder to write.
-        corpus: text that the sample is taken from, as for pre-training. By default that of the
-            first run among the models (or that a model is in), or else the collection's passages.
+        corpus: text that the sample is taken from, as for pre-training; by default that of the
+            first run among the models (or that has one of them), or the collection's passages.
         card: whether to put the measures of a run on the card of its final model.
     """
 
@@ -72,12 +72,12 @@ def analyze(settings: Mapping[str, Any]) -> str:
 
     Raises:
         FileNotFoundError: a model, the corpus or the collection does not exist.
-        ValueError: a setting does not fit, or a model cannot be measured. Nothing was written.
+        ValueError: a setting is wrong, or a model cannot be measured. Nothing is written.
     """
     recipe, measuring = fill(settings, AnalysisRecipe, Measuring)
     out = Path(recipe.out)
     if out.exists() and not (out / READINESS_FILE).is_file() and any(out.iterdir()):
-        raise ValueError(f"{out} has other files: choose a new folder, or one of an analysis.")
+        raise ValueError(f"{out} has other files: choose a new folder, or that of an analysis.")
     runs = [name for name in recipe.models if read_run_settings(Path(name))]
     finished = [run for run in runs if Path(run, MODEL_FOLDER).is_dir()]
     if recipe.card and not finished:
@@ -139,7 +139,7 @@ def models_of_run(run: Path, prefix: str) -> list[Measurable]:
 
 
 def measure_models(models: Sequence[Measurable], sample: Sample) -> list[Entry]:
-    """Open and measure one model after the other."""
+    """Open and measure models, one after the other."""
     entries = []
     for folder, entry in tqdm(models, desc="measure", unit="model", disable=None):
         try:
@@ -157,9 +157,9 @@ def write_analysis(
     *,
     courses: Mapping[str, Sequence[Entry]] | None = None,
 ) -> str:
-    """Write readiness.json, readiness.md and pictures to a folder, and return the report.
+    """Write readiness.json, readiness.md and plots to a folder, and return the report.
 
-    `courses` are runs to draw over their steps: label -> entries.
+    `courses` are runs to plot over their steps: label -> entries.
     """
     shown = training_log.spread(entries, at_most=_MOST_LINES)
     panels = {"": {entry["label"]: entry for entry in shown}}

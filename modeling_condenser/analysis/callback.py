@@ -1,4 +1,4 @@
-"""Readiness while training: a Trainer callback, and pre-training recipes that ask for it."""
+"""Readiness while training: a Trainer callback, and pre-training recipes that use it."""
 
 import time
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ class ReadinessCallback(TrainerCallback):
     """Measures readiness at the start, every so many steps and at the end of a training.
 
     The measures are entries of the trainer's log, so they are reported, saved with checkpoints and
-    shown on the model card. Weights, gradients, modes and random states stay as they are. In
-    distributed training the first process measures and the others wait.
+    shown on the model card. They change neither weights nor random states. In distributed training
+    the first process measures and the others wait.
 
     Args:
         trainer: of a `CondenserForPreTraining` or `CondenserForMaskedLM`, with its tokenizer as
@@ -55,7 +55,7 @@ class ReadinessCallback(TrainerCallback):
             self._measure(state, control)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        # Training may end before max_steps. At on_train_end trackers have closed their run.
+        # Training may end before max_steps, and in on_train_end trackers have closed their run.
         if "train_loss" in (logs or {}):  # the Trainer's last entry
             self._measure(state, control)
 
@@ -67,7 +67,7 @@ class ReadinessCallback(TrainerCallback):
             model = trainer.accelerator.unwrap_model(trainer.model)
             longest = self.sample.measuring.max_length
             subject = Subject.of_model(model, trainer.processing_class, max_length=longest)
-            should_log = control.should_log  # log() resets it, but the step's own entry is due
+            should_log = control.should_log  # log() resets it, but the step's own entry follows
             trainer.log(measure_readiness(subject, self.sample))
             control.should_log = should_log
         trainer.accelerator.wait_for_everyone()
@@ -78,8 +78,8 @@ class ReadinessCallback(TrainerCallback):
 def pretrain_and_measure(settings: Mapping[str, Any]) -> Path:
     """Run a pre-training recipe, with readiness if the recipe has a field `readiness`.
 
-    It is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the recipe's
-    corpus. For errors and the returned folder see `pretrain`.
+    The field is a mapping of the fields of `MeasuringWhileTraining`. The sample is taken from the
+    recipe's corpus. For errors and the returned folder see `pretrain`.
     """
     if settings.get("readiness") is None:
         return pretrain(settings)

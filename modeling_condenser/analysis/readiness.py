@@ -1,4 +1,4 @@
-"""Open a model, and measure attention entropy, what the head reads, geometry and retrieval."""
+"""Measure the readiness of a model: attention entropy, head, geometry and retrieval."""
 
 import copy
 import multiprocessing
@@ -43,7 +43,7 @@ from modeling_condenser.runs.recipe import read_recipe
 from .sample import Measuring, Sample, load_small
 
 TOKENS_PER_BATCH = 2048
-# Environment variables of a process that is one of several.
+# Environment variables of distributed training.
 _OF_SEVERAL = re.compile("RANK|WORLD_SIZE|LOCAL_|MASTER_|ACCELERATE_|TORCHELASTIC_|FSDP_")
 
 
@@ -56,11 +56,11 @@ class Subject:
     max_length: int  # longest text in tokens
     contract: EncodingContract  # how it encodes
     condenser: CondenserForPreTraining | None = None  # the whole model, if it has a head
-    retriever: Retriever | None = None  # of an export or an encoder; otherwise CLS is the vector
+    retriever: Retriever | None = None  # of an export or an encoder; None: CLS is the vector
 
     @classmethod
     def of_model(cls, model: Any, tokenizer: Any, *, max_length: int) -> "Subject":
-        """Take a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
+        """From a `CondenserForPreTraining` or `CondenserForMaskedLM` in memory."""
         encoder = model.condenser.encoder
         longest = min(max_length, n_positions(encoder) or max_length)
         # By name, because remote code has classes of its own.
@@ -71,7 +71,7 @@ class Subject:
     def open(cls, name: str | Path, *, max_length: int) -> "Subject":
         """Open a pre-training checkpoint, an export, a retriever or any encoder.
 
-        The vector of an encoder whose files do not state a pooling is CLS.
+        If the files of an encoder do not state its pooling, it is CLS.
         """
         folder = model_folder.find_model_folder(name)
         if model_folder.is_checkpoint(folder):
@@ -119,9 +119,9 @@ class Subject:
         return vectors
 
 
-@show_bars(False)  # beside that of a training
+@show_bars(False)  # because a training may show its own
 def measure_readiness(subject: Subject, sample: Sample) -> dict[str, float]:
-    """Measure a model; its weights and mode, and global random states, stay as they are.
+    """Measure a model, without a change to its weights, its mode or global random states.
 
     Returns:
         An entry of a training log; `modeling_condenser.hub.training_log` explains its names.
@@ -169,7 +169,7 @@ def measure_retrieval(subject: Subject, small: Collection, prefix: str) -> dict[
 def measure_few_shot(subject: Subject, measuring: Measuring) -> dict[str, float]:
     """Fine-tune a model's encoder on few labels, and measure its retrieval.
 
-    A new process does this, because it would change a training that is running in this one.
+    This happens in a new process, because it would disturb a training in this one.
     """
     recipe = read_recipe("finetune/contrastive")
     for name in ("query_max_length", "passage_max_length"):
@@ -259,7 +259,7 @@ def cls_entropies(attention: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def mask_texts(
     subject: Subject, texts: Sequence[str], *, seed: int
 ) -> list[dict[str, torch.Tensor]]:
-    """Mask texts, in batches in their order; masks depend on the seed and a text's place only."""
+    """Make masked batches of texts; the masks depend on the seed and a text's place only."""
     tokenizer, max_length = subject.tokenizer, subject.max_length
     model: Any = subject.condenser
     collator = CondenserDataCollator(

@@ -1,4 +1,4 @@
-"""What models are measured on: a fixed sample of texts, matching texts and a small collection."""
+"""Choose what models are measured on: texts, matching texts and a small collection."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +11,7 @@ from modeling_condenser.collection.load import load_collection
 from modeling_condenser.collection.passages import find_rows
 
 _LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
-_STREAMED_ROWS = 20  # to look at in a stream for each text that is wanted
+_STREAMED_ROWS = 20  # of a stream to read for each text in the sample
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,17 @@ class Measuring:
     """What readiness is measured on.
 
     Attributes:
-        texts: in the sample, at least 2; Figure 2 of the Condenser paper has 1,000.
+        texts: number of texts in the sample, at least 2; Figure 2 of the Condenser paper has 1,000.
         max_length: longest text in tokens.
         collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
             it is searched. By default, matching texts are halves of the sample's texts.
-        split: whose queries are judged. To decide when to stop, use a split without reported
-            results, such as dev.
-        queries: of that split.
-        passages: to search: those judged for the queries, and others.
+        split: split of the queries. To decide when to stop, use one without reported results, such
+            as dev.
+        queries: number of queries.
+        passages: number of passages to search: those judged for the queries, and others.
         labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none.
         finetuning: settings of few-shot retrieval that differ from `finetune/contrastive`.
-        sample_seed: of texts, masks, queries and passages.
+        sample_seed: seed of the choice of texts, masks, queries and passages.
     """
 
     texts: int = 64
@@ -52,7 +52,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class MeasuringWhileTraining(Measuring):
-    """The same, at the start, every so many steps, and at the end of a training.
+    """What readiness is measured on at the start, during and at the end of a training.
 
     Attributes:
         every: steps between two measurements.
@@ -72,7 +72,7 @@ class Sample:
 
     @classmethod
     def choose(cls, measuring: Measuring, documents: Dataset | IterableDataset) -> "Sample":
-        """Choose from documents with a column `text`, perhaps `title`; of a stream the first."""
+        """Choose from documents with a column `text` and perhaps `title`; a stream's first ones."""
         texts = _choose_texts(documents, measuring.texts, seed=measuring.sample_seed)
         small = None if measuring.collection is None else load_small(measuring)
         if small is None:
@@ -94,7 +94,7 @@ class Sample:
 
 
 def load_small(measuring: Measuring) -> Collection:
-    """Some judged queries, the passages judged for them, and others up to `passages`."""
+    """Some judged queries with the passages judged for them, and other passages."""
     collection = load_collection(str(measuring.collection), split=measuring.split)
     judged = [q for q, grades in collection.qrels.items() if max(grades.values(), default=0) > 0]
     if not judged:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from transformers import TrainingArguments
 
+from modeling_condenser.runs.recipe import check_value
+
 Objective = Literal["condenser", "mlm", "cocondenser", "ict", "tsdae"]
 WITH_HEAD = ("condenser", "cocondenser")
 HEAD_SETTINGS = ("n_head_layers", "skip_from", "late_mlm", "head_mlm_probability")
@@ -46,21 +48,20 @@ class CondenserTrainingArguments(TrainingArguments):
         objective: "condenser"; "mlm", plain masked language modelling, the control; "cocondenser",
             the Condenser's losses on two spans of each document and a contrast of their vectors;
             "ict", the Inverse Cloze Task; "tsdae", a decoder that reconstructs blocks from the
-            vectors of noisy copies. With "cocondenser" and "ict", `per_device_train_batch_size`
-            counts pairs.
+            vectors of noisy copies. With "cocondenser" and "ict", batch sizes count pairs.
         streaming: read the corpus during training instead of preparing it on disk; needs
-            `max_steps`. Each process reads all of it, and takes its own batches.
+            `max_steps`. Each process reads the whole corpus and takes its own batches.
         max_length: longest sequence in tokens, with special tokens.
         short_block_probability: share of blocks of random shorter length.
         mlm_probability: share of a block's tokens to mask.
         bow_weight: weight of bag-of-words prediction from the late CLS (Ma et al. 2024); 0 for
             none.
         bow_weight_end: the weight at the last step, reached on a cosine; `bow_weight` by default.
-            The paper's are 1.0 and 0.1.
-        blocks_seed: seed of the choice of short blocks; `seed` does not change it.
+            In the paper, it falls from 1.0 to 0.1.
+        blocks_seed: seed of the choice of short blocks, which `seed` does not change.
         preprocessing_workers: processes that build blocks.
-        packed: whether batches are without padding, which changes no loss; by default wherever the
-            encoder supports it and no `attn_implementation` is set.
+        packed: whether to omit padding, which changes no loss; by default wherever the encoder
+            supports it and no `attn_implementation` is set.
         attn_implementation: attention back-end of padded batches ("eager", "sdpa", ...).
         tokens_per_batch: upper limit of tokens in a device's batch, with special tokens, in place
             of `per_device_train_batch_size`.
@@ -105,14 +106,11 @@ class CondenserTrainingArguments(TrainingArguments):
             self.dataloader_drop_last = True  # a smaller batch would be another loss
 
     def check_settings(self) -> None:
-        """Raise a ValueError if settings do not fit each other."""
+        """Raise a ValueError if a setting has a wrong type, or settings do not fit each other."""
+        for name, hint in CondenserTrainingArguments.__annotations__.items():
+            setattr(self, name, check_value(name, getattr(self, name), hint))
         for objectives, names in _ONLY_FOR.items():
-            for name in names if self.objective not in objectives else ():
-                if getattr(self, name) != getattr(type(self), name):
-                    raise ValueError(
-                        f"{name} is only for objective {', '.join(objectives)}, but it is "
-                        f"{self.objective}: leave {name} out."
-                    )
+            _check_objective(self, objectives, names)
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -121,13 +119,13 @@ class CondenserTrainingArguments(TrainingArguments):
             raise ValueError("bow_weight_end is set, but bow_weight is 0: set bow_weight, too.")
         if self.streaming and self.tokens_per_batch is not None:
             raise ValueError(
-                "tokens_per_batch is not for a streamed corpus, whose lengths are not known: set "
-                "per_device_train_batch_size instead."
+                "tokens_per_batch does not work with a streamed corpus, because its lengths are "
+                "unknown: set per_device_train_batch_size instead."
             )
         if self.packed and self.attn_implementation is not None:
             raise ValueError(
-                f"attn_implementation is {self.attn_implementation}, but packed batches have an "
-                "attention back-end of their own: leave one of the two out."
+                f"attn_implementation is {self.attn_implementation}, but packed batches have their "
+                "own attention back-end: leave one of the two out."
             )
 
 
@@ -138,7 +136,7 @@ class PretrainingRecipe:
     Attributes:
         encoder: Hub name or folder of the encoder to start from ("starter" for this package's own),
             or of a Condenser checkpoint to continue with its head and `skip_from`.
-        corpus: what to train on: Hub data set name or local path, or a mapping such as {path:
+        corpus: text to train on: Hub data set name or local path, or a mapping such as {path:
             NAME, split: train, text_column: body} (`Source`), or a list of these.
         tokenizer: Hub name or folder; the encoder's own by default.
         n_head_layers: layers of the Condenser head; 2 by default.
@@ -148,8 +146,8 @@ class PretrainingRecipe:
             RetroMAE's does, instead of the early layer (`CondenserConfig`).
         new_head: start a new head, also if the checkpoint has one.
         encoder_changes: attributes of the encoder's configuration to change, such as dropout.
-        readiness: to measure readiness while training: a mapping of fields that `condenser analyze
-            --help` lists, and of `every`, the steps between two measurements.
+        readiness: measures readiness while training: a mapping of the fields that `condenser
+            analyze --help` lists, and of `every`, the steps between two measurements.
     """
 
     encoder: str
@@ -165,9 +163,14 @@ class PretrainingRecipe:
     readiness: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in HEAD_SETTINGS if self.objective not in WITH_HEAD else ():
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name} is only for objective {', '.join(WITH_HEAD)}, but it is "
-                    f"{self.objective}: leave {name} out."
-                )
+        _check_objective(self, WITH_HEAD, HEAD_SETTINGS)
+
+
+def _check_objective(settings: Any, objectives: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """Raise a ValueError if one of these settings is set, but the objective does not have it."""
+    for name in names if settings.objective not in objectives else ():
+        if getattr(settings, name) != getattr(type(settings), name):
+            raise ValueError(
+                f"{name} is only for objective {', '.join(objectives)}, but the objective is "
+                f"{settings.objective}: leave {name} out."
+            )

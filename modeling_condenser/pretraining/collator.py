@@ -1,4 +1,4 @@
-"""Blocks of token ids become masked batches, of a fixed size or within a token budget.
+"""Make masked batches from blocks of token ids, of a fixed size or within a token budget.
 
 The masks of a block depend on the block and its `mask_key` only.
 """
@@ -35,11 +35,11 @@ class CondenserDataCollator:
     Args:
         tokenizer: WordPiece, byte-level BPE or SentencePiece, with mask, padding and CLS tokens.
         max_length: longest sequence in tokens, with the special ones. A longer block is cut to a
-            random window, another one each time it is seen, as in the reference.
+            random window, a new one in each epoch, as in the reference.
         mlm_probability: share of a block's tokens to mask; None to mask nothing.
         head_mlm_probability: share of a block's tokens to mask a second time, independently, for a
             head that reads them instead of the early layer (`CondenserConfig`).
-        bag_of_words: add `bow_targets`, the tokens that the CLS vector is to predict.
+        bag_of_words: add `bow_targets`, the tokens that the CLS vector must predict.
 
     Raises:
         ValueError: the tokenizer lacks a token that masking needs, or an argument is out of range.
@@ -61,7 +61,7 @@ class CondenserDataCollator:
             )
         if self.mlm_probability is not None and not 0.0 < self.mlm_probability < 1.0:
             raise ValueError(f"mlm_probability is {self.mlm_probability}, expected 0 to 1.")
-        # Tokenizers look these up anew each time they are asked.
+        # Kept here, because a tokenizer looks them up each time.
         self.mask_token_id, self.pad_token_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.word_starts = WordStarts(tokenizer)
         self._prefix, self._suffix = special_frame(tokenizer)
@@ -73,15 +73,15 @@ class CondenserDataCollator:
 
         Args:
             examples: each with `input_ids`, token ids without padding, with or without special
-                tokens around them, and where possible `mask_key`, an integer that decides its
-                masks. Without one, torch's generator draws it.
+                tokens around them, and perhaps `mask_key`, an integer that decides its masks.
+                Without one, torch's generator draws it.
 
         Returns:
             `input_ids`, `attention_mask` and `labels`, each (B, T) int64, T a multiple of 8 where
             `max_length` allows it; `labels` is the original token where masked, otherwise -100.
             With `head_mlm_probability` also `head_input_ids` and `head_targets`, the same for the
-            second masking. With `bag_of_words` also `bow_targets`: each distinct token of the
-            unmasked block at its first position, otherwise and for special tokens -100.
+            second masking. With `bag_of_words` also `bow_targets`: each distinct ordinary token of
+            the unmasked block at its first position, otherwise -100.
         """
         blocks, keys = self.read(examples)
         ids, is_text, is_token = self.frame(blocks)
@@ -117,11 +117,16 @@ class CondenserDataCollator:
         return labels
 
     def read(self, examples: Sequence[Mapping[str, Any]]) -> tuple[list[np.ndarray], np.ndarray]:
-        """The examples' blocks without special tokens, cut to fit, and their keys, (B,)."""
+        """Blocks of the examples, without special tokens and cut to fit, and their keys, (B,)."""
         if all("mask_key" in example for example in examples):
             keys = np.array([example["mask_key"] for example in examples], dtype=np.int64)
         else:
             keys = torch.randint(2**62, (len(examples),)).numpy()
+        if not all("input_ids" in example for example in examples):
+            raise ValueError(
+                "The examples have no input_ids: tokenize their text, or give it to a "
+                "CondenserTrainer."
+            )
         blocks = [self._without_frame(np.asarray(example["input_ids"])) for example in examples]
         excess = np.maximum(np.array([len(block) for block in blocks]) - self.room, 0)
         where = uniforms(keys, 1, stream=WINDOW_STREAM)[:, 0]
@@ -135,7 +140,7 @@ class CondenserDataCollator:
         return block[start:end] if is_framed else block
 
     def frame(self, blocks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Blocks between special tokens: ids, whether text, and whether a token; each (B, T)."""
+        """Add special tokens and padding: ids, is it text, is it a token; each (B, T)."""
         rows = [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
         lengths = np.array([len(row) for row in rows])[:, None]  # (B, 1)
         width = min(-(-int(lengths.max()) // PAD_MULTIPLE) * PAD_MULTIPLE, self.max_length)
@@ -174,17 +179,17 @@ def text_room(tokenizer: PreTrainedTokenizerBase, length: int, name: str = "max_
 
 
 class TokenBudgetBatches(BatchSampler):
-    """Batches of shuffled blocks, each of as many as fit the budget of one device.
+    """Batches of shuffled blocks, each with as many as fit the budget of one device.
 
     Order and batches depend on the seed and the epoch only: all processes make the same ones and
     take turns (accelerate's `BatchSamplerShard`). Each epoch has as many batches as the first one,
-    rounded up to a multiple of the processes, because the Trainer resumes by counting them. Batches
-    beyond that are left out; missing ones come from a second order of all blocks.
+    rounded up to a multiple of the processes, because the Trainer resumes by counting them. Further
+    batches are omitted; missing ones come from a second order of all blocks.
 
     `lengths` are the tokens of each block, (N,), with special ones.
     """
 
-    # What accelerate asks of a batch sampler: no fixed size, no batch left out.
+    # Read by accelerate: batches have no fixed size, and none is dropped.
     batch_size, drop_last = None, False  # type: ignore[assignment]
     epoch = 0
 
@@ -194,7 +199,7 @@ class TokenBudgetBatches(BatchSampler):
         if tokens_per_batch < lengths.max():
             raise ValueError(
                 f"tokens_per_batch is {tokens_per_batch}, but a block has {lengths.max()} tokens: "
-                "set it to max_length or more; a device is used well from thousands on."
+                "set it to max_length or more, best to several thousand."
             )
         self.lengths, self.tokens_per_batch, self.seed = lengths, tokens_per_batch, seed
         n_batches = sum(1 for _ in self._fill(epoch=0, turn=0))

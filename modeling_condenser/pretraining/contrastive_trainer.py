@@ -1,15 +1,13 @@
 """The Condenser's trainer with a contrastive loss over the vectors of a whole batch.
 
-Two texts of a pair are neighbours: rows 2i and 2i + 1. The positive of a text is its partner; all
-other texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCondenser, arXiv
-2108.05540; Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers
-in a vector.
+The two texts of a pair are rows 2i and 2i + 1. The positive of a text is its partner; all other
+texts of the batch, on all devices, are negatives (Gao & Callan 2021, coCondenser, arXiv 2108.05540;
+Lee, Chang & Toutanova 2019 for the Inverse Cloze Task). S texts in a batch, H numbers in a vector.
 
 The gradient cache is that of Gao, Zhang, Han & Callan (2021), "Scaling Deep Contrastive Learning
-Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; take the
-gradient of the loss at the vectors, the cache; then encode chunk by chunk with a graph, and
-continue the cached gradient g of each vector by the surrogate <vector, g>. Both passes must drop
-the same units, so each chunk has a dropout seed of its own.
+Batch Size under Memory Limited Setup": encode all chunks of a batch without a graph; compute the
+gradient g of the loss at each vector, the cache; then encode chunk by chunk with a graph, with the
+loss <vector, g>. Both passes must drop the same units, so each chunk has its own dropout seed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,14 +31,14 @@ _WITH_OWN_STATE = ("cuda", "xpu")  # devices whose random state can be saved and
 def contrast(
     vectors: torch.Tensor, *, cosine: bool, temperature: float, one_way: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contrast a whole batch of vectors, (S, H), of at least two pairs of neighbouring rows.
+    """Contrast the vectors of all processes, (S, H), of at least two pairs.
 
     Args:
-        vectors: of all processes.
+        vectors: of pairs, rows 2i and 2i + 1.
         cosine: whether similarities are cosines; otherwise dot products, as published.
         temperature: divides similarities.
-        one_way: whether only the first of each pair, a query, looks for its partner, among the
-            second ones (Inverse Cloze Task); otherwise every text does, among all (coCondenser).
+        one_way: contrast the first text of each pair with all second ones (Inverse Cloze Task), not
+            every text with all others (coCondenser).
 
     Returns:
         () loss in nats, the mean over texts, and () share of texts nearest to their partner.
@@ -80,10 +78,9 @@ class Chunk:
 def split_batch(
     inputs: Mapping[str, torch.Tensor], chunk_size: int | None, *, seed: int, packed: bool
 ) -> list[Chunk]:
-    """Split a batch of S texts into chunks, its longest texts first, so that padding is short.
+    """Split a batch of S texts into chunks, the longest texts first, so that padding is short.
 
-    `inputs` are padded at the right, each (S, T). Without a `chunk_size` all texts are one chunk.
-    `seed` decides the dropout of all chunks.
+    `inputs` are padded at the right, each (S, T). Without a `chunk_size` there is one chunk.
     """
     lengths = inputs["attention_mask"].sum(dim=1)  # (S,)
     order = lengths.argsort(descending=True, stable=True)
@@ -105,8 +102,8 @@ class ContrastiveTrainer(CondenserTrainer):
     """Trains objective "cocondenser" or "ict": the model's own losses and a contrast of the batch.
 
     Log entries also hold `contrastive_loss` and `contrastive_accuracy`, over the batch of all
-    processes. With a `cache_chunk_size` a step needs the memory of one chunk, whatever the batch,
-    at the cost of a second forward pass of the backbone.
+    processes. With `cache_chunk_size` a step needs only the memory of one chunk, but a second
+    forward pass of the backbone.
     """
 
     objectives = CONTRASTIVE
@@ -128,16 +125,13 @@ class ContrastiveTrainer(CondenserTrainer):
         super().__init__(model, args, *others, **kwargs)
         if args.objective == "ict":  # nothing is masked
             self.logged_losses = ("bow_loss",)
-        n_pairs = len(self.train_dataset)  # type: ignore[arg-type]
-        if n_pairs < batch:
-            raise ValueError(
-                f"There are {n_pairs} pairs to train on, but a batch over all processes is {batch} "
-                "of them: lower per_device_train_batch_size, or add text. For short documents, use "
-                "pretrain/own-text-condenser."
-            )
+        _check_pairs(self.train_dataset, batch, "train")
+        evaluated: Any = self.eval_dataset
+        for data in evaluated.values() if isinstance(evaluated, Mapping) else [evaluated]:
+            _check_pairs(data, args.eval_batch_size * args.world_size, "eval")
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """One text of each pair, whose partner says much about it, of as many as fit a chunk."""
+        """One text of each pair, because its partner says much about it; as many as fit a chunk."""
         return {name: value[: self.args.cache_chunk_size : 2] for name, value in inputs.items()}
 
     def compute_loss(
@@ -148,11 +142,13 @@ class ContrastiveTrainer(CondenserTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The loss of a batch, with its last chunk's graph; adds the other chunks' gradients."""
-        seed, size = int(torch.randint(2**62, ())), self.args.cache_chunk_size
+        seed = int(torch.randint(2**62, ()))
+        size = self.args.cache_chunk_size if model.training else None
         chunks = split_batch(inputs, size, seed=seed, packed=self.is_packing)
         if len(chunks) == 1:
             model_loss, vectors = self._run(model, chunks[0], num_items_in_batch)
-            return model_loss + self._contrast_all(put_back([vectors], chunks))
+            loss = model_loss + self._contrast_all(put_back([vectors], chunks))
+            return (loss, {}) if return_outputs else loss
 
         with torch.no_grad():  # by the wrapped model, in which FSDP gathers weights
             parts = []
@@ -173,7 +169,8 @@ class ContrastiveTrainer(CondenserTrainer):
                 surrogate = model_loss + (own * cache[chunk.rows]).sum()
                 if not is_last:
                     self.accelerator.backward(surrogate)
-        return surrogate + (value - surrogate).detach()  # the gradient of one, the value to log
+        # The value of the whole loss, with the gradient of the surrogate.
+        return surrogate + (value - surrogate).detach()
 
     def _run(
         self, model: torch.nn.Module, chunk: Chunk, num_items: torch.Tensor | int | None
@@ -186,9 +183,9 @@ class ContrastiveTrainer(CondenserTrainer):
         return loss, _vectors(outputs, chunk)
 
     def _contrast_all(self, vectors: torch.Tensor) -> torch.Tensor:
-        """The weighted loss of the vectors of all processes, of which this one's are (S, H).
+        """The weighted loss of the vectors of all processes, given this one's, (S, H).
 
-        The gradient is the sum of those of all processes' losses, of which they take the mean.
+        Its gradient is the sum over processes, of which data parallelism takes the mean.
         """
         n_processes = self.accelerator.num_processes
         if n_processes > 1:
@@ -202,12 +199,22 @@ class ContrastiveTrainer(CondenserTrainer):
             temperature=self.args.temperature or (0.05 if is_cosine else 1.0),
             one_way=self.args.objective == "ict",
         )
-        # Alike in all processes, whose measures are summed.
-        self.add_measure("contrastive_loss", loss / n_processes)
-        self.add_measure("contrastive_accuracy", accuracy / n_processes)
+        model: Any = self.model
+        if model.training:  # equal in all processes, whose measures are summed
+            self.add_measure("contrastive_loss", loss / n_processes)
+            self.add_measure("contrastive_accuracy", accuracy / n_processes)
         return self.args.contrastive_weight * loss
 
 
+def _check_pairs(data: Any, batch: int, purpose: str) -> None:
+    if data is not None and len(data) < batch:
+        raise ValueError(
+            f"{purpose}_dataset has {len(data)} pairs, but a batch over all processes has {batch}: "
+            f"lower per_device_{purpose}_batch_size, or add text. For short documents, use "
+            "pretrain/own-text-condenser."
+        )
+
+
 def _vectors(outputs: Mapping[str, Any], chunk: Chunk) -> torch.Tensor:
-    """(C, H) a chunk's vectors, without that of a packed batch's filler, the last one."""
+    """The vectors of a chunk, (C, H), without that of a packed batch's filler."""
     return outputs["cls_late"][: len(chunk.rows)].float()

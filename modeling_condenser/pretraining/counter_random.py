@@ -1,7 +1,7 @@
 """Random numbers without a state: each is a hash of a key and a counter.
 
-So a block's draws do not depend on dataloader workers, batch sizes or resuming. The hash is
-SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", figure 15).
+So the masks of a block do not depend on workers, batch sizes or resuming. The hash is SplitMix64
+(Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", figure 15).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SPARE_BITS = np.uint64(11)  # of 64, which a float64 in [0, 1) has no room for
+_SPARE_BITS = np.uint64(11)  # of 64: a float64 in [0, 1) holds 53
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 

@@ -1,15 +1,15 @@
-"""Text becomes documents, documents become blocks, and blocks become examples.
+"""Read documents, cut them into blocks, and make examples of blocks.
 
-Documents are the rows of Hub data sets or local files. Blocks are runs of whole sentences of one
-document. As in the reference, sentences are added until the next would not fit, one block in ten
-has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
+Documents are the rows of Hub data sets or local files. A block is several whole sentences of one
+document. As in the reference, sentences are added until the next one would not fit, one block in
+ten has a random shorter length, and a longer sentence stays whole (the collator cuts it). But a
 document is tokenized in one piece, so that byte-level vocabularies see the blank before a sentence.
 
 For a contrast, a text gives two examples. coCondenser (Gao & Callan 2021, arXiv 2108.05540) draws
 two random spans of each document. The Inverse Cloze Task (Lee, Chang & Toutanova 2019, "Latent
 Retrieval for Weakly Supervised Open Domain Question Answering") draws a random sentence of a
-passage as a pseudo-query, and removes it from its context in 90 % of the examples. Unlike there,
-one encoder serves query and context, and contexts have no titles.
+passage as a pseudo-query, and removes it from its context in 90 % of the examples. Unlike in that
+paper, one encoder serves query and context, and contexts have no titles.
 """
 
 import glob
@@ -47,8 +47,8 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 
 _CHUNK = 256  # documents that are tokenized together
-_FINGERPRINTED = 4096  # blocks at once; part of the definition
-_VERSION = 1  # changes when the same documents give other blocks
+_FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
+_VERSION = 1  # to increase when the same documents give other blocks
 _ABBREVIATIONS = frozenset(
     "a.m al approx apr aug bros ca cf cm co corp dec dept dr e.g ed eds eq eqs etc feb fig figs "
     "gen i.e inc jan jr km lt ltd mar mm mr mrs ms mt no nos nov nr oct op p.m pp prof ref rev sec "
@@ -61,9 +61,9 @@ class Source:
     """One part of a corpus.
 
     Attributes:
-        path: Hub data set name, or a local file, folder or glob pattern of .txt (a document a
-            line), .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst); of a
-            collection (a BEIR folder, or "health") the passages are read.
+        path: Hub data set name; a local file, folder or glob pattern of .txt (a document a line),
+            .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst); or a
+            collection (a BEIR folder or "health"), for its passages.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
@@ -79,11 +79,7 @@ class Source:
 
 
 def read_sources(corpus: Any) -> list[Source]:
-    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of these.
-
-    Raises:
-        ValueError: a field is unknown, or has the wrong type.
-    """
+    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them."""
     match corpus:
         case list():
             return [source for part in corpus for source in read_sources(part)]
@@ -95,15 +91,14 @@ def read_sources(corpus: Any) -> list[Source]:
 
 
 def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | IterableDataset:
-    """Open a corpus (see `read_sources`), its parts one after the other; in turns when streaming.
+    """Open a corpus (see `read_sources`) as a data set with the one column `text`.
 
-    Returns:
-        A data set with the one column `text`, a document a row; when streaming, read as needed.
+    Its parts follow each other; when streaming, their documents alternate.
 
     Raises:
         FileNotFoundError: a local file does not exist.
-        ValueError: no such column, files of several kinds or that cannot be read, or an empty
-            corpus.
+        ValueError: a field of a source is wrong, or files cannot be read, are of several kinds, or
+            have no text column.
     """
     parts = [_load_source(source, streaming) for source in read_sources(corpus)]
     if len(parts) == 1:
@@ -117,23 +112,45 @@ def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | Iterabl
 
 def _load_source(source: Source, streaming: bool) -> Dataset | IterableDataset:
     rows = _load_rows(source, streaming)
-    columns = rows.column_names or list(next(iter(rows), {}))
-    if source.text_column not in columns:
-        raise ValueError(
-            f"{source.path} has no column {source.text_column!r}: its columns are "
-            f"{', '.join(sorted(columns))}. Set text_column."
-        )
-    rows = rows.select_columns([source.text_column])
-    if source.text_column != "text":
-        rows = rows.rename_column(source.text_column, "text")
-    if rows.features != _FEATURES:  # Parquet often holds large strings
-        rows = rows.cast(_FEATURES)
+    rows = select_text(rows, source.text_column, name=source.path, advice="Set text_column.")
     if source.join_rows > 1:
         rows = rows.map(
             lambda rows: {"text": [" ".join(filter(None, rows["text"]))]},
             batched=True,
             batch_size=source.join_rows,
         )
+    return rows
+
+
+def features_of(rows: Dataset | IterableDataset) -> Features:
+    """The columns of a data set and their types, which some streams show only in a row."""
+    return rows.features or Dataset.from_list(list(rows.take(1))).features
+
+
+def select_text(
+    rows: Dataset | IterableDataset, column: str, *, name: str, advice: str
+) -> Dataset | IterableDataset:
+    """Take the text of a data set, as its only column, `text`.
+
+    Raises:
+        ValueError: there is no such column, or it holds neither text nor numbers. The message has
+            the name of the data set, and advice.
+    """
+    features = features_of(rows)
+    if column not in features:
+        raise ValueError(
+            f"{name} has no column {column!r}: its columns are {', '.join(sorted(features))}. "
+            f"{advice}"
+        )
+    if not isinstance(features[column], Value):
+        raise ValueError(
+            f"The column {column!r} of {name} holds {features[column]}, expected one string a row."
+        )
+    rows = rows.select_columns([column])
+    if column != "text":
+        rows = rows.rename_column(column, "text")
+    if rows.features != _FEATURES:  # Parquet often holds large strings
+        rows = rows.cast(_FEATURES)
     return rows
 
 
@@ -185,14 +202,14 @@ def sentence_starts(text: str) -> list[int]:
 
 @dataclass
 class BlockBuilder:
-    """Turns documents into blocks; the result depends on the seed and the documents only.
+    """Cuts documents into blocks; the result depends on the seed and the documents only.
 
-    Blocks have at most `max_length` tokens with the special ones, which the collator adds; a share
-    of `short_block_probability` has a length that is drawn between 1 and the longest.
+    Blocks have at most `max_length` tokens with the special ones, which the collator adds. A share
+    of `short_block_probability` has a random length below that.
 
-    For pairs, a `kind` other than "blocks" makes texts of two parts or more, and leaves out others:
-    "sentences", a document, whose parts are its blocks; "windows", a document, whose parts are as
-    few windows of equal length as fit; "passages", a block, whose parts are its sentences.
+    For pairs, the other kinds make texts of two parts or more, and omit shorter ones: "sentences",
+    a document, whose parts are its blocks; "windows", a document, whose parts are as few windows of
+    equal length as fit; "passages", a block, whose parts are its sentences.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -263,7 +280,7 @@ class BlockBuilder:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies what a corpus is built into: the cache is kept under it."""
+        """Identifies the settings in the name of a cached corpus."""
         settings = (self.room, self.short_block_probability, self.seed, self.kind, _VERSION)
         return Hasher.hash((self.tokenizer.backend_tokenizer.to_str(), settings))
 
@@ -271,7 +288,7 @@ class BlockBuilder:
 def _first_tokens(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
     """The first token of each sentence that has any; (S,) int64."""
     spans = np.array(offsets, dtype=np.int64).reshape(-1, 2)
-    # A marker piece may begin at the blank before its word, so a token is where it ends.
+    # The end of a token decides, because it may begin at the blank before its word.
     token_ends = np.maximum(spans[:, 1] - 1, spans[:, 0])
     sentence = np.searchsorted(sentence_starts(text), token_ends, side="right")
     return np.flatnonzero(np.diff(np.maximum.accumulate(sentence), prepend=-1))
@@ -307,7 +324,7 @@ def build_blocks(
 
 
 def fingerprint_blocks(blocks: Dataset) -> str:
-    """Identify what is trained on: SHA-256 over each block's length and tokens (int32)."""
+    """Identify training data: SHA-256 over the lengths and tokens of all blocks (int32)."""
     digest = hashlib.sha256(b"condenser blocks 1")
     for batch in blocks.with_format("arrow").iter(batch_size=_FINGERPRINTED):
         column = batch["input_ids"].combine_chunks()
@@ -323,7 +340,7 @@ Draw = Callable[[list[np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
     """Blocks on disk (`input_ids`), each with the key of its masks in this epoch.
 
-    With `draw`, each is a text of two parts or more that gives two neighbouring examples.
+    With `draw`, a row is a text of two parts or more, which gives two examples.
     """
 
     def __init__(self, blocks: Dataset, *, seed: int, draw: Draw | None = None):
@@ -332,6 +349,11 @@ class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
 
     def __len__(self) -> int:
         return len(self.blocks)
+
+    def __getitem__(self, index: int) -> Any:
+        """The example of a row, or both examples of a pair."""
+        examples = self.__getitems__([range(len(self))[index]])
+        return examples[0] if self.draw is None else examples
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         rows, keys = self.blocks[indices], self.keys(indices)
@@ -344,6 +366,13 @@ class KeyedBlocks(EpochKeys, torch.utils.data.Dataset):
             for text in self.draw(np.split(ids, starts[1:]), draws)
         ]
         return with_keys(texts, random_keys(keys[:, None], np.arange(2)).ravel())
+
+
+class EvaluationBlocks(KeyedBlocks):
+    """Blocks with the same masks and pairs in each evaluation."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: a data loader that outlives an evaluation counts it as an epoch."""
 
 
 def draw_spans(parts: list[np.ndarray], draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -373,8 +402,9 @@ def with_keys(blocks: Iterable[np.ndarray], keys: np.ndarray) -> list[dict[str, 
 class StreamedBlocks(torch.utils.data.IterableDataset):
     """Blocks built while they are read, with their mask keys, shuffled within a buffer.
 
-    Epoch follows epoch without an end, because the Trainer resumes by counting batches. The order
-    does not depend on `num_proc`, processes that tokenize: the data loader itself must have none.
+    The epochs follow each other without an end, because the Trainer resumes by counting batches.
+    The order does not depend on `num_proc`, the processes that tokenize. The data loader that reads
+    the blocks must have no workers.
     """
 
     documents: Iterable[dict[str, Any]]
@@ -382,7 +412,7 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
     _: KW_ONLY
     seed: int
     num_proc: int = 0
-    buffer_size: int = 10_000  # blocks that are shuffled among each other
+    buffer_size: int = 10_000  # blocks to shuffle among each other
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in count():
@@ -415,6 +445,6 @@ class StreamedBlocks(torch.utils.data.IterableDataset):
             sampler=iter(lambda: list(islice(numbered, _CHUNK)), []),  # type: ignore[arg-type]
             num_workers=self.num_proc,
             collate_fn=list,
-            generator=torch.Generator(),  # leaves the global one as it is
+            generator=torch.Generator(),  # so that the global one is not used
         )
         return chain.from_iterable(chunks)

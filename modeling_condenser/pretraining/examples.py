@@ -1,10 +1,12 @@
-"""Text becomes training examples and batches; the model is made ready for them."""
+"""Make examples and batches from text, and prepare the model for the objective."""
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import pyarrow.compute as pc
+import torch
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -16,12 +18,16 @@ from .arguments import CONTRASTIVE, CondenserTrainingArguments
 from .collator import CondenserDataCollator, TokenBudgetBatches, text_room
 from .data import (
     BlockBuilder,
+    Draw,
+    EvaluationBlocks,
     KeyedBlocks,
     StreamedBlocks,
     build_blocks,
     draw_query,
     draw_spans,
+    features_of,
     fingerprint_blocks,
+    select_text,
 )
 from .tsdae import DenoisingCollator, add_decoder
 from .warm_start import check_fit
@@ -29,23 +35,34 @@ from .warm_start import check_fit
 logger = logging.getLogger(__name__)
 
 
-def as_documents(data: Any) -> Dataset | IterableDataset | None:
-    """Data with a column `text`, such as a list of `{"text": ...}`; None for tokenized data.
+def as_rows(data: Any, *, name: str) -> Dataset | IterableDataset | None:
+    """Convert the data that a trainer is given to rows with the one column `text` or `input_ids`.
+
+    Returns None for data that the collator reads as they are: data sets of torch, token ids with a
+    `mask_key`, and streams of token ids.
 
     Raises:
-        ValueError: a data set has neither `text` nor `input_ids`.
+        ValueError: the data are empty or have another form; `name` is the argument that holds them.
     """
-    if isinstance(data, list) and data and isinstance(data[0], dict) and "text" in data[0]:
-        return Dataset.from_list(data)
+    if isinstance(data, list | tuple) and all(isinstance(row, str | Mapping) for row in data):
+        data = Dataset.from_list([{"text": row} if isinstance(row, str) else row for row in data])
     if not isinstance(data, Dataset | IterableDataset):
-        return None
-    columns = data.column_names or list(next(iter(data), {}))
-    if columns and not {"text", "input_ids"} & set(columns):
+        if isinstance(data, torch.utils.data.Dataset):
+            return None
+        hint = f" Choose a split, such as {name}['train']." if isinstance(data, Mapping) else ""
         raise ValueError(
-            f"train_dataset has no column 'text': its columns are {', '.join(columns)}. Rename the"
-            " column of your texts, as in train_dataset.rename_column('body', 'text')."
+            f"{name} is a {type(data).__name__}, expected a list of strings, or a data set or a "
+            f"list of rows with a column `text` (or `input_ids`).{hint}"
         )
-    return data if "text" in columns and "input_ids" not in columns else None
+    features = features_of(data)
+    if not features:
+        raise ValueError(f"{name} is empty.")
+    if "input_ids" not in features:
+        advice = f'Rename the one that holds the text: {name}.rename_column(COLUMN, "text").'
+        return select_text(data, "text", name=name, advice=advice)
+    if "mask_key" in features or isinstance(data, IterableDataset):
+        return None
+    return data.select_columns("input_ids")
 
 
 def find_tokenizer(model: Any) -> PreTrainedTokenizerBase:
@@ -63,7 +80,7 @@ def make_collator(
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
 ) -> CondenserDataCollator | DenoisingCollator:
-    """Make a model ready for the objective, and make the collator of its batches."""
+    """Prepare a model for the objective, and make the collator of its batches."""
     objective, packed = arguments.objective, arguments.packed
     check_fit(tokenizer, model, arguments.max_length)
     if arguments.attn_implementation is not None:
@@ -74,7 +91,7 @@ def make_collator(
         add_decoder(model, tokenizer)
         packed = False  # the decoder takes padded batches
     if objective in ("ict", "tsdae") and not arguments.bow_weight:
-        model.lm_head.requires_grad_(False)  # only its tied weights are trained
+        model.lm_head.requires_grad_(False)  # of which only the tied weights are trained
         model.condenser.encoder.get_input_embeddings().requires_grad_(True)
     if packed:
         use_packing(model)
@@ -91,17 +108,25 @@ def make_collator(
 
 
 def make_examples(
-    documents: Dataset | IterableDataset,
+    rows: Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
     arguments: CondenserTrainingArguments,
+    *,
+    for_evaluation: bool = False,
 ) -> tuple[Any, TokenBudgetBatches | None, dict[str, Any]]:
-    """Tokenize documents, and cut them into the examples of the objective.
+    """Make the examples of the objective from text or token ids (`as_rows`).
+
+    Examples for evaluation have the same masks and pairs each time, and a stream of them is read to
+    its end.
 
     Returns:
         Data set, batches if they have a token budget, and facts for the run's record.
     """
-    arguments.streaming = isinstance(documents, IterableDataset)
-    arguments.check_settings()
+    if not for_evaluation:
+        arguments.streaming = isinstance(rows, IterableDataset)
+        arguments.check_settings()
+    elif isinstance(rows, IterableDataset):
+        rows = Dataset.from_list(list(rows))
     objective, seed = arguments.objective, arguments.seed
     kinds: dict[str, Any] = {"cocondenser": arguments.spans, "ict": "passages"}
     builder = BlockBuilder(
@@ -111,14 +136,21 @@ def make_examples(
         seed=arguments.blocks_seed,
         kind=kinds.get(objective, "blocks"),
     )
-    if isinstance(documents, IterableDataset):
-        # The stream has workers of its own.
+    if isinstance(rows, IterableDataset):
+        # The stream has its own workers.
         n_workers, arguments.dataloader_num_workers = arguments.dataloader_num_workers, 0
-        return StreamedBlocks(documents, builder, seed=seed, num_proc=n_workers), None, {}
-    # Of several processes the first builds what the others then find.
+        return StreamedBlocks(rows, builder, seed=seed, num_proc=n_workers), None, {}
+    # The first process builds the blocks, and the others read them from the cache.
     with arguments.main_process_first(desc="preparing the text"):
-        blocks = build_blocks(documents, builder, num_proc=arguments.preprocessing_workers)
-        sha256, n_documents = fingerprint_blocks(blocks), len(documents)
+        blocks = rows
+        if "text" in rows.column_names:
+            blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
+        elif objective in CONTRASTIVE:
+            raise ValueError(
+                f"objective {objective} makes pairs from text, but the data have only input_ids: "
+                "give a column `text` instead."
+            )
+        sha256, n_documents = fingerprint_blocks(blocks), len(rows)
     facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
     if objective in CONTRASTIVE:
         facts["n_documents_left_out"] = n_left_out = n_documents - len(blocks.unique("document"))
@@ -126,18 +158,26 @@ def make_examples(
             logger.warning(
                 "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
             )
-        draw: Any = draw_spans
-        if objective == "ict":
-            length = min(arguments.query_length, arguments.max_length)
-            room = text_room(tokenizer, length, name="query_length")
-            share = arguments.removal_probability
-            draw = partial(draw_query, query_room=room, removal_probability=share)
-        return KeyedBlocks(blocks, seed=seed, draw=draw), None, facts
     batches = None
-    if (budget := arguments.tokens_per_batch) is not None:
+    if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
         n_special = builder.max_length - builder.room
         lengths = (lengths.astype("int64") + n_special).clip(max=arguments.max_length)
         n_processes = arguments.world_size
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
-    return KeyedBlocks(blocks, seed=seed), batches, facts
+    kind = EvaluationBlocks if for_evaluation else KeyedBlocks
+    return kind(blocks, seed=seed, draw=_choose_draw(tokenizer, arguments)), batches, facts
+
+
+def _choose_draw(
+    tokenizer: PreTrainedTokenizerBase, arguments: CondenserTrainingArguments
+) -> Draw | None:
+    """The function that draws a pair from a text, if the objective needs pairs."""
+    if arguments.objective != "ict":
+        return draw_spans if arguments.objective == "cocondenser" else None
+    length = min(arguments.query_length, arguments.max_length)
+    return partial(
+        draw_query,
+        query_room=text_room(tokenizer, length, name="query_length"),
+        removal_probability=arguments.removal_probability,
+    )

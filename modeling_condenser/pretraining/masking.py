@@ -5,9 +5,9 @@ max(1, round(0.15 n)) are masked, as whole words in random order, skipping a wor
 fits; then 80 % of them become [MASK], 10 % a random token, 10 % stay (Devlin et al. 2019, which
 Condenser follows in section 3.3).
 
-A word is a run of characters between blanks, split at punctuation, and each CJK character by
-itself, as for BERT's pre-tokenizer. WordPiece marks the pieces that continue a word (`##ing`);
-byte-level BPE and SentencePiece mark those that follow a blank (`Ġword`, `▁word`).
+Words are those of BERT's pre-tokenizer: text between blanks, split at punctuation and around each
+CJK character. WordPiece marks the pieces that continue a word (`##ing`); byte-level BPE and
+SentencePiece mark those that follow a blank (`Ġword`, `▁word`).
 """
 
 import json
@@ -22,8 +22,8 @@ from .counter_random import uniforms
 # Streams of a block's key, so that the draws of different steps are independent.
 WINDOW_STREAM, ORDER_STREAM, FATE_STREAM, REPLACEMENT_STREAM, HEAD_STREAM = range(5)
 
-# Marks of a token: outside words; begins a word; a word begins after it; a marker without text,
-# which belongs to the word after it.
+# Marks of a token: it is outside words; a word begins with it; a word begins after it; it is only
+# the mark of a blank, and belongs to the word after it.
 _SPECIAL, _STARTS, _ENDS, _BARE_MARKER = 1, 2, 4, 8
 _METASPACE, _BYTE_LEVEL_SPACE = "▁", "Ġ"
 _CJK_RANGES = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F))
@@ -86,8 +86,9 @@ def _marking(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
         if '"Metaspace"' in parts or _METASPACE in normalizer:
             return "Metaspace", _METASPACE
     raise ValueError(
-        f"{type(tokenizer).__name__} marks words in no known way ({kind}): whole-word masking "
-        "needs a fast tokenizer with a WordPiece, byte-level BPE or SentencePiece vocabulary."
+        f"{type(tokenizer).__name__} does not mark words in a known way ({kind}): whole-word "
+        "masking needs a fast tokenizer with a WordPiece, byte-level BPE or SentencePiece "
+        "vocabulary."
     )
 
 
@@ -111,10 +112,10 @@ def masking_budget(n_tokens: np.ndarray, mlm_probability: float) -> np.ndarray:
 
 
 def choose_words(words: np.ndarray, budget: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Go through the words of each row in random order; take a word if it fits the budget left.
+    """Take the words of each row in random order, except those that exceed the budget.
 
     `words`, (B, T), are numbers of words, -1 outside; `budget` and random `keys` are of rows, (B,).
-    Returns (B, T) bool, tokens of the chosen words.
+    Returns (B, T) bool, the tokens of the chosen words.
     """
     n_words = max(int(words.max(initial=-1)) + 1, 1)
     orders = uniforms(keys, n_words, stream=ORDER_STREAM).argsort(axis=1)
@@ -140,7 +141,7 @@ def replace_tokens(
     mask_token_id: int,
     ordinary_ids: np.ndarray,
 ) -> np.ndarray:
-    """Replace `chosen` tokens, (B, T) bool, of `ids`, (B, T), by the draws of `keys`, (B,).
+    """Replace the `chosen` tokens, (B, T) bool, of `ids`, (B, T); `keys`, (B,), decide how.
 
     80 % become [MASK], 10 % one of `ordinary_ids`, (N,), and 10 % stay.
     """

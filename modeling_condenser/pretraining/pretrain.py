@@ -1,4 +1,4 @@
-"""The pre-training stage: a recipe in, a run folder with a checkpoint out."""
+"""Run a pre-training recipe; the result is a run folder with a checkpoint."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,18 +31,14 @@ def pretrain(
 ) -> Path:
     """Run a pre-training recipe, from its start or from its last complete checkpoint.
 
-    Settings and text are checked before anything is written. A finished run is not changed.
+    For errors, and runs that are finished, see `run_training`.
 
     Args:
         settings: fields of `PretrainingRecipe` and `CondenserTrainingArguments`.
-        callbacks: functions of the trainer, each of which returns a callback to add.
+        callbacks: functions that each make a callback for the trainer that they are given.
 
     Returns:
         The folder of the trained model, within the run folder.
-
-    Raises:
-        ValueError: a setting does not fit.
-        FileNotFoundError: a local file of the corpus does not exist.
     """
     if settings.get("readiness") is not None and not callbacks:
         raise ValueError(
@@ -65,7 +61,7 @@ def pretrain(
 
 
 def open_model(recipe: PretrainingRecipe) -> PreTrainedModel:
-    """The model that a recipe trains: started from an encoder, or a checkpoint to continue."""
+    """The model that a recipe trains: a new one from an encoder, or a checkpoint to continue."""
     changes = recipe.encoder_changes
     if recipe.objective not in WITH_HEAD:
         return masked_lm_from_encoder(recipe.encoder, config_changes=changes)

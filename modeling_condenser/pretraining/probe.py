@@ -1,8 +1,8 @@
-"""What a Condenser's head reads from the dense vector.
+"""Measure what a Condenser's head reads from the dense vector.
 
-The head can lower its loss by reading the late CLS vector, or predict from the early tokens alone.
-The rise of its loss when the vectors are zeroed or exchanged between blocks says what they are
-worth; it is near 0 until the head begins to read them.
+The head can read the late CLS vector, or predict from the early tokens alone. How much its loss
+rises when the vectors are zeroed or exchanged between blocks shows what they are worth. The rise is
+near 0 until the head begins to read them.
 """
 
 from collections import defaultdict
@@ -17,19 +17,19 @@ from modeling_condenser.losses import IGNORE_INDEX, widen
 
 @torch.no_grad()
 def probe(model: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
-    """Measure a model on blocks without dropout; its mode and all random states are kept.
+    """Measure a `CondenserForPreTraining` or `CondenserForMaskedLM` on blocks, without dropout.
 
     To exchange vectors, each block gets that of the block before it, and the first block that of
     the last, so the result does not depend on how blocks are split into batches.
 
     Args:
-        model: a `CondenserForPreTraining` or a `CondenserForMaskedLM`.
+        model: its mode and all random states are kept.
         batches: of `CondenserDataCollator`, padded; each column (B, T).
 
     Returns:
         `late_accuracy`, the share of masked tokens that are predicted. With a head also
         `head_accuracy` and, in nats a masked token, `head_loss`, its rise when the late CLS vectors
-        are zeroed (`zero_cost`) and, of two blocks or more, exchanged (`swap_cost`). Nothing if no
+        are zeroed (`zero_cost`) or exchanged (`swap_cost`, of two blocks or more). Nothing if no
         token is masked.
     """
     if all((batch["labels"] == IGNORE_INDEX).all() for batch in batches):

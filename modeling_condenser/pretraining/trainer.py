@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from modeling_condenser.hub import provenance
 from modeling_condenser.hub.card import write_card
@@ -24,11 +24,11 @@ from modeling_condenser.runs.whole_files import link_or_copy
 
 from .arguments import CONTRASTIVE, WITH_HEAD, CondenserTrainingArguments
 from .collator import TokenBudgetBatches
-from .examples import as_documents, find_tokenizer, make_collator, make_examples
+from .examples import as_rows, find_tokenizer, make_collator, make_examples
 from .probe import probe
 from .tsdae import remove_decoder
 
-# Arguments that transformers or the trainer computes where none are given.
+# Arguments that transformers or the trainer computes if they are not given.
 _DERIVED = (
     "accelerator_config debug hub_token include_num_input_tokens_seen remove_unused_columns "
     "report_to"
@@ -38,20 +38,23 @@ _DERIVED = (
 class CondenserTrainer(WholeTrainer):
     """Trains a `CondenserForPreTraining` (or a `CondenserForMaskedLM`, plain MLM or TSDAE).
 
-    Beside what the Trainer logs, each log entry holds
+    Each log entry also holds
 
     - `head_loss` and `late_loss`, nats a masked token, and `bow_loss`, nats a block, averaged over
       the steps since the last entry; `bow_weight` of the last step;
-    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, not under FSDP;
+    - `head_accuracy`, `late_accuracy` and `swap_cost` (`probe`) of a batch, except under FSDP;
     - `seconds` and `tokens_per_second`, without padding, since the last entry.
 
     Args:
         model: to train.
         args: `CondenserTrainingArguments`; or plain `TrainingArguments`, with collator and blocks.
-        data_collator: not needed for text.
-        train_dataset: a data set with a column `text` or a list of `{"text": ...}`, which is
-            tokenized, cut into blocks and masked; or blocks such as `KeyedBlocks`.
-        processing_class: the tokenizer; for text, by default, that of the model's checkpoint.
+        data_collator: by default that of the objective.
+        train_dataset: a list of strings, or a data set or list of rows with a column `text`, which
+            is tokenized, cut into blocks and masked; or token ids (`input_ids`), such as
+            `KeyedBlocks`.
+        eval_dataset: the same, or a mapping of several such data sets. Masks and pairs of text are
+            the same in each evaluation. `evaluate` and `predict` take the same.
+        processing_class: the tokenizer; by default that of the model's checkpoint.
         **kwargs: as for `Trainer`.
 
     Raises:
@@ -68,6 +71,7 @@ class CondenserTrainer(WholeTrainer):
         args: TrainingArguments,
         data_collator: Any = None,
         train_dataset: Any = None,
+        eval_dataset: Any = None,
         *,
         processing_class: Any = None,
         **kwargs: Any,
@@ -75,23 +79,32 @@ class CondenserTrainer(WholeTrainer):
         _check_arguments(args)
         self.facts: dict[str, Any] = {}  # for the model card
         self.batches: TokenBudgetBatches | None = None
+        self.args, self._has_own_collator = args, data_collator is not None
+        rows = self._read_rows(train_dataset, "train_dataset")
         if isinstance(args, CondenserTrainingArguments):
             _check_objective(args.objective, self, model)
-            documents = as_documents(train_dataset)
-            if documents is not None:
+            if rows is not None or data_collator is None:
                 processing_class = processing_class or find_tokenizer(model)
                 collator = make_collator(model, processing_class, args)
                 data_collator = data_collator or collator
-                examples = make_examples(documents, processing_class, args)
+            if rows is not None:
+                examples = make_examples(rows, processing_class, args)
                 train_dataset, self.batches, self.facts = examples
                 self.facts["objective"] = args.objective
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(
-            model, args, data_collator, train_dataset, processing_class=processing_class, **kwargs
+            model,
+            args,
+            data_collator,
+            train_dataset,
+            eval_dataset,
+            processing_class=processing_class,
+            **kwargs,
         )
+        self.eval_dataset = self._prepare_evaluation(self.eval_dataset)
         if isinstance(self.train_dataset, IterableDataset):
-            # Each process reads its own batches: they differ in width and cannot be dealt out.
+            # Each process reads its own batches: they differ in width and cannot be dispatched.
             self.accelerator.dataloader_config.dispatch_batches = False
         self.is_packing = is_packing(model)
         self._losses: dict[str, torch.Tensor] = {}
@@ -100,6 +113,41 @@ class CondenserTrainer(WholeTrainer):
         self._since: tuple[float, int, int] | None = None  # time, step and tokens of the last entry
         data = (self.train_dataset, self.batches)
         self.drawn_anew = [drawn for drawn in data if hasattr(drawn, "set_epoch")]
+
+    def _read_rows(self, data: Any, name: str) -> Any:
+        """Rows to make examples of; None for data that the collator takes as they are."""
+        rows = None if data is None else as_rows(data, name=name)
+        makes_examples = isinstance(self.args, CondenserTrainingArguments)
+        if rows is None or "text" not in rows.column_names:
+            return rows if makes_examples and not self._has_own_collator else None
+        if not makes_examples:
+            raise ValueError(
+                f"{name} holds text, but args are {type(self.args).__name__}: use "
+                "CondenserTrainingArguments, which say how text becomes blocks."
+            )
+        return rows
+
+    def _prepare_evaluation(self, data: Any) -> Any:
+        """Make examples of evaluation data, or of a mapping of several, if they are text."""
+        if isinstance(data, Mapping):
+            return {name: self._prepare_evaluation(part) for name, part in data.items()}
+        rows = self._read_rows(data, "eval_dataset")
+        if rows is None:
+            return data
+        tokenizer: Any = self.processing_class or find_tokenizer(self.model)
+        args: Any = self.args
+        return make_examples(rows, tokenizer, args, for_evaluation=True)[0]
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """The Trainer's loader of `eval_dataset`, which may be text."""
+        is_name = isinstance(eval_dataset, str)
+        return super().get_eval_dataloader(
+            eval_dataset if is_name else self._prepare_evaluation(eval_dataset)
+        )
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """The Trainer's loader of `test_dataset`, which may be text."""
+        return super().get_test_dataloader(self._prepare_evaluation(test_dataset))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As `WholeTrainer.train`; TSDAE's decoder is removed from the model at the end."""
@@ -123,11 +171,21 @@ class CondenserTrainer(WholeTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, torch.Tensor | int | None]:
-        """The micro-batches of a step; counts their bags and second masks, and keeps the first."""
+        """Get the micro-batches of a step, count bags and second masks, and keep the first."""
         samples, n_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._batch = first = samples[0] if samples else {}
+        self._batch = samples[0] if samples else {}
         self._since = self._since or self._now()
-        self._counts = {}
+        self._count_targets(samples)
+        return samples, n_items
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's step; counts bags and second masks, as for training."""
+        self._count_targets([inputs])
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
+    def _count_targets(self, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Count what the losses of a step are divided by, except the masked tokens."""
+        self._counts, first = {}, samples[0] if samples else {}
         if "bow_targets" in first:
             targets = (sample["bow_targets"] for sample in samples)
             has_bag = ((bags != IGNORE_INDEX).any(dim=1) for bags in targets)
@@ -135,7 +193,6 @@ class CondenserTrainer(WholeTrainer):
         if "head_targets" in first:
             is_predicted = (sample["head_targets"] != IGNORE_INDEX for sample in samples)
             self._counts["num_head_items_in_batch"] = self._count(is_predicted)
-        return samples, n_items
 
     def _count(self, marks: Iterable[torch.Tensor]) -> torch.Tensor:
         """Sum over micro-batches, and over processes if the library's own count does."""
@@ -154,10 +211,17 @@ class CondenserTrainer(WholeTrainer):
         return {name: found[name] for name in names if name in found}
 
     def choose_probed(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The first blocks of a batch, as many as twice its tokens hold with their padding."""
+        """The first blocks of a batch: with padding they have at most twice its tokens."""
         mask = inputs["attention_mask"]
         n_blocks = 2 * int(mask.sum()) // mask.shape[1]
         return {name: column[:n_blocks] for name, column in inputs.items()}
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """The Trainer's loop, whose seconds are not counted as training."""
+        started = time.perf_counter()
+        output = super().evaluation_loop(*args, **kwargs)
+        self.leave_out(time.perf_counter() - started)
+        return output
 
     def compute_loss(
         self,
@@ -166,12 +230,18 @@ class CondenserTrainer(WholeTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        if "noisy_input_ids" in inputs and not hasattr(self.model, "head"):
+            raise ValueError(
+                "The decoder of TSDAE was removed when the training ended: make a new trainer, and "
+                "evaluate while it trains (eval_strategy)."
+            )
         if self.is_packing and "attention_mask" in inputs:
             inputs = pack(inputs)
-        if model.training:
-            inputs = {**inputs, **self._counts}
+        inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
-            inputs = {**inputs, "bow_weight": self._bow_weight_at(self.state.global_step)}
+            # In evaluation the first one, so that losses can be compared.
+            step = self.state.global_step if model.training else 0
+            inputs = {**inputs, "bow_weight": self._bow_weight_at(step)}
         loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
@@ -189,12 +259,15 @@ class CondenserTrainer(WholeTrainer):
         return first if last is None else last + (first - last) * cosine
 
     def add_measure(self, name: str, value: torch.Tensor) -> None:
-        """Add to what the next log entry states, a step: sums over micro-batches and processes."""
+        """Add to a measure of the next log entry, which is a sum over micro-batches and processes.
+
+        The entry states its mean over steps.
+        """
         so_far = self._losses.get(name, torch.zeros((), device=value.device))
         self._losses[name] = so_far + value.detach().float()
 
     def leave_out(self, seconds: float) -> None:
-        """Do not count seconds that something else took, such as measuring, as training."""
+        """Do not count these seconds as training, because something else took them."""
         if self._since is not None:
             since, step, tokens = self._since
             self._since = (since + seconds, step, tokens)
@@ -263,9 +336,9 @@ class CondenserTrainer(WholeTrainer):
     def _stages_of_script(self) -> list[provenance.Stage]:
         """The stages of the encoder that a run without a recipe started from, and the run itself.
 
-        Its settings are its arguments, except those that are the library's defaults.
+        The settings of the run are the arguments that differ from the defaults.
         """
-        # Not the values of a second instance, which would reset the state of accelerate.
+        # Read from the class, because a second instance would reset the state of accelerate.
         usual = {field.name: field.default for field in dataclasses.fields(self.args)}
         changed = {
             name: value
@@ -288,8 +361,8 @@ def _check_arguments(args: TrainingArguments) -> None:
         )
     if args.n_gpu > 1:
         raise ValueError(
-            f"One process sees {args.n_gpu} GPUs, but a batch is made for one: start a process for "
-            "each with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
+            f"One process sees {args.n_gpu} GPUs, but a batch is for one: start a process for each "
+            "with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES to one."
         )
 
 

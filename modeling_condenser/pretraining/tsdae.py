@@ -1,4 +1,4 @@
-"""TSDAE: a decoder reconstructs a text from the CLS vector of what is left of it.
+"""TSDAE: a decoder reconstructs a text from the CLS vector of a copy without most of its words.
 
 Wang, Reimers & Gurevych (2021), "TSDAE: Using Transformer-based Sequential Denoising Auto-Encoder
 for Unsupervised Sentence Embedding Learning": each word of a text is deleted with a probability of
@@ -41,8 +41,8 @@ ENCODERS_WITH_DECODER = tuple(
 class DenoisingCollator:
     """Makes padded batches of blocks, and of copies of them without most of their words.
 
-    The deleted words depend on a block and its `mask_key` only, as masks do. `deletion_probability`
-    is that of each word; at least one word of a block is kept.
+    The deleted words depend on a block and its `mask_key` only, as masks do. At least one word of a
+    block is kept.
     """
 
     collator: CondenserDataCollator
@@ -75,21 +75,21 @@ class DenoisingCollator:
 def _choose_kept(
     words: np.ndarray, is_text: np.ndarray, keys: np.ndarray, deletion_probability: float
 ) -> np.ndarray:
-    """(B, T) bool, tokens of the words that are not deleted; a token outside words is a word."""
+    """Tokens of the words that are not deleted, (B, T) bool; a token outside words is a word."""
     begins = is_text & ((words < 0) | (words != np.roll(words, 1, axis=1)))
     numbers = np.maximum(begins.cumsum(axis=1) - 1, 0)
     draws = uniforms(keys, int(numbers.max()) + 1, stream=DELETION_STREAM)
     draws = np.where(is_text, np.take_along_axis(draws, numbers, axis=1), -1)  # (B, T)
-    # The largest draw is always kept: where all words would be deleted, it is a random one.
+    # The word with the largest draw is always kept, so at least one random word remains.
     return is_text & ((draws >= deletion_probability) | (draws == draws.max(axis=1, keepdims=True)))
 
 
 def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a model the decoder of TSDAE, tied to its encoder, and TSDAE's loss as forward pass.
+    """Add TSDAE's decoder, tied to the encoder, and make TSDAE's loss the model's forward pass.
 
     The decoder starts from the encoder and a copy of the LM head; its cross-attention is drawn from
-    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, and an
-    encoder or a masked LM that is opened from one ignores them.
+    torch's generator. It is the model's `head`, so checkpoints hold its untied weights, which an
+    encoder or a masked LM that is opened from one ignores.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
@@ -99,8 +99,8 @@ def add_decoder(model: CondenserForMaskedLM, tokenizer: PreTrainedTokenizerBase)
     config = encoder.config
     if config.model_type not in ENCODERS_WITH_DECODER:
         raise ValueError(
-            "Objective tsdae needs a decoder with cross-attention, which transformers lacks "
-            f"for model_type {config.model_type!r}: choose an encoder of type "
+            "Objective tsdae needs a decoder with cross-attention, but transformers has none for "
+            f"model_type {config.model_type!r}: choose an encoder of type "
             f"{', '.join(ENCODERS_WITH_DECODER)}, or another objective."
         )
     with TemporaryDirectory() as folder, quiet_loading():
@@ -127,7 +127,7 @@ def remove_decoder(model: Any) -> None:
 
 
 def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
-    """Save encoder and LM head as the masked LM of their own model type, in every process."""
+    """Save encoder and LM head as a masked LM of their model type, in every process."""
     masked_lm: Any = AutoModelForMaskedLM.from_config(copy.deepcopy(model.config.encoder_config))
     take_lm_head(masked_lm)[0].load_state_dict(model.lm_head.state_dict())
     setattr(masked_lm, masked_lm.base_model_prefix, model.condenser.encoder)
@@ -137,7 +137,7 @@ def _save_plain(model: CondenserForMaskedLM, folder: str) -> None:
 
 
 def _declare_ties(model: Any) -> None:
-    """List the decoder's weights that are the encoder's, which are saved once."""
+    """Declare which weights of the decoder are the encoder's, so that they are saved once."""
     sources = {id(p): name for name, p in model.condenser.encoder.named_parameters()}
     tied = {
         f"head.{name}": f"condenser.encoder.{sources[id(p)]}"
@@ -147,14 +147,14 @@ def _declare_ties(model: Any) -> None:
     model._tied_weights_keys |= tied
 
     def forget_tied(_: torch.nn.Module, keys: Any) -> None:
-        """Report no tied weight as missing: a checkpoint has it as the encoder's."""
+        """Do not report tied weights as missing: a checkpoint holds them as the encoder's."""
         keys.missing_keys[:] = [key for key in keys.missing_keys if key not in tied]
 
     model.head.register_load_state_dict_post_hook(forget_tied)
 
 
 def _replace_forward(model: Any, loss: torch.nn.Module) -> None:
-    """Replace the forward pass of the instance; checkpoints name and copy its class."""
+    """Replace the forward pass of the instance, because checkpoints copy its class."""
 
     def forward(
         labels: torch.Tensor, num_items_in_batch: Any = None, **columns: torch.Tensor

@@ -1,6 +1,6 @@
-"""Models that start from an encoder's backbone and LM head (Gao & Callan 2021, section 3.4).
+"""Start models from an encoder's backbone and LM head (Gao & Callan 2021, section 3.4).
 
-A Condenser checkpoint is an encoder, too: its backbone and LM head are taken without its head.
+The encoder may be a Condenser checkpoint, whose own head is then ignored.
 """
 
 from typing import Any
@@ -82,7 +82,7 @@ def _start(model_class: Any, head: dict, name: str, changes: dict | None, **kwar
 def _load_parts(
     name_or_path: str, config_changes: dict, **kwargs: Any
 ) -> tuple[Any, nn.Module | None]:
-    """The backbone, and the LM head if there is one, of an encoder or a Condenser checkpoint."""
+    """Open the backbone and, if there is one, the LM head."""
     name_or_path = resolve_encoder_name(name_or_path)
     config = AutoConfig.from_pretrained(name_or_path, **kwargs)
     is_condenser = config.model_type == CondenserConfig.model_type
@@ -108,7 +108,7 @@ def _load_parts(
 
 
 def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any, set[str]]:
-    """A model in float32, and the names of the weights that its checkpoint lacks."""
+    """Open a model in float32; also returns the names of the weights that are missing."""
     with quiet_loading():
         model, info = model_class.from_pretrained(
             name, config=config, output_loading_info=True, dtype=torch.float32, **kwargs
@@ -117,9 +117,9 @@ def _open(model_class: Any, name: str, config: Any, **kwargs: Any) -> tuple[Any,
 
 
 def change_config(config: Any, changes: dict[str, Any]) -> None:
-    """Set attributes of an encoder's configuration, which must exist."""
+    """Change attributes of an encoder's configuration, which must exist."""
     for name, value in changes.items():
-        if not hasattr(config, name):  # the library would keep it, and nothing would read it
+        if not hasattr(config, name):  # the library would add it, but never read it
             raise ValueError(
                 f"config_changes names {name!r}, which a {config.model_type} encoder lacks; "
                 "dropout is hidden_dropout_prob in BERT, dropout in DistilBERT."
@@ -137,7 +137,7 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_le
         )
     encoder: Any = model.base_model.encoder
     padding = encoder.get_input_embeddings().padding_idx
-    # RoBERTa and its kin count positions from the padding token's id.
+    # RoBERTa and similar encoders count positions from the padding token's id.
     if padding is not None and tokenizer.pad_token_id != padding:
         raise ValueError(
             f"The tokenizer pads with token {tokenizer.pad_token_id}, the model with {padding}: "

@@ -1,4 +1,4 @@
-"""Bars of long work. `show_bars` hides those of a whole call, so that no function passes it on."""
+"""Progress bars, which `show_bars` hides in a whole call, so that no function has an option."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ _ARE_SHOWN = ContextVar("_ARE_SHOWN", default=True)
 
 
 def bar(items: Iterable[Any] | None, description: str, *, unit: str, **options: Any) -> tqdm:
-    """Iterate over items with a bar, if they take more than a second; options are those of tqdm."""
+    """Iterate with a bar of tqdm, which appears after a second; `options` are those of tqdm."""
     how: Any = {"unit": unit, "delay": _SECONDS, **options}
     if not _ARE_SHOWN.get():
         how["disable"] = True  # False would override the environment variable TQDM_DISABLE
@@ -21,7 +21,7 @@ def bar(items: Iterable[Any] | None, description: str, *, unit: str, **options: 
 
 @contextmanager
 def show_bars(are_shown: bool) -> Iterator[None]:
-    """Hide the bars of a block, unless they are to be shown and no outer block hides them."""
+    """Show or hide the bars of a `with` block; a block within a hidden one is hidden, too."""
     token = _ARE_SHOWN.set(are_shown and _ARE_SHOWN.get())
     try:
         yield

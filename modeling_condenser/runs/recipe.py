@@ -1,4 +1,4 @@
-"""Read recipes: YAML files and command-line words become checked dataclasses.
+"""Read recipes, YAML files and command-line words, into checked dataclasses.
 
 A recipe is one flat mapping with the fields of several dataclasses, such as ours and the library's
 training arguments.
@@ -80,7 +80,7 @@ def read_recipe(name_or_path: str | Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Read one value as it would be read in a recipe."""
+    """Read one value by the rules of a recipe."""
     return yaml.load(text, Loader=_Loader)
 
 
@@ -88,7 +88,7 @@ def fill(settings: Mapping[str, Any], *classes: type) -> tuple[Any, ...]:
     """Create an instance of each dataclass; a field of several classes goes to all of these.
 
     With `bf16` on a machine without an accelerator, `use_cpu` is set, because transformers refuses
-    bfloat16 on a CPU that was not asked for.
+    bfloat16 otherwise.
 
     Raises:
         ValueError: a field is unknown (the message offers the nearest) or missing, or a value has
@@ -111,9 +111,12 @@ def _fill(cls: type, settings: Mapping[str, Any]) -> Any:
     values, hints = {}, typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.init and field.name in settings:
-            values[field.name] = _checked(field.name, settings[field.name], hints[field.name])
+            values[field.name] = check_value(field.name, settings[field.name], hints[field.name])
         elif is_required(field):
-            raise ValueError(f"The recipe lacks the field {field.name!r}, which has no default.")
+            raise ValueError(
+                f"The recipe lacks the field {field.name!r}, which has no default: add it, or pass "
+                f"--{field.name}."
+            )
     return cls(**values)
 
 
@@ -130,10 +133,13 @@ def is_required(field: dataclasses.Field) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it has the type.
+def check_value(name: str, value: Any, hint: Any) -> Any:
+    """Return the value of a field if it has the type.
 
-    A whole number may stand for a float, a path for text, an item or a tuple for a list.
+    A whole number is accepted for a float, a path for text, and an item or a tuple for a list.
+
+    Raises:
+        ValueError: it has another type.
     """
     number = float(value) if type(value) is int else value
     text = str(value) if isinstance(value, Path) else value

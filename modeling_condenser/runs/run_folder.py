@@ -49,10 +49,10 @@ _PACKAGES = (
 
 
 def check_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Check that a run with these settings, as read, can start or resume in a folder.
+    """Check that a run with these settings can start or resume in a folder.
 
     Raises:
-        ValueError: the folder is not empty and holds no run, or a run with other settings.
+        ValueError: the folder has other files, or a run with other settings.
     """
     if not (folder / RECIPE_FILE).is_file():
         # Another machine of the same run may be writing the recipe just now.
@@ -85,7 +85,7 @@ def claim_run_folder(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a recipe states them: paths are text, and tuples are lists."""
+    """Settings as they are written to a recipe: paths as text, tuples as lists."""
     stated = {name: value for name, value in settings.items() if name not in _UNSTATED}
     return json.loads(json.dumps(stated, default=str))
 
@@ -127,7 +127,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def last_whole_checkpoint(run_folder: Path) -> Path | None:
-    """Find the newest complete checkpoint; None if there is none. Incomplete ones are logged."""
+    """Find the newest complete checkpoint, if there is one. Incomplete ones are logged."""
     for folder in sorted(run_folder.glob("checkpoint-*"), key=_step, reverse=True):
         if is_complete(folder):
             return folder
@@ -150,7 +150,7 @@ def _step(folder: Path) -> int:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Write a folder atomically: yield an empty one, which replaces it if the block succeeds."""
+    """Write a folder atomically: yield a new folder, which replaces it if the block succeeds."""
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file: name a folder.")
     partial = folder.with_name(f".{folder.name}.partial")

@@ -1,4 +1,4 @@
-"""A training in a run folder: settings checked, then trained, recorded and saved."""
+"""Train in a run folder: check the settings, train, record and save."""
 
 import logging
 import time
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class LossBar(ProgressCallback):
-    """The Trainer's bar; it shows the loss, where the Trainer's own prints all log entries."""
+    """The Trainer's bar, but it shows the loss instead of printing all log entries."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if self.training_bar is not None and logs and "loss" in logs:
@@ -47,16 +47,16 @@ def run_training(
     Args:
         settings: fields of both classes.
         make_trainer: makes a `WholeTrainer` of the recipe and the arguments, after the seed is set.
-            It has `facts`, to which the seconds are added, and `run_facts`.
         recipe_class: the recipe's dataclass.
         arguments_class: `TrainingArguments` or a subclass.
-        **defaults: settings that hold where none is given.
+        **defaults: values of settings that are not given.
 
     Returns:
         The folder of the model, within the run folder.
 
     Raises:
         ValueError: a setting is wrong, or `output_dir` holds a run with other settings.
+        FileNotFoundError: a file that a setting names does not exist.
     """
     if "output_dir" not in settings:
         raise ValueError("The recipe has no output_dir: add it, or pass --output_dir FOLDER.")
@@ -81,7 +81,7 @@ def run_training(
     if is_first:
         write_json(run_folder / LOG_FILE, trainer.state.log_history)
         record_run(run_folder, trainer.run_facts())
-    # All processes, because each may hold a part of the model.
+    # In all processes, because each may hold a part of the model.
     with whole_folder(model_folder) if is_first else nullcontext(model_folder) as folder:
         trainer.write_repository(folder, None)
     trainer.accelerator.wait_for_everyone()

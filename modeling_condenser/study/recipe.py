@@ -28,7 +28,7 @@ _BUDGET = frozenset(
     "num_train_epochs per_device_train_batch_size seed short_block_probability "
     "tokens_per_batch".split()
 )
-# Those that a contrastive arm may set for itself, because its batch is part of its loss.
+# Those that a contrastive arm may set itself, because its batch is part of its loss.
 _CONTRASTIVE_BUDGET = frozenset({"max_steps", "per_device_train_batch_size", "tokens_per_batch"})
 
 
@@ -37,16 +37,16 @@ class StudyRecipe:
     """What a study compares.
 
     Attributes:
-        arms: name -> pre-training settings in which the arms differ; null for the encoder as it
-            is, without pre-training.
+        arms: name -> pre-training settings in which the arms differ; null for the encoder without
+            pre-training.
         control: the arm that the others are compared with.
-        pretraining: pre-training settings of all arms, the number of steps among them.
+        pretraining: pre-training settings of all arms, with the number of steps.
         finetuning: fine-tuning settings of all arms.
         output_dir: folder of the study.
-        title: of its page.
-        question: what it is to show, in a few sentences at the top of its page.
-        page: file to write the results to as well, such as docs/results/my-study.md, with its
-            pictures beside it.
+        title: title of its page.
+        question: what the study asks, in a few sentences for the top of its page.
+        page: file to also write the results to, such as docs/results/my-study.md, with its pictures
+            beside it.
         collection: "health", "builtin" (docstrings), or a BEIR folder; its passages are the
             pre-training corpus too.
         encoder: to start from.
@@ -54,9 +54,9 @@ class StudyRecipe:
             Each arm is also measured without labels.
         finetuning_seeds: each arm is fine-tuned once with each seed, which decides labels and
             order; results are means over them.
-        split: whose queries are judged.
-        measures: the verdict is about the first; by default MRR@10, nDCG@10 and R@100.
-        fusion: to measure each arm fused with BM25 as well: "dev" to choose it on dev queries, or
+        split: split of the queries.
+        measures: by default MRR@10, nDCG@10 and R@100; the best arm is best in the first.
+        fusion: also measures each arm fused with BM25: "dev" to choose how on dev queries, or
             "rrf", or the arm's weight in tenths.
         readiness: fields of `Measuring`, such as {texts: 1000}.
         search: fields of `SearchSettings`, such as {dtype: bfloat16}, for encoding and search.
@@ -91,13 +91,13 @@ class StudyRecipe:
             raise ValueError(f"fusion is {self.fusion!r}, expected one of {names}.")
         if self.fusion == ON_DEV and self.split.startswith(("dev", "validation")):
             raise ValueError(
-                f"fusion is dev, but the queries of {self.split} are judged, and it must not be"
-                " chosen on these: state another split, or rrf."
+                f"fusion is dev, but split is {self.split}, and a fusion must not be chosen on the "
+                "queries that it is measured on: set another split, or fusion to rrf."
             )
         if "train_size" in self.finetuning:
             raise ValueError(
-                "A study may have several sizes: give train_sizes, such as [128, 512], in place of "
-                "finetuning's train_size."
+                "A study may have several sizes: set train_sizes, such as [128, 512], instead of "
+                "train_size in finetuning."
             )
         for arm, changes in self.arms.items():
             self._check_arm(arm, changes)
@@ -129,13 +129,13 @@ class StudyRecipe:
 
     @property
     def stated_contract(self) -> dict[str, Any]:
-        """The fields of the encoding contract among the settings of fine-tuning."""
+        """The settings of fine-tuning that are fields of the encoding contract."""
         given = self.finetuning
         return {name: given[name] for name in EncodingContract.__annotations__ if given.get(name)}
 
     @property
     def contract(self) -> EncodingContract | None:
-        """The contract of the fine-tuning: arms with and without labels differ in labels only."""
+        """The contract of the fine-tuning, so that arms with and without labels are comparable."""
         stated = self.stated_contract
         is_whole = {"query_max_length", "passage_max_length"} <= stated.keys()
         return EncodingContract(**stated) if is_whole else None

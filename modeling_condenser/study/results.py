@@ -29,7 +29,7 @@ _TOPICS, _PASSAGES = 8, 40  # of the map: the titles with most passages, and pas
 
 @dataclass(frozen=True)
 class StudyResults:
-    """What a study found. "bm25 + ARM" is an arm whose runs are fused with those of BM25."""
+    """The results of a study. "bm25 + ARM" is an arm whose runs are fused with those of BM25."""
 
     bm25: Evaluation
     groups: Mapping[str, Mapping[str, Evaluation]]  # "512 labels" -> arm -> measures
@@ -108,7 +108,7 @@ def _render(name: str, results: StudyResults, **values: Any) -> str:
 
 
 def copy_page(folder: Path, page: Path, *, pictures: Sequence[str]) -> None:
-    """Copy the page of a study to a file, and its pictures beside it as FILE-PICTURE."""
+    """Copy the page of a study to a file, and its pictures to FILE-PICTURE beside it."""
     text = (folder / PAGE_FILE).read_text()
     page.parent.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
@@ -128,7 +128,7 @@ def mean_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation:
 
 
 def choose_topics(passages: Dataset) -> dict[str, list[int]]:
-    """Titles with most passages -> rows of some of their passages; empty without such titles."""
+    """Titles of most passages -> rows of some of these; empty if no title is repeated."""
     rows = defaultdict(list)
     for row, title in enumerate(passages["title"]):
         rows[title].append(row)

@@ -1,7 +1,7 @@
-"""Run a study: several arms of pre-training from one start, compared in one table.
+"""Run a study: compare several arms of pre-training from one start.
 
-Each stage leaves a folder and is skipped if its folder is there, so a study that was interrupted,
-or that got more arms or sizes, continues with what is missing.
+A stage is skipped if its folder exists. So a study that was interrupted, or that has new arms or
+sizes, continues with what is missing.
 """
 
 import logging
@@ -63,24 +63,24 @@ MAP_FILE = "map.png"
 ZERO_SHOT = f"{training_log.PREFIX}zero_shot_"
 
 
-# Of one arm: "no labels" and "512 labels" -> the results of all seeds, those of the fused runs too.
+# The results of one arm: "no labels" or "512 labels" -> those of all seeds, also of fused runs.
 _Arm = Mapping[str, Sequence[SystemResult]]
 
 
 def run_study(settings: Mapping[str, Any], *, command: str = "") -> StudyResults:
     """Run a study, or continue it; results are also written to its folder and its page.
 
-    An arm that fails is named in the results and left out, and the next run tries it again. If the
+    The results name an arm that fails and leave it out; the next call tries it again. If the
     control fails, the study ends.
 
     Args:
-        settings: fields of `StudyRecipe`. If one does not fit, nothing is written.
-        command: that was called, for the page.
+        settings: fields of `StudyRecipe`. If one is wrong, nothing is written.
+        command: the command that was called, for the page.
     """
     (recipe,) = fill(settings, StudyRecipe)
     out = Path(recipe.output_dir)
     if out.exists() and any(out.iterdir()) and not (out / RECIPE_FILE).is_file():
-        raise ValueError(f"{out} has other files and is no study: choose another output_dir.")
+        raise ValueError(f"{out} has other files and holds no study: choose another output_dir.")
     out.mkdir(parents=True, exist_ok=True)
     stated = {name: value for name, value in settings.items() if name != "output_dir"}
     (out / RECIPE_FILE).write_text(yaml.safe_dump(stated))
@@ -135,7 +135,7 @@ class _Study:
             courses=self.courses(trained),
             failures=failures,
         )
-        results.write(out)  # also before readiness, which may fail
+        results.write(out)  # here too, because readiness may fail
         drawn = self.draw(results, logs)
         results.write(out, pictures=drawn, readiness=self.measure_readiness(list(arms)))
         for arm, own in arms.items():
@@ -156,7 +156,7 @@ class _Study:
         return found
 
     def run_arms(self) -> tuple[dict[str, _Arm], dict[str, str]]:
-        """Run all arms: the finished ones, and the errors of the others but the control."""
+        """Run all arms: the results of those that succeed, and the errors of the others."""
         arms, failures = {}, {}
         for arm in self.recipe.arms:
             try:
@@ -181,7 +181,7 @@ class _Study:
         return found
 
     def pretrain(self, arm: str) -> System:
-        """Pre-train and export an arm's encoder; without settings it is the start itself."""
+        """Pre-train and export an arm's encoder; an arm without settings is the start itself."""
         recipe, folder = self.recipe, self.out / arm
         if (changes := recipe.arms[arm]) is None:
             return System(recipe.encoder, {"pooling": "cls", **recipe.stated_contract})
@@ -237,7 +237,7 @@ class _Study:
         return self.out / arm / f"{group.split()[0].replace(',', '')}-labels-{seed}"
 
     def first(self, arm: str) -> Path:
-        """The run of an arm that is published: that with most labels, and the first seed."""
+        """The run of an arm that is published: with most labels and the first seed."""
         return self.finetuned(arm, self.last_group, self.recipe.finetuning_seeds[0])
 
     def describe(self, arms: Mapping[str, _Arm]) -> dict[str, Any]:
@@ -263,10 +263,10 @@ class _Study:
         }
 
     def measure_readiness(self, arms: Sequence[str]) -> str:
-        """Measure start and arms, pre-trained and fine-tuned: a report and Figure 2.
+        """Measure start and arms, pre-trained and fine-tuned: a report, and a plot like Figure 2.
 
-        Gao & Callan (2021), section 5: an encoder that is ready keeps its attention when it is
-        fine-tuned.
+        Gao & Callan (2021), section 5: fine-tuning hardly changes the attention of an encoder that
+        is ready.
         """
         logger.info("Measuring readiness of start and arms")
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
@@ -296,7 +296,7 @@ class _Study:
         )
 
     def draw(self, results: StudyResults, logs: Mapping[str, training_log.Log]) -> list[str]:
-        """Draw measures by labels, logs, and a map of the control and the best arm: the files."""
+        """Plot measures by labels, logs, and a map of the control and the best arm."""
         fewest, seed = next(iter(self.groups)), self.recipe.finetuning_seeds[0]
         losses = {arm: read_log(self.finetuned(arm, fewest, seed)) for arm in results.arms}
         shown = {"loss": f"loss of fine-tuning (nats a query), {fewest}"}
@@ -330,7 +330,7 @@ class _Study:
         )
 
     def write_search_file(self, arm: str) -> None:
-        """Write what `condenser search` needs to search with an arm."""
+        """Write the settings with which `condenser search` uses an arm."""
         folder = self.first(arm).relative_to(self.out)
         content = {
             "model": f"{folder / MODEL_FOLDER},dtype={self.search.dtype}",

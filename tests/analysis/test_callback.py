@@ -3,6 +3,7 @@
 import json
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -136,39 +137,29 @@ def test_a_trainer_without_a_tokenizer_or_with_a_sharded_model_is_refused(fsdp, 
 
 
 @pytest.mark.slow
-def test_tensorboard_gets_the_whole_log_in_one_run_also_of_a_training_that_ends_early(
+def test_trackers_get_the_last_measures_before_they_close_also_if_a_training_ends_early(
     settings, readiness, tmp_path, monkeypatch
 ):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events: list[Any] = []
 
-    class StopAtThree(TrainerCallback):
+    class StopsAtThree(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_training_stop |= state.global_step == 3
 
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if "readiness/swap_cost" in logs:
+                events.append(state.global_step)
+
+        def on_train_end(self, *args, **kwargs):
+            events.append("end")
+
     init = CondenserTrainer.__init__
     monkeypatch.setattr(
-        CondenserTrainer, "__init__", lambda *a, **k: init(*a, **k, callbacks=[StopAtThree()])
+        CondenserTrainer, "__init__", lambda *a, **k: init(*a, **k, callbacks=[StopsAtThree()])
     )
-    run = tmp_path / "run"
-    own = {"readiness": readiness, "report_to": "tensorboard", "output_dir": str(run)}
-    pretrain_and_measure({**settings, **own})
-
-    (file,) = run.rglob("events.out.tfevents.*")
-    events = accumulator.EventAccumulator(str(file), size_guidance={"scalars": 0})
-    events.Reload()
-    scalars: dict[tuple[str, int], list[float]] = {}
-    for name in events.Tags()["scalars"]:
-        for event in events.Scalars(name):
-            scalars.setdefault((name, event.step), []).append(event.value)
-    log = read_log(run, measure="step")
-    for entry in log:
-        for name in entry.keys() - {"step"}:
-            values = scalars[f"train/{name}", entry["step"]]
-            assert any(value == pytest.approx(entry[name]) for value in values), name
-    expected = "loss head_loss late_loss swap_cost readiness/zero_shot_MRR@10"
-    assert set(expected.split()) <= {name for entry in log for name in entry}
-    swap_cost = "train/readiness/swap_cost"
-    assert {step for name, step in scalars if name == swap_cost} == {0, 2, 3}
+    run = {"save_strategy": "no", "readiness": readiness, "output_dir": str(tmp_path / "run")}
+    pretrain_and_measure({**settings, **run})
+    assert events == [0, 2, 3, "end"]
 
 
 @pytest.mark.parametrize("stage", [pretrain_and_measure, finetune])

@@ -184,6 +184,11 @@ def test_a_tokenizer_without_the_tokens_of_masking_is_refused(wordpiece_tokenize
         CondenserDataCollator(tokenizer)
 
 
+def test_examples_without_token_ids_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="no input_ids: tokenize their text"):
+        CondenserDataCollator(tokenizer)([{"text": "Why?"}])
+
+
 def epoch_of(batches: TokenBudgetBatches, epoch: int) -> list[list[int]]:
     batches.set_epoch(epoch)
     return list(batches)

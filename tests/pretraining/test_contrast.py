@@ -152,12 +152,27 @@ def test_without_dropout_chunks_give_the_gradient_of_the_padded_batch_at_once(ma
         assert torch.equal(state_after, state)  # also the random states, bit for bit
 
 
+@torch.no_grad()
+def test_an_evaluation_contrasts_whole_batches_and_leaves_the_training_log_as_it_is(
+    make_trainer, texts
+):
+    trainer = make_trainer(cache_chunk_size=4, bow_weight=1.0, per_device_eval_batch_size=16)
+    model, losses = trainer.model.eval(), []
+    for batch in trainer.get_eval_dataloader(texts[:40]):
+        output = model(**batch)
+        loss, _ = contrast(output.cls_late, cosine=True, temperature=0.1, one_way=False)
+        losses.append((output.loss + 0.7 * loss).item())
+    found = trainer.evaluate(texts[:40])["eval_loss"]
+    assert len(losses) == 2 and found == pytest.approx(np.mean(losses), rel=1e-5)
+    assert trainer._losses == {}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("gradient_accumulation_steps", 2, "gradient_accumulation_steps is 2.*cache_chunk_size"),
         ("per_device_train_batch_size", 1, "The batch is one pair.*to 2 or more"),
-        ("per_device_train_batch_size", 999, "There are 40 pairs.* is 999 of them"),
+        ("per_device_train_batch_size", 999, "train_dataset has 40 pairs.* processes has 999"),
     ],
 )
 def test_arguments_that_do_not_fit_the_loss_are_refused(make_trainer, name, value, message):

@@ -104,6 +104,12 @@ def test_a_broken_file_is_named(tmp_path):
     file.write_text('{"text": "a."}\n{"text": \n')
     with pytest.raises(ValueError, match=r"c.jsonl cannot be read: JSON parse error"):
         read(str(file))
+    file.write_text('{"text": ["a.", "b."]}\n')
+    for streaming in (False, True):
+        with pytest.raises(
+            ValueError, match="'text' of .*c.jsonl holds List.*, expected one string"
+        ):
+            read(str(file), streaming=streaming)
 
 
 @pytest.mark.parametrize("name", ["owner/name", "wikitext"])
@@ -307,6 +313,9 @@ def test_a_pair_depends_on_seed_epoch_and_document_only(builder, texts):
 
     drawn = pairs_of([*range(50)])
     assert pairs_of([7, 3]) == [drawn[7], drawn[3]]
+    of_last = KeyedBlocks(rows, seed=0, draw=draw_spans)[-1]
+    assert [e["mask_key"] for e in of_last] == [key for _, key in pairs_of([len(rows) - 1])[0]]
+    assert KeyedBlocks(rows, seed=0)[3]["input_ids"].tolist() == rows[3]["input_ids"]
     for index, ((first, _), (second, _)) in enumerate(drawn):
         assert {tuple(first), tuple(second)} <= spans[index]
     for others in (pairs_of([*range(50)], epoch=1), pairs_of([*range(50)], seed=1)):

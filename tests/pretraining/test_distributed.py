@@ -20,6 +20,11 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from modeling_condenser import (
+    CondenserForMaskedLM,
+    CondenserTrainingArguments,
+    ContrastiveTrainer,
+)
 from modeling_condenser.packing import pack, use_packing
 from modeling_condenser.pretraining.pretrain import CondenserTrainer, pretrain
 from modeling_condenser.runs.run_folder import read_log
@@ -85,6 +90,14 @@ def shard(folder: str) -> None:
         Path(folder, f"{name}, process {rank}, equal").touch()
 
 
+def evaluate(settings: dict[str, Any]) -> None:
+    """Evaluate an encoder on text, and write the loss to a file."""
+    model = CondenserForMaskedLM.from_encoder(settings.pop("encoder"))
+    texts, arguments = settings.pop("texts"), CondenserTrainingArguments(**settings)
+    loss = ContrastiveTrainer(model, arguments, eval_dataset=texts).evaluate()["eval_loss"]
+    Path(settings["output_dir"], "loss").write_text(str(loss))
+
+
 def launch(*commands: str) -> None:
     """Run commands side by side, all of which must succeed."""
     port = str(get_free_port())
@@ -140,10 +153,22 @@ def test_two_processes_give_the_loss_and_gradient_of_one_on_both_batches(folders
     assert_same(found, expected, 1e-5 * max(1.0, largest))
 
 
+def test_an_evaluation_has_the_same_loss_in_two_processes(large_weights, texts, tmp_path):
+    losses, shared = [], {"encoder": str(large_weights), "texts": texts, "use_cpu": True}
+    for n_processes, start in ((1, ""), (2, f"{TORCHRUN} --nproc-per-node 2 ")):
+        folder = tmp_path / str(n_processes)
+        folder.mkdir()
+        own = {"output_dir": str(folder), "per_device_eval_batch_size": 16 // n_processes}
+        settings = {**shared, **own, "objective": "ict", "max_length": 32, "bow_weight": 1.0}
+        launch(f"{start}{THIS_MODULE} evaluate {shlex.quote(json.dumps(settings))}")
+        losses.append(float((folder / "loss").read_text()))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
     launch(f"{TORCHRUN} --nproc-per-node 2 {THIS_MODULE} shard {json.dumps(str(tmp_path))!r}")
     assert len(list(tmp_path.glob("*equal"))) == 3 * 2
 
 
 if __name__ == "__main__":
-    {"train": train, "shard": shard}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"train": train, "evaluate": evaluate, "shard": shard}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,7 +1,6 @@
 """The trainer: text in Python, its log, packed batches, the probe, and what it refuses."""
 
 import copy
-import json
 import math
 from collections import Counter
 from itertools import chain, islice
@@ -10,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from modeling_condenser import (
@@ -146,20 +146,20 @@ def arguments(folder: Path, **changes: Any) -> CondenserTrainingArguments:
     return CondenserTrainingArguments(str(folder), **{**SETTINGS, **changes})
 
 
-def test_a_trainer_that_is_given_text_takes_the_steps_of_the_command(
-    settings, tmp_path, bert_folder, small_corpus
-):
-    changes = {"bow_weight": 1.0, "tokens_per_batch": 200}
-    pretrain({**settings, **changes})
-    texts = [json.loads(line) for line in small_corpus.read_text().splitlines()]
-    set_seed(42)
-    model = CondenserForPreTraining.from_encoder(str(bert_folder), config_changes=NO_DROPOUT)
-    trainer = CondenserTrainer(model, arguments(tmp_path / "a", **changes), train_dataset=texts)
-    assert trainer.is_packing
-    names = ("loss", "head_loss", "late_loss", "bow_loss", "num_input_tokens_seen")
-    for ours, expected in zip(steps_of(trainer), read_log(tmp_path / "run"), strict=True):
-        for name in names:
-            assert ours[name] == pytest.approx(expected[name], rel=1e-6), name
+@pytest.fixture
+def trainer_of_text(tmp_path, bert_folder):
+    """Makes a trainer of text, whose other arguments are settings."""
+
+    def make(train_dataset, *, eval_dataset=None, head=None, **settings):
+        set_seed(3)
+        return CondenserTrainer(
+            condenser_from_encoder(str(bert_folder), **(head or {})),
+            arguments(tmp_path, **settings),
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+        )
+
+    return make
 
 
 def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weighted_sum(
@@ -175,10 +175,73 @@ def test_the_weight_goes_from_first_to_last_on_a_cosine_and_the_loss_is_the_weig
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
 
 
-def test_a_data_set_without_texts_is_refused_with_the_names_of_its_columns(tmp_path, bert_folder):
-    model, data = condenser_from_encoder(bert_folder), Dataset.from_dict({"body": ["A text."]})
-    with pytest.raises(ValueError, match="no column 'text': its columns are body"):
-        CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
+def test_text_is_accepted_in_every_form(trainer_of_text, tokenizer, texts):
+    texts = texts[:20]
+    expected = trainer_of_text(texts).facts
+    assert expected["n_documents"] == 20 and expected["n_blocks"] > 20
+    rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
+    for data in (tuple(rows), Dataset.from_list(rows)):
+        assert trainer_of_text(data).facts == expected
+    blocks = build_blocks(Dataset.from_list(rows), BlockBuilder(tokenizer, max_length=32))
+    of_ids = trainer_of_text(blocks.add_column("token_type_ids", blocks["input_ids"])).facts
+    assert of_ids["blocks_sha256"] == expected["blocks_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("my-documents.jsonl", "is a str, expected a list of strings"),
+        ([1, 2], "is a list, expected a list of strings"),
+        (
+            DatasetDict(train=Dataset.from_dict({"text": ["a"]})),
+            r"such as train_dataset\['train'\]",
+        ),
+        ([], "train_dataset is empty"),
+        ([{"body": "a"}], r"its columns are body.*rename_column\(COLUMN, .text"),
+        ([{"text": ["a", "b"]}], "'text' of train_dataset holds .*, expected one string a row"),
+    ],
+)
+def test_other_data_are_refused(trainer_of_text, data, message):
+    with pytest.raises(ValueError, match=message):
+        trainer_of_text(data)
+
+
+def test_text_with_plain_arguments_is_refused(make_trainer):
+    with pytest.raises(ValueError, match="eval_dataset holds text, but args are TrainingArguments"):
+        make_trainer().evaluate(["Why?"])
+
+
+def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(trainer_of_text, texts):
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 999}
+    settings |= {"bow_weight": 0.5, "bow_weight_end": 0.1, "learning_rate": 0.0}
+    # The loader of a worker that outlives an evaluation counts epochs.
+    settings |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    stream = Dataset.from_dict({"text": texts[:20]}).to_iterable_dataset()
+    data = {"few": texts[:9], "stream": stream}
+    trainer = trainer_of_text(texts[:50], eval_dataset=data, **settings)
+    trainer.train()
+    for name in data:
+        examples = trainer.eval_dataset[name]
+        batch = trainer.data_collator(examples.__getitems__(list(range(len(examples)))))
+        with torch.no_grad():
+            expected = trainer.model.eval()(**batch, bow_weight=0.5).loss.item()
+        key = f"eval_{name}_loss"
+        losses = [entry[key] for entry in trainer.state.log_history if key in entry]
+        assert losses == pytest.approx([expected] * 3, rel=1e-5)
+    assert trainer.evaluate(stream)["eval_loss"] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(trainer_of_text, tmp_path, texts):
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
+    settings |= {"save_steps": 1, "save_total_limit": 1, "load_best_model_at_end": True}
+    settings |= {"max_steps": 2, "learning_rate": 0.5}  # the loss explodes
+    trainer = trainer_of_text(texts[:50], eval_dataset=texts[50:60], **settings)
+    trainer.train()
+    first, last = (e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e)
+    assert first < last and trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
+    saved = load_file(tmp_path / "checkpoint-1/model.safetensors")
+    found = trainer.model.state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in saved.items())
 
 
 def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_folder):
@@ -188,6 +251,8 @@ def test_an_objective_or_a_model_that_does_not_fit_is_refused(tmp_path, bert_fol
         CondenserTrainer(plain, arguments(tmp_path), train_dataset=data)
     with pytest.raises(ValueError, match="'ict' needs a ContrastiveTrainer .* a CondenserTrainer"):
         CondenserTrainer(plain, arguments(tmp_path, objective="ict"), train_dataset=data)
+    with pytest.raises(ValueError, match="objective is 'condensr', .*; expected Literal"):
+        arguments(tmp_path, objective="condensr")
     model = CondenserForPreTraining(CondenserConfig(encoder_config=BACKBONES["BERT"].config()))
     with pytest.raises(ValueError, match="pass its tokenizer as processing_class"):
         CondenserTrainer(model, arguments(tmp_path), train_dataset=data)
@@ -210,15 +275,12 @@ def test_batches_are_packed_unless_a_back_end_is_stated_or_the_encoder_cannot(
         is_packed(mpnet, packed=True)
 
 
-def test_accumulated_budget_batches_take_the_step_of_their_union(tmp_path, bert_folder, texts):
+def test_accumulated_budget_batches_take_the_step_of_their_union(trainer_of_text, texts):
     """The union is trained on as one padded batch, by the model alone."""
     settings = {"bow_weight": 0.7, "tokens_per_batch": 150, "gradient_accumulation_steps": 3}
     head = {"n_head_layers": 1, "head_mlm_probability": 0.5, "config_changes": NO_DROPOUT}
-    trained = condenser_from_encoder(str(bert_folder), **head)
-    model, rows = copy.deepcopy(trained), [{"text": text} for text in texts[:50]]
-    trainer = CondenserTrainer(
-        trained, arguments(tmp_path, **settings, max_steps=1), train_dataset=rows
-    )
+    trainer = trainer_of_text(texts[:50], head=head, **settings, max_steps=1)
+    model = copy.deepcopy(trainer.model)
     [entry] = steps_of(trainer)
     indices = [*chain.from_iterable(islice(trainer.batches, 3))]
     batch = trainer.data_collator(trainer.train_dataset.__getitems__(indices))

@@ -8,7 +8,12 @@ import torch
 from torch.nn.functional import log_softmax
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from modeling_condenser import CondenserDataCollator, masked_lm_from_encoder
+from modeling_condenser import (
+    CondenserDataCollator,
+    CondenserTrainer,
+    CondenserTrainingArguments,
+    masked_lm_from_encoder,
+)
 from modeling_condenser.hub.model_folder import quiet_loading
 from modeling_condenser.pretraining.counter_random import random_keys
 from modeling_condenser.pretraining.data import with_keys
@@ -18,6 +23,7 @@ from modeling_condenser.pretraining.tsdae import (
     add_decoder,
 )
 from tests.backbones.encoders import BACKBONES
+from tests.pretraining.short_runs import SETTINGS
 
 
 def collate(tokenizer, texts, *, probability=0.6, max_length=64, seed=0):
@@ -125,6 +131,16 @@ def test_loss_and_gradients_are_those_of_plain_transformers_classes(title, tmp_p
     parts = [{name: part[rows] for name, part in batch.items()} for rows in ([0], [1, 2, 3, 4, 5])]
     added = sum(model(**part, num_items_in_batch=n_items)["loss"].item() for part in parts)
     assert added == pytest.approx(loss.item(), abs=1e-12)
+
+
+def test_an_evaluation_after_the_training_is_refused(texts, tmp_path, bert_folder):
+    arguments = CondenserTrainingArguments(str(tmp_path), **SETTINGS, objective="tsdae")
+    model = masked_lm_from_encoder(str(bert_folder))
+    trainer = CondenserTrainer(model, arguments, train_dataset=texts, eval_dataset=texts[:9])
+    assert trainer.evaluate()["eval_loss"] > 1
+    trainer.train()
+    with pytest.raises(ValueError, match="removed when the training ended: make a new trainer"):
+        trainer.evaluate()
 
 
 def test_an_encoder_without_a_decoder_is_refused(tmp_path, texts):
