@@ -1,7 +1,7 @@
 """The command `condenser analyze`: measure models, and write figures, tables and pictures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from modeling_condenser.runs.run_folder import (
 from modeling_condenser.runs.whole_files import write_json
 
 from .readiness import Subject, measure_readiness
-from .sample import Measuring, Sample
+from .recipe import AnalysisRecipe, Measuring
+from .sample import Sample
 
 READINESS_FILE, REPORT_FILE = "readiness.json", "readiness.md"
 _MOST_LINES = 10  # in the plot of entropies
@@ -40,25 +41,6 @@ Entry = dict[str, Any]
 
 Measurable = tuple[str | Path, Entry]
 """A model's folder or Hub name, and its entry before it is measured."""
-
-
-@dataclass(frozen=True)
-class AnalysisRecipe:
-    """What to analyse.
-
-    Attributes:
-        models: folders or Hub names of checkpoints, exports, retrievers or encoders. The folder of
-            a pre-training run stands for its complete checkpoints and its final model.
-        out: folder to write.
-        corpus: text that the sample is taken from, as for pre-training; by default that of the
-            first run among the models (or that has one of them), or the collection's passages.
-        card: whether to put the measures of a run on the card of its final model.
-    """
-
-    models: list[str]
-    out: str
-    corpus: Any = None
-    card: bool = False
 
 
 def analyze(settings: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ from modeling_condenser.pretraining.trainer import CondenserTrainer
 from modeling_condenser.runs.recipe import fill
 
 from .readiness import Subject, measure_readiness
-from .sample import MeasuringWhileTraining, Sample
+from .recipe import MeasuringWhileTraining
+from .sample import Sample
 
 
 class ReadinessCallback(TrainerCallback):

@@ -40,7 +40,8 @@ from modeling_condenser.retrieval.dense import search_exact_arrays
 from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import read_recipe
 
-from .sample import Measuring, Sample, load_small
+from .recipe import Measuring
+from .sample import Sample, load_small
 
 TOKENS_PER_BATCH = 2048
 # Environment variables of distributed training.

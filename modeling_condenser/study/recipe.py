@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentence_transformers import SentenceTransformerTrainingArguments
-
-from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining
+from modeling_condenser.analysis.recipe import Measuring, MeasuringWhileTraining
 from modeling_condenser.collection.load import HEALTH
 from modeling_condenser.evaluation.measures import DEFAULT_MEASURES, check_measures
 from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -102,6 +100,9 @@ class StudyRecipe:
         for arm, changes in self.arms.items():
             self._check_arm(arm, changes)
         own = {"encoder": "", "output_dir": "", "collection": "", **self.finetuning}
+        # It takes seconds to import, which help should not wait for.
+        from sentence_transformers import SentenceTransformerTrainingArguments
+
         fill(own, FinetuningRecipe, SentenceTransformerTrainingArguments)
         fill(self.readiness, Measuring)
         fill(self.search, SearchSettings)

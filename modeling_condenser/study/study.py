@@ -18,7 +18,8 @@ import yaml
 
 from modeling_condenser.analysis.analyze import measure_models, write_analysis
 from modeling_condenser.analysis.callback import pretrain_and_measure
-from modeling_condenser.analysis.sample import Measuring, Sample
+from modeling_condenser.analysis.recipe import Measuring
+from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
 from modeling_condenser.collection.load import load_collection, resolve_collection_name

@@ -11,7 +11,8 @@ from transformers import AutoModel
 from hub_scripts.main import main
 from modeling_condenser.analysis.analyze import analyze, write_analysis
 from modeling_condenser.analysis.readiness import Subject
-from modeling_condenser.analysis.sample import Measuring, Sample
+from modeling_condenser.analysis.recipe import Measuring
+from modeling_condenser.analysis.sample import Sample
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from transformers.integrations import integration_utils
 from modeling_condenser import CondenserForMaskedLM, CondenserForPreTraining, CondenserTrainer
 from modeling_condenser.analysis.callback import ReadinessCallback, pretrain_and_measure
 from modeling_condenser.analysis.readiness import Subject, measure_readiness
-from modeling_condenser.analysis.sample import Measuring, Sample
+from modeling_condenser.analysis.recipe import Measuring
+from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.evaluation.system_results import evaluate_system
 from modeling_condenser.finetuning.finetune import finetune
 from modeling_condenser.hub.export import export_encoder

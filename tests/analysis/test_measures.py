@@ -15,7 +15,8 @@ from modeling_condenser.analysis.readiness import (
     measure_attention_entropy,
     uniformity,
 )
-from modeling_condenser.analysis.sample import Measuring, MeasuringWhileTraining, Sample
+from modeling_condenser.analysis.recipe import Measuring, MeasuringWhileTraining
+from modeling_condenser.analysis.sample import Sample
 from tests.backbones.encoders import BACKBONES
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ALBERT", "MPNet", "RoBERTa")]

@@ -9,8 +9,7 @@ import pytest
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainingArguments
 
-from modeling_condenser.analysis.analyze import AnalysisRecipe
-from modeling_condenser.analysis.sample import Measuring
+from modeling_condenser.analysis.recipe import AnalysisRecipe, Measuring
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.finetuning.finetune import FinetuningRecipe
 from modeling_condenser.mining.recipe import MiningRecipe

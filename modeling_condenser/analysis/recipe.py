@@ -1,0 +1,72 @@
+"""The settings of readiness: what is measured, on what, and when."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_LEAST = {"texts": 2, "max_length": 4, "queries": 1, "passages": 2, "labels": 0, "every": 1}
+
+
+@dataclass(frozen=True)
+class AnalysisRecipe:
+    """What to analyse.
+
+    Attributes:
+        models: folders or Hub names of checkpoints, exports, retrievers or encoders. The folder of
+            a pre-training run stands for its complete checkpoints and its final model.
+        out: folder to write.
+        corpus: text that the sample is taken from, as for pre-training; by default that of the
+            first run among the models (or that has one of them), or the collection's passages.
+        card: whether to put the measures of a run on the card of its final model.
+    """
+
+    models: list[str]
+    out: str
+    corpus: Any = None
+    card: bool = False
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What readiness is measured on.
+
+    Attributes:
+        texts: number of texts in the sample, at least 2; Figure 2 of the Condenser paper has 1,000.
+        max_length: longest text in tokens.
+        collection: folder or Hub name. Its judged pairs are the matching texts, and a small part of
+            it is searched. By default, matching texts are halves of the sample's texts.
+        split: split of the queries. To decide when to stop, use one without reported results, such
+            as dev.
+        queries: number of queries.
+        passages: number of passages to search: those judged for the queries, and others.
+        labels: pairs of the split "train" to fine-tune on for few-shot retrieval; 0 for none.
+        finetuning: settings of few-shot retrieval that differ from `finetune/contrastive`.
+        sample_seed: seed of the choice of texts, masks, queries and passages.
+    """
+
+    texts: int = 64
+    max_length: int = 128
+    collection: str | None = None
+    split: str = "test"
+    queries: int = 50
+    passages: int = 1000
+    labels: int = 0
+    finetuning: dict[str, Any] = field(default_factory=dict)
+    sample_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if getattr(self, name, least) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
+        if self.labels and self.collection is None:
+            raise ValueError(f"labels is {self.labels}, but there is no collection: name one.")
+
+
+@dataclass(frozen=True)
+class MeasuringWhileTraining(Measuring):
+    """What readiness is measured on at the start, during and at the end of a training.
+
+    Attributes:
+        every: steps between two measurements.
+    """
+
+    every: int = 500
