@@ -34,6 +34,7 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
+    logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
     # Blocks are built in processes of their own, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if words is None and not sys.stderr.isatty():

@@ -54,7 +54,7 @@ class EvaluationRecipe:
     task: Literal["retrieval", "graded_pairs", "triplets"] = "retrieval"
     split: str = "test"
     baseline: str | None = None
-    measures: list[str] | None = None
+    measures: list[str] | None = field(default=None, metadata={"words": "many"})
     depth: int = 100
     columns: dict[str, str] = field(default_factory=dict)
     cost: bool = False

@@ -87,8 +87,8 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
         if not is_known or re.search(r"[=@]0\b(?!\.)", name):  # which ends trec_eval's process
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit or"
-                " another one of ir-measures, with a cut-off where it needs one, as in MRR@10 or"
-                " R(rel=2)@1000"
+                " another measure of ir-measures, with a cut-off if it needs one, as in MRR@10 or"
+                " R(rel=2)@1000; several measures are a list"
             )
     return measures
 

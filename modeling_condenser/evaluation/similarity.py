@@ -137,9 +137,13 @@ def _spearman(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def _correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Pearson's correlation of arrays (.., N); scipy's takes ten times as long."""
+    """Pearson's correlation of arrays (.., N), 0 for equal values.
+
+    scipy's function takes ten times as long.
+    """
     a, b = a - a.mean(axis, keepdims=True), b - b.mean(axis, keepdims=True)
-    return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
+    product, scale = (a * b).sum(axis), np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
+    return np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
 
 
 def evaluate_triplets(to_positive: np.ndarray, to_negative: np.ndarray) -> Evaluation:

@@ -17,7 +17,7 @@ from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
-from .model_folder import find_model_folder, quiet_loading
+from .model_folder import find_model_folder, is_checkpoint, quiet_loading
 from .provenance import Stage, read_pretraining, read_provenance, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
@@ -48,6 +48,11 @@ def export_encoder(
     if is_taken and not (out / EVALUATION_SCRIPT).is_file():
         raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
     source = find_model_folder(checkpoint)
+    if not is_checkpoint(source):
+        raise ValueError(
+            f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
+            " run folder of `condenser pretrain`, or use a plain encoder as it is."
+        )
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded

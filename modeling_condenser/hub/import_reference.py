@@ -56,11 +56,14 @@ def import_reference(
         `out`: a checkpoint with code, tokenizer, provenance and card.
 
     Raises:
+        FileNotFoundError: there is no such folder.
         ValueError: the folder is no such checkpoint, or its files do not fit each other.
     """
     folder, out = Path(folder), Path(out)
     if any(out.iterdir()) if out.is_dir() else out.exists():
         raise ValueError(f"{out} exists and is not empty: choose another folder for the import.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}: download the checkpoint first.")
     if not (folder / HEAD_FILE).is_file():
         raise ValueError(
             f"{folder} has no {HEAD_FILE}, so it is a plain encoder without a Condenser head: use "

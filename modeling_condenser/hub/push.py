@@ -116,9 +116,9 @@ def push(
 
 def check_name(name: str) -> None:
     """Raise a ValueError if this is not the `owner/name` that a repository may have."""
+    if name.count("/") != 1:
+        raise ValueError(f"The name of the repository is {name!r}, expected owner/name.")
     validate_repo_id(name)
-    if "/" not in name:
-        raise ValueError(f"{name!r} has no owner: expected owner/name.")
 
 
 def measure_files(folder: Path) -> dict[str, int]:
@@ -191,7 +191,9 @@ def commit_folder(
             delete_patterns=list(stale),
         )
     except _HTTP_ERROR as error:
-        raise OSError(f"Cannot push to {name}: {error}") from error
+        is_unknown = isinstance(error, HfHubHTTPError) and error.response.status_code == 401
+        hint = " Log in with `hf auth login`, or set HF_TOKEN." if is_unknown else ""
+        raise OSError(f"Cannot push to {name}: {error}{hint}") from error
 
 
 def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:

@@ -1,6 +1,7 @@
 """The grammar of all commands, and what the command itself does."""
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS
 from hub_scripts.demo import scale_study
 from hub_scripts.main import _Lines, main
+from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
 from modeling_condenser.runs.recipe import fill, read_recipe
 
@@ -142,6 +144,7 @@ def test_every_command_explains_itself(name, capsys):
 def test_an_error_is_one_line_and_status_2(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
+    assert not logging.getLogger("huggingface_hub").propagate  # its warnings would be shown twice
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("error: ")
     assert message in captured.err and "Traceback" not in captured.err
@@ -217,3 +220,6 @@ def test_some_lists_take_all_words_up_to_the_next_field():
     line = CommandLine("evaluate", ["a", "b", "--mteb", "X", "MTEB(eng, v2)", "--output_dir", "o"])
     read = {"systems": ["a", "b"], "mteb": ["X", "MTEB(eng, v2)"], "output_dir": "o"}
     assert line.read(MtebRecipe, plain=("systems",)) == read
+    line = CommandLine("evaluate", ["a", "c", "--measures", "MRR@10", "R(rel=2)@20"])
+    read = {"systems": ["a"], "collection": "c", "measures": ["MRR@10", "R(rel=2)@20"]}
+    assert line.read(EvaluationRecipe, plain=("systems", "collection")) == read

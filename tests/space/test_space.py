@@ -111,7 +111,7 @@ def test_what_no_page_can_search_is_refused(retriever, shuffled, tmp_path, monke
     ):
         with pytest.raises(ValueError, match="cannot be searched in a page"):
             write_space(wrong, str(shuffled), out)
-    with pytest.raises(ValueError, match="'search' has no owner: expected owner/name"):
+    with pytest.raises(ValueError, match="'search', expected owner/name"):
         write_space(model, str(shuffled), out, push="search")
     monkeypatch.setattr(space, "MAX_PASSAGES", 81)
     with pytest.raises(ValueError, match="has 82 passages, .* at most 81 are supported"):
