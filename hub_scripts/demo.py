@@ -65,7 +65,7 @@ def run(line: CommandLine) -> None:
 
 
 def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
-    """Apply `steps` and `labels` to a study; arms with steps of their own keep their share."""
+    """Apply `steps` and `labels` to a study; the steps of all arms change by the same factor."""
     study = copy.deepcopy(settings)
     steps, labels = study.pop("steps", None), study.pop("labels", None)
     if steps:
@@ -79,7 +79,7 @@ def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def gains(results: StudyResults) -> list[str]:
-    """Sentences on what each arm gains over the control, and the best over BM25."""
+    """Sentences on the gain of each arm over the control, and of the best arm over BM25."""
     measure = next(iter(results.bm25.means))
 
     def gain(group: str, arm: str, other: str) -> str:
@@ -99,7 +99,7 @@ def gains(results: StudyResults) -> list[str]:
 
 
 def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
-    """Print the first passages of both systems for some queries where these differ."""
+    """Print the first passage of both systems for some queries where they differ."""
     [bm25_file] = bm25.glob("run-*.trec")
     [dense_file] = (retriever / "evaluation").glob("run-*.trec")
     runs = {BM25: read_run(bm25_file), "dense": read_run(dense_file)}

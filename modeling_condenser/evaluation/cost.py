@@ -32,14 +32,12 @@ print(json.dumps(_measure(**json.loads(sys.argv[1]))))
 def measure_cost(model: str | Path, *, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Measure time and memory of encoding, in a new process that takes some seconds to start.
 
-    Args:
-        model: folder or Hub name of a retriever.
-        settings: other keyword arguments of `Retriever`, such as pooling and device.
+    `settings` are keyword arguments of `Retriever`, such as pooling and device.
 
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The
-        peak is that of weights and step together: on a GPU, what torch had allocated; on a CPU, the
-        highest resident memory during a step minus that before the model was loaded.
+        peak includes the weights: on a GPU, it is what torch had allocated; on a CPU, the highest
+        resident memory during a step minus that before the model was loaded.
     """
     # Not by multiprocessing, which would run the caller's script again.
     process = subprocess.run(
@@ -100,7 +98,7 @@ def _measure(model: str, **settings: Any) -> dict[str, Any]:
 
 
 def _peak_resident_bytes(step: Callable[[], None]) -> int:
-    """The highest resident memory during some steps, which a thread runs meanwhile."""
+    """The highest resident memory while a thread runs some steps."""
     process, peak = psutil.Process(), 0
     with ThreadPoolExecutor(1) as pool:
         steps = pool.submit(timeit.timeit, step, number=_MEMORY_STEPS)

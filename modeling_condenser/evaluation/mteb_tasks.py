@@ -60,7 +60,7 @@ def evaluate_mteb(
 ) -> dict[str, Any]:
     """Evaluate systems on tasks of MTEB; a task that a system has finished is not repeated.
 
-    Retrieval results also go on the model cards of local exports.
+    Retrieval results are also put on the model cards of local exports.
 
     Args:
         systems: see `MtebRecipe`.
@@ -72,8 +72,8 @@ def evaluate_mteb(
         Name of a system -> its `mteb.results.ModelResult`.
 
     Raises:
-        ValueError: mteb is not installed, a task is unknown, or a system cannot do it; raised
-            before anything is encoded.
+        ValueError: mteb is not installed, a task is unknown, or a system cannot do it. Nothing was
+            encoded.
     """
     mteb = _import_mteb()
     named = tasks if isinstance(tasks, str) else list(tasks)
@@ -112,7 +112,7 @@ def format_results(results: Mapping[str, Any]) -> str:
 
 
 def _find_tasks(mteb: Any, name: Any) -> list[Any]:
-    """The task, or the tasks of the benchmark, of a name; a task as it is."""
+    """The task, or the tasks of the benchmark, with this name; a task is returned as it is."""
     if not isinstance(name, str):
         return [name]
     try:
@@ -188,8 +188,9 @@ class MtebSearcher:
     """A system as mteb's `SearchProtocol`.
 
     Attributes:
-        mteb_model_meta: its name, and as revision a fingerprint of all that its results depend on.
-        n_queries: (task, subset, split) -> queries of the searches so far.
+        mteb_model_meta: its name, and as revision a fingerprint of everything that its results
+            depend on.
+        n_queries: (task, subset, split) -> number of queries of the searches so far.
     """
 
     def __init__(self, system: System, search: SearchSettings, folder: Path) -> None:
@@ -261,7 +262,10 @@ class MtebEncoder(MtebSearcher):
         self.mteb_model_meta = self.mteb_model_meta.model_copy(update=known)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
-        """Encode N texts, in batches of mteb: (N, D) float32; texts of other tasks as passages."""
+        """Encode N texts, in batches of mteb: (N, D) float32.
+
+        Texts that are neither queries nor documents are encoded as passages.
+        """
         if self.system.is_quantised:
             raise ValueError("precision is for tasks of the type Retrieval only: leave it out.")
         batches = list(inputs)

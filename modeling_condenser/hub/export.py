@@ -31,17 +31,16 @@ def export_encoder(
     Args:
         checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
             (`owner/name@revision` pins it); code of a repository is never executed here.
-        out: folder to write, atomically.
-        contract: how the encoder encodes; by default CLS, dot product, and the longest sequence
-            that tokenizer and positions allow.
+        out: folder to write, atomically; an earlier export is replaced.
+        contract: by default CLS, dot product, and the longest sequence that tokenizer and
+            positions allow.
 
     Returns:
         `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
         backbone's), tokenizer, sentence-transformers modules, contract, evaluation script and card.
 
     Raises:
-        ValueError: `out` is not empty and not an earlier export, or the checkpoint lacks weights
-            of the encoder.
+        ValueError: `out` holds something else, or the checkpoint has no or not all weights.
     """
     out = Path(out)
     is_taken = any(out.iterdir()) if out.is_dir() else out.exists()
@@ -79,10 +78,9 @@ def write_repository(
     *,
     name: str | None = None,
 ) -> None:
-    """Write a published encoder's repository into an empty folder.
+    """Write the repository of an encoder that `stages` made into an empty folder.
 
-    The encoder is of a model type that transformers knows, `stages` made it, and `name` is
-    `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
+    `name` is `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
     """
     with tempfile.TemporaryDirectory() as scratch, quiet_loading():
         encoder.save_pretrained(scratch)
@@ -109,7 +107,7 @@ def save_tokenizer(
 
 
 def forget_session(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Remove what `save_pretrained` should not store: how it was opened, and its last call."""
+    """Remove settings that `save_pretrained` should not store: of opening and of the last call."""
     for name in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_truncation()

@@ -67,19 +67,19 @@ def push(
 ) -> PushReport:
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
-    Checked first: no pickles, secrets or local paths, a card with a license, and that the
+    Checked first: there are no pickles, secrets or local paths, the card names a license, and the
     repository opens in a process without this package. The state of a training is left out. The
     folder itself is not changed.
 
     Args:
         folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
-        name: `owner/name` of the repository, made if it does not exist.
+        name: `owner/name` of the repository, which is created if it does not exist.
         private: whether a new repository is private.
-        revision: branch, made if it does not exist; by default main.
+        revision: branch, which is created if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
         license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
         message: of the commit.
-        token: None for the one that is logged in, or HF_TOKEN.
+        token: by default HF_TOKEN, or the token of `hf auth login`.
         dry_run: check, and show the card and the files; send nothing.
 
     Raises:
@@ -164,11 +164,11 @@ def commit_folder(
     stale: Sequence[str] = STALE_WEIGHTS,
     kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:
-    """Upload a folder in one atomic commit; makes the repository and the branch if needed.
+    """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
-    Links are followed. Files of the repository that match `stale` and that the folder does not hold
-    are deleted. A new Space is static. The other arguments and errors are those of `push`. Without
-    a change there is no commit.
+    Links are followed. Files of the repository that match `stale` and are not in the folder are
+    deleted. A new Space is static. Without a change there is no commit. The other arguments and
+    errors are those of `push`.
     """
     api = HfApi(token=token)
     try:
@@ -197,10 +197,10 @@ def commit_folder(
 
 
 def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:
-    """Find pickles, and secrets and local paths in text files, but for those in `unchecked`.
+    """Find pickles, and secrets and local paths in text files outside of `unchecked`.
 
     Returns:
-        Path, line and reason of each, with secrets cut to their first characters.
+        Path, line and reason of each, with only the first characters of secrets.
     """
     # A short path such as /data may be on any machine.
     own = [re.escape(str(f)) for f in (Path.home(), Path.cwd()) if len(f.parts) > 2]
