@@ -75,12 +75,16 @@ def evaluate_mteb(
         ValueError: mteb is not installed, a task is unknown, or a system cannot do it. Nothing was
             encoded.
     """
-    mteb = _import_mteb()
+    try:
+        import mteb
+    except ModuleNotFoundError as error:
+        hint = 'pip install -c constraints.txt -e ".[mteb]"'
+        raise ValueError(f"mteb is not installed: {hint}") from error
     named = tasks if isinstance(tasks, str) else list(tasks)
     settings |= {"systems": systems, "mteb": named}
     recipe, search = fill(settings, MtebRecipe, SearchSettings)
     parsed = parse_systems(recipe.systems, search)
-    found = [task for name in recipe.mteb for task in _find_tasks(mteb, name)]
+    found = [task for name in recipe.mteb for task in _find_tasks(name)]
     searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
     for task in (task.metadata for task in found):
         wrong = searchers if task.type != "Retrieval" else []
@@ -111,8 +115,10 @@ def format_results(results: Mapping[str, Any]) -> str:
     return pd.DataFrame(scores).to_string(float_format="{:.4f}".format)
 
 
-def _find_tasks(mteb: Any, name: Any) -> list[Any]:
+def _find_tasks(name: Any) -> list[Any]:
     """The task, or the tasks of the benchmark, with this name; a task is returned as it is."""
+    import mteb
+
     if not isinstance(name, str):
         return [name]
     try:
@@ -149,16 +155,6 @@ def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) ->
     write_card(folder)
 
 
-def _import_mteb() -> Any:
-    """Import mteb, or say how to install it."""
-    try:
-        import mteb
-    except ModuleNotFoundError as error:
-        hint = 'pip install -c constraints.txt -e ".[mteb]"'
-        raise ValueError(f"mteb is not installed: {hint}") from error
-    return mteb
-
-
 def mteb_model(
     system: str | Path | System,
     *,
@@ -175,7 +171,6 @@ def mteb_model(
         output_dir: retrieval tasks store embeddings in its subfolder `mteb/embeddings`.
         search: how a dense system searches; exactly by default.
     """
-    _import_mteb()
     search = search or SearchSettings()
     system = (system if isinstance(system, System) else parse_system(system)).completed(search)
     if system.kind == "run":

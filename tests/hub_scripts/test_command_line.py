@@ -13,11 +13,10 @@ import pytest
 import modeling_condenser
 from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS
-from hub_scripts.demo import scale_study
 from hub_scripts.main import _Lines, main
 from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
-from modeling_condenser.runs.recipe import fill, read_recipe
+from modeling_condenser.runs.recipe import fill
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,17 +174,6 @@ def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
 def test_all_public_names_can_be_imported():
     for name in modeling_condenser.__all__:
         assert getattr(modeling_condenser, name).__name__ == name
-
-
-def test_the_demo_scales_steps_and_labels():
-    recipe = read_recipe("study/demo")
-    assert scale_study(recipe) == recipe
-    scaled = scale_study({**recipe, "steps": 7, "labels": 9})
-    assert scaled["pretraining"] == {**recipe["pretraining"], "max_steps": 7}
-    assert scaled["finetuning"] == recipe["finetuning"] and scaled["train_sizes"] == [9]
-    # The share of its steps, which are larger and fewer.
-    recommended = {**recipe["arms"]["recommended"], "max_steps": 3}
-    assert scaled["arms"] == {**recipe["arms"], "recommended": recommended}
 
 
 def test_a_log_file_has_a_line_for_each_state_of_a_bar():

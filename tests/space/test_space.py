@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,9 +129,3 @@ def test_the_examples_are_evenly_spaced_short_queries(shuffled, monkeypatch):
     assert space._load(str(shuffled), "test")[1] == []
     passages, found = space._load(str(shuffled), "other")
     assert len(passages) == 82 and found == []
-
-
-def test_the_page_names_the_packages_and_no_other_address():
-    page = Path(space.__file__).with_name("page")
-    for file in page.iterdir():
-        assert "http" not in file.read_text().replace('http-equiv="Content', "")
