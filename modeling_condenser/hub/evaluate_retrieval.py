@@ -212,7 +212,8 @@ def main() -> int:
         try:
             found.append(evaluate(encoder, task, wanted))
         except Exception as error:  # the other collections can still be evaluated
-            print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
+            reason = f"{type(error).__name__}: {error}"
+            print(f"error: {task['source']} ({task['split']}): {reason}", file=sys.stderr)
     if wanted.json:
         wanted.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if differing := [f"{r['collection']}: {name}" for r in found for name in r["differing"]]:

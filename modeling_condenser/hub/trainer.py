@@ -82,9 +82,9 @@ class WholeTrainer(Trainer):
 
         Args:
             asked: a checkpoint folder; a repository on the Hub, `owner/name[@revision]`, that was
-                pushed with `hub_strategy="checkpoint"`, unless `output_dir` has a newer
-                checkpoint; None or True for the last complete checkpoint of `output_dir`; False to
-                start again.
+                pushed with `hub_strategy="checkpoint"`, unless a checkpoint in `output_dir` is as
+                new; None or True for the last complete checkpoint of `output_dir`; False to start
+                again.
 
         Raises:
             FileNotFoundError: the repository does not exist, or has no complete checkpoint.
