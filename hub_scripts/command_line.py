@@ -94,7 +94,7 @@ class CommandLine:
 def _separate(
     words: Sequence[str], flags: set[str], lists: set[str], texts: set[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Separate plain words from fields with values; a list takes all words up to a field."""
+    """Separate plain words from fields with values; `lists` take all words up to a field."""
     plain: list[str] = []
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -119,8 +119,9 @@ def _separate(
             settings[name] = parse_value(value)
         except YAMLError as error:
             raise ValueError(f"The value of {word} is not valid YAML: {error}") from error
-        while name in lists and rest and not rest[0].startswith("--"):
-            settings[name] = [*as_list(settings[name]), rest.pop(0)]
+        if name in lists and not isinstance(settings[name], list):
+            while rest and not rest[0].startswith("--"):
+                settings[name] = [*as_list(settings[name]), rest.pop(0)]
     return plain, settings
 
 

@@ -208,6 +208,7 @@ def test_some_lists_take_all_words_up_to_the_next_field():
     line = CommandLine("evaluate", ["a", "b", "--mteb", "X", "MTEB(eng, v2)", "--output_dir", "o"])
     read = {"systems": ["a", "b"], "mteb": ["X", "MTEB(eng, v2)"], "output_dir": "o"}
     assert line.read(MtebRecipe, plain=("systems",)) == read
-    line = CommandLine("evaluate", ["a", "c", "--measures", "MRR@10", "R(rel=2)@20"])
     read = {"systems": ["a"], "collection": "c", "measures": ["MRR@10", "R(rel=2)@20"]}
-    assert line.read(EvaluationRecipe, plain=("systems", "collection")) == read
+    for words in ("a c --measures MRR@10 R(rel=2)@20", "--measures [MRR@10,R(rel=2)@20] a c"):
+        line = CommandLine("evaluate", words.split())
+        assert line.read(EvaluationRecipe, plain=("systems", "collection")) == read
