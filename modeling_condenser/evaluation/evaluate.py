@@ -61,6 +61,8 @@ class EvaluationRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not self.systems or self.measures == []:
+            raise ValueError("Nothing to evaluate: name at least one system and one measure.")
         if self.depth < 1:
             raise ValueError(f"depth is {self.depth}, expected at least 1.")
         if self.task == "retrieval":
@@ -178,7 +180,7 @@ def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence
     words = [*(system.word for system in systems), collection]
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
-    defaults = {**vars(EvaluationRecipe([], "")), **vars(SearchSettings()), "split": ""}
+    defaults = {**vars(EvaluationRecipe(["bm25"], "")), **vars(SearchSettings()), "split": ""}
     stated = {**vars(recipe), **vars(search), "index": search.published_index}
     for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
         if (value := stated[name]) != defaults[name]:

@@ -91,7 +91,12 @@ def find_weights(folder: Path) -> Path | None:
 
 def read_json(file: Path, otherwise: Any) -> Any:
     """The content of a JSON file; `otherwise` if there is no such file."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
+    if not file.is_file():
+        return otherwise
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON: {error}.") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

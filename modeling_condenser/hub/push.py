@@ -95,6 +95,7 @@ def push(
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
     read_contract(source)
+    own_license = license or read_card(source / CARD_FILE)[0].get("license")
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
@@ -103,7 +104,7 @@ def push(
             write_provenance(staging, read_pretraining(source.parent))
         card = staging / CARD_FILE
         stated = {"license": license} if license else {}
-        if not license and not read_card(card)[0].get("license"):
+        if not own_license:
             stated = _read_published_license(name, revision, token)
         write_card(staging, name=name, metadata=stated)
         check_publishable(staging)

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import faiss
 import numpy as np
@@ -87,6 +87,11 @@ def write_space(
     """
     if push is not None:
         check_name(push)
+    if weights not in get_args(Weights) or text_length < 1:
+        raise ValueError(
+            f"weights is {weights!r} and text_length is {text_length}, expected float16 or float32,"
+            " and at least 1."
+        )
     out, system = Path(out), _read_system(model)
     passages, examples = _load(collection, split)
     if len(passages) > MAX_PASSAGES:

@@ -87,6 +87,12 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder / "nowhere", NAME)
     with pytest.raises(ValueError, match="has neither encoding_contract.json"):
         push(bert_folder, NAME)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{folder}/config.json is not valid JSON"):
+        write_card(folder)
+    (folder / "README.md").write_text("---\nlicense: [\n---\n")
+    with pytest.raises(ValueError, match=f"metadata at the top of {folder}/README.md cannot be"):
+        push(folder, NAME)
     names = {"bert-base-uncased": "expected owner/name", "owner/my name": "Repo id must use"}
     for name, reason in names.items():
         with pytest.raises(ValueError, match=reason):
