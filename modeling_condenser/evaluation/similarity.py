@@ -101,7 +101,7 @@ class GradedEvaluation(Evaluation):
 
         def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
             first, second = (np.where(swapped == side, own, others) for side in (0, 1))
-            return _correlate(first, graded) - _correlate(second, graded)
+            return correlate(first, graded) - correlate(second, graded)
 
         def difference(a: np.ndarray, b: np.ndarray, scores: np.ndarray, axis: int) -> np.ndarray:
             return _spearman(a, scores, axis) - _spearman(b, scores, axis)
@@ -125,10 +125,10 @@ def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Grade
 
 
 def _spearman(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    return _correlate(stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis), axis)
+    return correlate(stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis), axis)
 
 
-def _correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+def correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
     """Pearson's correlation of arrays (.., N), 0 for equal values.
 
     scipy's function takes ten times as long.
