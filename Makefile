@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-BENCH ?= pretraining pretraining_collator startup encoding search
+BENCH ?= pretraining pretraining_collator encoding search
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
@@ -32,7 +32,7 @@ check: $(STAMP) ## lint, check the formatting and the types
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m mypy
 
-bench: $(STAMP) ## measure speed and memory of pre-training, start-up, encoding and search (BENCH=encoding for one)
+bench: $(STAMP) ## measure speed and memory of pre-training, encoding and search (BENCH=encoding for one)
 	@for part in $(BENCH); do .venv/bin/python -m benchmarks.$$part $(ARGS) || exit 1; done
 
 clean: ## remove .venv, caches and build outputs (runs/ stays)

@@ -1,1 +1,1 @@
-"""What is measured, and against what."""
+"""Benchmarks of speed and memory, and programs that make the bundled data."""

@@ -1,10 +1,10 @@
-"""Passages encoded a second, beside sentence-transformers' own `encode`, on the same model.
+"""Passages encoded per second, compared with sentence-transformers' `encode` on the same model.
 
     python -m benchmarks.encoding [--layers 4 --hidden 128 --passages 600 --words 55 --pooling cls]
 
 Passages are words of the standard library's docstrings, of skewed lengths as in a real collection
 (log-normal, with a median of `--words`). The sides, in float32 and in bfloat16, take turns, each in
-a process of its own; figures are medians. Memory is what encoding adds at most (on Linux). All
+a process of its own; figures are medians. Memory is the peak that encoding adds (on Linux). All
 vectors must agree with those of sentence-transformers in float32.
 """
 
@@ -102,7 +102,7 @@ def encode_theirs(model: Any, texts: list[str], batch_size: int) -> np.ndarray:
 
 
 def _added_memory(encode: Callable[[], np.ndarray]) -> float:
-    """MiB that encoding adds at most to what is held before."""
+    """Peak memory during encoding minus the memory before, in MiB."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, measurements in turns, tables, texts and encoders."""
+"""Shared by the benchmarks: options, measurements in turns, tables, texts and encoders."""
 
 import argparse
 import json
@@ -42,9 +42,10 @@ def measure_sides(
     prepare: Callable[[argparse.Namespace], object],
     measure: Callable[[str, argparse.Namespace], Mapping[str, Any]],
 ) -> dict[str, list[dict]]:
-    """Prepare a folder, and measure each side in new processes, in turns: results by side.
+    """Prepare a folder, and measure the sides in turns: results by side.
 
-    The processes run the same benchmark with the options `--side` and `--folder`, and end here.
+    Each measurement runs this benchmark in a new process with the options `--side` and `--folder`,
+    which ends here.
     """
     if arguments.side:
         print("RESULT " + json.dumps(measure(arguments.side, arguments)), flush=True)
@@ -70,7 +71,7 @@ def _run_sides(sides: Iterable[str], arguments: argparse.Namespace) -> dict[str,
 
 
 def medians(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The median of each figure over several turns, and the first of what is no number."""
+    """The median of each figure over several turns, and the first value of each text."""
     return {
         name: first if isinstance(first, str) else statistics.median(r[name] for r in results)
         for name, first in results[0].items()
@@ -80,9 +81,9 @@ def medians(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def time_in_turns(
     sides: Mapping[Any, Callable[[], object]], *, repeats: int
 ) -> dict[Any, list[float]]:
-    """Seconds of each side's calls in this process, after a turn that does not count.
+    """Seconds of each side's calls in this process, after a warm-up turn.
 
-    The order alternates, so that a machine that slows down is fair to all.
+    The order alternates, so that a machine that slows down affects all sides alike.
     """
     seconds: dict[Any, list[float]] = {side: [] for side in sides}
     for turn in range(repeats + 1):
@@ -94,7 +95,7 @@ def time_in_turns(
 
 
 def peak_memory(device: torch.device | None = None) -> float:
-    """GiB that this process (on Linux), or the accelerator for it, has held at most."""
+    """Peak memory of this process (on Linux), or of the accelerator, in GiB."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     status = Path("/proc/self/status").read_text()  # getrusage begins with the parent's peak

@@ -1,10 +1,10 @@
-"""How long one query takes, as in `condenser search` after its start.
+"""The time of one query, as in `condenser search` after its start.
 
     python -m benchmarks.latency [--passages 22000 --hidden 768 --layers 12 --queries 50]
 
-A BERT with random weights and the docstrings of the standard library, repeated up to the number of
-passages; vectors are random, since only their number and width matter. Of each query: encoding,
-exact search, and fetching the ten best passages' texts. Mean and 95th percentile.
+The encoder is a BERT with random weights. Passages are repeated docstrings of the standard library;
+their vectors are random, because only number and width matter. A query is encoded, searched
+exactly, and the texts of the ten best passages are read. Printed: mean and 95th percentile.
 """
 
 import tempfile

@@ -3,8 +3,8 @@
     python -m benchmarks.make_health MEDQUAD modeling_condenser/health
 
 MEDQUAD is a BEIR folder of MedQuAD (github.com/abachaa/MedQuAD, commit 577bd37b): answers are
-passages, whose title is the disease, and `qrels/train.tsv` judges its questions. Diseases are
-chosen, and divided among train, dev and test, by a hash of their names. The README is not written.
+passages with the disease as title, and `qrels/train.tsv` judges its questions. Diseases are chosen,
+and divided among train, dev and test, by a hash of their names. The README is not written.
 """
 
 import argparse

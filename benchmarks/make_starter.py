@@ -2,10 +2,9 @@
 
     python -m benchmarks.make_starter RUN... OUT --corpus train.jsonl --validation FILE
 
-A RUN is a finished run folder; each but the first started from the one before it, and the last
-one's model is taken. OUT becomes the folder of a plain `BertForMaskedLM`
-with its weights in float16, tokenizer, provenance and card. FILE was written by
-`benchmarks.starter_validation`.
+A RUN is a finished run folder; each run but the first started from the one before. OUT becomes the
+folder of the last run's model as a plain `BertForMaskedLM`, with its weights in float16, tokenizer,
+provenance and card. FILE was written by `benchmarks.starter_validation`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How fast batches are made: our collator beside the reference's loop, in turns, in one process.
+"""Speed of our collator and of the reference's loop, in turns, in one process.
 
     python -m benchmarks.pretraining_collator [--batch 64 --max_length 128]
 

@@ -61,8 +61,8 @@ USUAL = ("packed", "narrow", "bf16", "attention")
 class Side:
     """A side of IN_A_LOOP, perhaps with "-bf16" or "-float32" behind its name.
 
-    All start from the same weights. `collate` makes a batch of blocks, and `collate_alike` the same
-    with masks that are those of all other sides, too.
+    All start from the same weights. `collate` makes a batch of blocks, and `collate_alike` one with
+    the same masks for all sides.
     """
 
     def __init__(self, name: str, arguments: argparse.Namespace):

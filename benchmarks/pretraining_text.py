@@ -1,4 +1,4 @@
-"""What all sides of `benchmarks.pretraining` share: text, weights and blocks."""
+"""Text, weights and blocks of all sides of `benchmarks.pretraining`."""
 
 import argparse
 from itertools import islice

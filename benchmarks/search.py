@@ -3,8 +3,8 @@
     python -m benchmarks.search [--passages 100000 --dimension 256 --queries 500 --depth 100]
 
 The vectors are random, of length 1, around 1,000 centres. The sides take turns, each in its own
-process; figures are medians. Memory is what the process holds of its own after the search, without
-mapped files, which the system can drop at any time.
+process; figures are medians. Memory is that of the process after the search, without mapped files,
+which the system can drop at any time.
 """
 
 import argparse

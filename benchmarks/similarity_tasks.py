@@ -27,6 +27,7 @@ from modeling_condenser.evaluation.measures import Evaluation
 from modeling_condenser.evaluation.significance import holm, randomisation_test
 from modeling_condenser.evaluation.similarity import (
     GradedEvaluation,
+    correlate,
     measure_similarity,
     read_items,
 )
@@ -145,12 +146,6 @@ def compare(own: list[Evaluation], control: list[Evaluation], measure: str) -> f
         return np.mean(found, axis=0)
 
     return randomisation_test(difference, n=len(graded))
-
-
-def correlate(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of each row of (B, N) with (N,)."""
-    a, b = a - a.mean(-1, keepdims=True), b - b.mean()
-    return (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum())
 
 
 if __name__ == "__main__":

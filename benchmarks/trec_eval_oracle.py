@@ -3,9 +3,9 @@
     python -m benchmarks.trec_eval_oracle FOLDER
 
 FOLDER holds `figures.json`, which names the `trec_eval` command behind each file of expected
-output, and those files with their qrels and runs. Each figure of a measure that this project has,
-per query and in the mean, is computed with trec_eval's order of ties and the command's options
-(-c, -l, -M) and must be the printed one to its last decimal; otherwise the exit status is 1.
+output, and those files with their qrels and runs. Each figure of our measures, per query and in the
+mean, is computed with trec_eval's order of ties and the command's options (-c, -l, -M). It must
+equal the printed one to its last decimal; otherwise the exit status is 1.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def _cases(folder: Path) -> Iterator[tuple[str, str, Path, list[Figure]]]:
 
 
 def check(call: Any, folder: Path, figures: list[Figure]) -> tuple[int, int, float]:
-    """Compute all figures of a file, and print those that are not the printed ones.
+    """Compute all figures of a file, and print those that differ from the expected ones.
 
     Returns:
         How many figures are ours, how many are wrong, and the largest difference.

@@ -1,8 +1,8 @@
 """The grammar of all verbs: `condenser VERB [RECIPE.yaml] [WORD ...] [--field value ...]`.
 
-Fields are those of dataclasses. A field is written with underscores or hyphens. Its value is YAML,
-but text is taken as it stands, unless it is null or in quotes. A field that is true or false may
-stand alone. Some fields may also be given as plain words.
+Fields are those of dataclasses, written with underscores or hyphens. Values are YAML, but the value
+of a text field is taken literally, unless it is null or in quotes. A boolean field without a value
+is true. Some fields may also be given as plain words.
 """
 
 import argparse
@@ -36,11 +36,11 @@ class CommandLine:
         """Read the settings; print the fields and exit on `--help`.
 
         Args:
-            *classes: dataclasses of the fields that the help explains; unknown fields are refused
-                where the settings are used.
-            plain: names of the fields that may be plain words, in their order. A field that is a
-                list takes several words. The first word may also name a recipe file.
-            further: what the help says about further fields.
+            *classes: dataclasses whose fields the help explains; unknown fields are not refused
+                here, but where the settings are used.
+            plain: names of the fields that may be plain words, in order. A list takes several
+                words. The first word may also be a recipe file.
+            further: text below the help, about further fields.
 
         Returns:
             The fields that were set; those of the command line override those of the recipe.
@@ -76,7 +76,7 @@ class CommandLine:
     def call(self, function: Callable, *, without: Collection[str] = ()) -> Any:
         """Call a function with the settings as its arguments, which its docstring explains.
 
-        Its positional parameters may be plain words; those in `without` are no settings.
+        Its positional parameters may be plain words; the parameters in `without` cannot be set.
         """
         hints, fields, plain = get_type_hints(function), [], []
         for name, parameter in inspect.signature(function).parameters.items():
@@ -94,7 +94,7 @@ class CommandLine:
 def _separate(
     words: Sequence[str], flags: set[str], lists: set[str], texts: set[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Separate plain words from fields and their values; lists take all words up to a field."""
+    """Separate plain words from fields with values; `lists` take all words up to a field."""
     plain: list[str] = []
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -119,8 +119,9 @@ def _separate(
             settings[name] = parse_value(value)
         except YAMLError as error:
             raise ValueError(f"The value of {word} is not valid YAML: {error}") from error
-        while name in lists and rest and not rest[0].startswith("--"):
-            settings[name] = [*as_list(settings[name]), rest.pop(0)]
+        if name in lists and not isinstance(settings[name], list):
+            while rest and not rest[0].startswith("--"):
+                settings[name] = [*as_list(settings[name]), rest.pop(0)]
     return plain, settings
 
 

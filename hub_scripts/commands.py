@@ -30,11 +30,10 @@ All fields of transformers' TrainingArguments are accepted too."""
 def demo(line: "CommandLine") -> None:
     """Condense, fine-tune and evaluate on medical questions, on a CPU, in minutes.
 
-    Continues a small encoder, which comes with the package, on the answers of a small collection:
-    by plain MLM (the control), and by the recommended objective, for equal tokens. Then measures
-    both on held-out questions, without labels and after fine-tuning on 512 labelled questions,
-    alone and together with BM25, and tests whether they differ. The same command continues an
-    interrupted demo.
+    Trains the bundled encoder on the answers of a small collection: by plain MLM (the control), and
+    by the recommended objective, for equal tokens. Then measures both on held-out questions,
+    without labels and after fine-tuning on 512 labelled questions, alone and together with BM25,
+    and tests whether they differ. The same command continues an interrupted demo.
     """
     from .demo import run
 
@@ -67,8 +66,8 @@ def import_reference(line: "CommandLine") -> None:
     condenser import-reference checkpoint-20000 my-condenser --skip_from 6 \\
         --tokenizer google-bert/bert-base-uncased
 
-    The folder holds config.json, pytorch_model.bin and model.pt, which is the head. The backbones
-    on the Hub come without it: use these as plain encoders.
+    The folder holds config.json, pytorch_model.bin and model.pt (the head). The backbones on the
+    Hub have no head: use them as plain encoders.
     """
     from modeling_condenser.hub.import_reference import import_reference as convert
 
@@ -129,7 +128,7 @@ def _encode(
     shard_size: int | None = None,
     table: str | None = None,
 ) -> None:
-    """Encode and print what was measured.
+    """Encode, and print speed and memory.
 
     Args:
         model: folder or Hub name of a retriever; a plain encoder is MODEL,pooling=cls, mean or max.
@@ -138,7 +137,7 @@ def _encode(
         devices: one worker each, such as cuda:0,cuda:1; all GPUs by default, or the CPU.
         dtype: of the weights, float32 or bfloat16.
         shard_size: passages in a shard; 256 to 8192 by default.
-        table: folder to write a parquet table with vectors and texts too.
+        table: folder for a parquet table of vectors and texts.
     """
     from modeling_condenser.collection.load import load_passages
     from modeling_condenser.encoding.embeddings import write_table
@@ -232,9 +231,9 @@ def search(line: "CommandLine") -> None:
     condenser search my-encoder my-collection "how do I sort a list" -k 10
     condenser search bm25 my-collection
 
-    The folder of a study (runs/demo) names its collection and embeddings itself. Without a query,
-    queries are read from standard input, one a line. The first search encodes the collection; its
-    embeddings are stored next to the model, or in runs/ for a Hub model.
+    The folder of a study or demo needs no collection. Without a query, queries are read from
+    standard input, one per line. The first search encodes the collection and stores the embeddings
+    next to the model, or in runs/ for a Hub model.
     """
     from .search import run
 
@@ -242,7 +241,7 @@ def search(line: "CommandLine") -> None:
 
 
 def analyze(line: "CommandLine") -> None:
-    """Measure whether models are ready to be fine-tuned, and when it was time to stop.
+    """Measure whether models are ready for fine-tuning, and when to stop pre-training.
 
     condenser analyze runs/mine what-happened --collection my-collection
     condenser analyze my-encoder runs/retriever/model what-changed --corpus my-documents.jsonl
@@ -285,7 +284,7 @@ def push(line: "CommandLine") -> None:
 
     Pickles, tokens and local paths are refused; the card must name a license; and the repository
     must open in a process without this package installed. A dry run prints the model card and sends
-    nothing. Files that the Hub already holds are not resent.
+    nothing. Files that are already on the Hub are not sent again.
     """
     from modeling_condenser.hub.push import push as publish
 
@@ -312,8 +311,8 @@ def space(line: "CommandLine") -> None:
     condenser space runs/retriever/model my-collection my-page
     condenser space runs/retriever/model my-collection my-page --push owner/my-search
 
-    The page compares BM25, the encoder and both together; transformers.js encodes the queries. Its
-    files must be served, as by `python -m http.server --directory my-page`.
+    The page compares BM25, the encoder and both together; transformers.js encodes the queries. View
+    it with `python -m http.server --directory my-page`.
     """
     from modeling_condenser.space.space import write_space
 

@@ -1,12 +1,9 @@
 """The demonstration: a study on medical questions, its gains in sentences, and some searches."""
 
-import copy
 import json
 import shlex
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import datasets
 import transformers
@@ -28,26 +25,13 @@ from .command_line import CommandLine
 _N_EXAMPLES = 3
 
 
-@dataclass(frozen=True)
-class DemoFields:
-    """The fields of `condenser demo` beside those of a study.
-
-    Attributes:
-        steps: pre-training steps of each arm.
-        labels: labelled pairs to fine-tune on.
-    """
-
-    steps: int | None = None
-    labels: int | None = None
-
-
 def run(line: CommandLine) -> None:
     started = time.perf_counter()
     transformers.utils.logging.disable_progress_bar()  # of opening and saving models
     datasets.disable_progress_bars()
-    changes = line.read(DemoFields, StudyRecipe)
+    changes = line.read(StudyRecipe)
     recipe = {} if "arms" in changes else read_recipe("study/demo")
-    settings = scale_study({"output_dir": "runs/demo", **recipe, **changes})
+    settings = {"output_dir": "runs/demo", **recipe, **changes}
     command = shlex.join(["condenser", line.verb, *line.words])
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
     print(f"\n{results.tables()}\n")
@@ -64,22 +48,8 @@ def run(line: CommandLine) -> None:
     print(f'  condenser search {out} "how is asthma treated"')
 
 
-def scale_study(settings: dict[str, Any]) -> dict[str, Any]:
-    """Apply `steps` and `labels` to a study; arms with steps of their own keep their share."""
-    study = copy.deepcopy(settings)
-    steps, labels = study.pop("steps", None), study.pop("labels", None)
-    if steps:
-        share = steps / study["pretraining"]["max_steps"]
-        for stage in filter(None, (study["pretraining"], *study["arms"].values())):
-            if "max_steps" in stage:
-                stage["max_steps"] = max(1, round(stage["max_steps"] * share))
-    if labels:
-        study["train_sizes"] = [labels]
-    return study
-
-
 def gains(results: StudyResults) -> list[str]:
-    """Sentences on what each arm gains over the control, and the best over BM25."""
+    """Sentences on the gain of each arm over the control, and of the best arm over BM25."""
     measure = next(iter(results.bm25.means))
 
     def gain(group: str, arm: str, other: str) -> str:
@@ -99,7 +69,7 @@ def gains(results: StudyResults) -> list[str]:
 
 
 def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:
-    """Print the first passages of both systems for some queries where these differ."""
+    """Print the first passage of both systems for some queries where they differ."""
     [bm25_file] = bm25.glob("run-*.trec")
     [dense_file] = (retriever / "evaluation").glob("run-*.trec")
     runs = {BM25: read_run(bm25_file), "dense": read_run(dense_file)}

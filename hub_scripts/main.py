@@ -9,16 +9,16 @@ from typing import Any, TextIO
 
 from .commands import COMMANDS
 
-# Opening an encoder imports and registers the model, when a system needs it.
+# These verbs start without torch; opening an encoder imports and registers the model.
 _WITHOUT_MODEL = ("collection", "evaluate", "mine", "search")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run a verb with the words behind `condenser`, by default the process's own.
+    """Run a verb with the words behind `condenser`, by default those of this process.
 
     Returns:
-        The exit status: 0, or 2 after an error that the user can fix. CONDENSER_DEBUG=1 shows its
-        traceback.
+        The exit status: 0, or 2 after an error that the user can correct. With CONDENSER_DEBUG=1
+        the error is raised.
     """
     about = {verb: inspect.getdoc(function) or "" for verb, function in COMMANDS.items()}
     verbs = "\n".join(f"  {verb:<18}{text.splitlines()[0]}" for verb, text in about.items())
@@ -34,7 +34,8 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("modeling_condenser").setLevel(logging.INFO)
-    # Blocks are built in processes of their own, each of which tokenizes with one thread.
+    logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
+    # Blocks are built in several processes, each of which tokenizes with one thread.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if words is None and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_MININTERVAL", "10")  # seconds between the lines of a bar
@@ -56,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 class _Lines:
-    """A log file or pipe, where each state of a progress bar gets a line of its own."""
+    """A log file or pipe, in which each state of a progress bar is a line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -58,10 +58,9 @@ _SELECTED = r"\b(name|most|least|best|first|second|last|only|main|national|avera
 
 
 def answer_type(question: str) -> AnswerType | None:
-    """Classify an English question, or a query as it is typed into a search box.
+    """Classify an English question or search query.
 
-    Returns:
-        The type; None for yes/no questions, and for phrases without a noun that is known.
+    It is None for yes/no questions and for phrases without a known noun.
     """
     text = re.sub(r"[’`]", "'", question.lower())
     text = re.sub(r"\b(what|who|where|when|how)( ?'s|s)\b", r"\1 is", text).replace(".", "")
@@ -85,7 +84,7 @@ def answer_type(question: str) -> AnswerType | None:
 
 
 def _type_of_noun(phrase: str) -> AnswerType | None:
-    """Of the last known noun in the first run of known nouns, before a verb or preposition."""
+    """The type of the last noun in the first run of known nouns before a verb or preposition."""
     bare = re.sub(_BEFORE_NOUN, "", re.sub(r"^(the|an?|your|my|its) ", "", phrase))
     found: AnswerType | None = None
     for word in re.split(_PHRASE_END, bare, maxsplit=1)[0].split():

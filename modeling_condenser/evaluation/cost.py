@@ -4,11 +4,14 @@ A step is a forward pass over 8 texts of 64 random tokens, as in the thesis (sec
 4.2). Each measurement runs in a new process, so that the memory of the caller does not count.
 """
 
-import multiprocessing
+import json
+import os
+import subprocess
+import sys
 import time
 import timeit
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +22,34 @@ BATCH_SIZE, LENGTH = 8, 64  # texts, and tokens of each
 _WARM_UP_STEPS = 3  # the first steps choose kernels and fill caches
 _STEPS = 30
 _MEMORY_STEPS = 5
+_SCRIPT = """
+import json, sys
+from modeling_condenser.evaluation.cost import _measure
+print(json.dumps(_measure(**json.loads(sys.argv[1]))))
+"""
 
 
 def measure_cost(model: str | Path, *, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Measure time and memory of encoding, in a new process that takes some seconds to start.
 
-    Args:
-        model: folder or Hub name of a retriever.
-        settings: other keyword arguments of `Retriever`, such as pooling and device.
+    `settings` are keyword arguments of `Retriever`, such as pooling and device.
 
     Returns:
         `seconds_per_step` (median), `quartiles`, `peak_memory_bytes` and what was measured. The
-        peak is that of weights and step together: on a GPU, what torch had allocated; on a CPU, the
-        highest resident memory during a step minus that before the model was loaded.
+        peak includes the weights: on a GPU, it is what torch had allocated; on a CPU, the highest
+        resident memory during a step minus that before the model was loaded.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_measure, str(model), dict(settings or {})).result()
+    # Not by multiprocessing, which would run the caller's script again.
+    process = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, json.dumps({"model": str(model), **(settings or {})})],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def _measure(model: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _measure(model: str, **settings: Any) -> dict[str, Any]:
     import torch
 
     from modeling_condenser.encoding.retriever import Retriever
@@ -86,7 +98,7 @@ def _measure(model: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peak_resident_bytes(step: Callable[[], None]) -> int:
-    """The highest resident memory during some steps, which a thread runs meanwhile."""
+    """The highest resident memory while a thread runs some steps."""
     process, peak = psutil.Process(), 0
     with ThreadPoolExecutor(1) as pool:
         steps = pool.submit(timeit.timeit, step, number=_MEMORY_STEPS)

@@ -32,19 +32,19 @@ class EvaluationRecipe:
     """The fields of an evaluation recipe.
 
     Attributes:
-        systems: folders or Hub names of encoders, TREC run files, bm25, or hybrid:ENCODER; settings
-            follow commas, as in google-bert/bert-base-uncased,pooling=mean.
+        systems: folders or Hub names of encoders, TREC run files, bm25, or hybrid:ENCODER, with
+            settings behind commas, as in google-bert/bert-base-uncased,pooling=mean.
         collection: folder (BEIR, MS MARCO or DPR) or Hub name; for graded pairs and triplets, their
             file.
         output_dir: folder for the results.
         task: "retrieval", "graded_pairs" (STS-b), or "triplets" (Wikipedia sections).
-        split: whose queries to search and judge.
-        baseline: a further system, which the others are compared with; by default the first.
+        split: of the queries and judgements.
+        baseline: a further system to compare the others with; by default the first system.
         measures: such as MRR@10; the first one is the main measure of the report. By default
             MRR@10, nDCG@10 and R@100, or Hit@20 and Hit@100 for a collection with answers only.
         depth: passages to retrieve for each query.
-        columns: of a file of pairs or triplets: our name -> the file's.
-        cost: whether to measure time and memory of an encoding step too.
+        columns: of a file of pairs or triplets, where they differ: our name -> the file's.
+        cost: also measure time and memory of an encoding step.
         seed: of the resampling in tests and intervals.
     """
 
@@ -54,13 +54,15 @@ class EvaluationRecipe:
     task: Literal["retrieval", "graded_pairs", "triplets"] = "retrieval"
     split: str = "test"
     baseline: str | None = None
-    measures: list[str] | None = None
+    measures: list[str] | None = field(default=None, metadata={"words": "many"})
     depth: int = 100
     columns: dict[str, str] = field(default_factory=dict)
     cost: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not self.systems or self.measures == []:
+            raise ValueError("Nothing to evaluate: name at least one system and one measure.")
         if self.depth < 1:
             raise ValueError(f"depth is {self.depth}, expected at least 1.")
         if self.task == "retrieval":
@@ -80,8 +82,8 @@ def evaluate(
 ) -> Report:
     """Search a collection with one or more systems, measure them, and test the differences.
 
-    Runs, measures and a report are written to `output_dir`; a search whose run is there is not
-    repeated. The results also go on the model cards of local exports.
+    Runs, measures and a report are written to `output_dir`; a search whose run is already there is
+    not repeated. The results are also put on the model cards of local exports.
 
     Args:
         systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`.
@@ -150,9 +152,9 @@ def _report_on_cards(
     measured: Sequence[tuple[System, SystemResult]],
     collection: Collection,
 ) -> None:
-    """Put results on the cards of local exports that searched by their own contract.
+    """Put results on the cards of local exports that were evaluated with their own contract.
 
-    A card compares its model with the baseline, and with hybrid search by BM25 and the model.
+    A card compares its model with the baseline, and with hybrid search with the model.
     """
     baselines = measured[:1] if recipe.baseline else []
     for system, result in measured[len(baselines) :]:
@@ -172,13 +174,13 @@ def _report_on_cards(
 
 
 def _command(recipe: EvaluationRecipe, search: SearchSettings, systems: Sequence[System]) -> str:
-    """The command that makes a report again. Local paths are reduced to their last parts."""
+    """The command that reproduces a report. Local paths are reduced to their last parts."""
     place = Path(recipe.collection)
     collection = place.resolve().name if place.exists() else recipe.collection
     words = [*(system.word for system in systems), collection]
     if recipe.baseline:
         words += ["--baseline", words.pop(0)]
-    defaults = {**vars(EvaluationRecipe([], "")), **vars(SearchSettings()), "split": ""}
+    defaults = {**vars(EvaluationRecipe(["bm25"], "")), **vars(SearchSettings()), "split": ""}
     stated = {**vars(recipe), **vars(search), "index": search.published_index}
     for name in ("task", "split", "measures", "depth", "columns", "cost", "seed", *INDEX_SETTINGS):
         if (value := stated[name]) != defaults[name]:

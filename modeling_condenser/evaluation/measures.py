@@ -47,7 +47,7 @@ class Evaluation:
 
     means: dict[str, float]  # measure -> mean over the evaluated queries
     per_query: PerQuery  # the same queries for every measure, in the order of the judgements
-    unanswerable: tuple[str, ...] = ()  # judged queries left out, as nothing is relevant to them
+    unanswerable: tuple[str, ...] = ()  # judged queries without a relevant passage, left out
 
     @property
     def n_items(self) -> int:
@@ -65,17 +65,13 @@ class Evaluation:
 
 
 def make_evaluation(per_query: PerQuery, *, unanswerable: Iterable[str] = ()) -> Evaluation:
-    """An evaluation whose means are those of the values per query."""
+    """Average the values of the queries."""
     means = {name: fmean(values.values()) for name, values in per_query.items()}
     return Evaluation(means, per_query, tuple(unanswerable))
 
 
 def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
-    """Parse names of measures: name -> measure.
-
-    Raises:
-        ValueError: a name is unknown, or lacks a cut-off that the measure needs.
-    """
+    """Parse names of measures; a ValueError for an unknown name or a missing cut-off."""
     measures = {}
     for name in names:
         ir_name = name.replace("Hit@", "Success@").replace("R-Prec", "Rprec")
@@ -84,11 +80,12 @@ def check_measures(names: Sequence[str]) -> dict[str, ir_measures.Measure]:
             is_known = ir_measures.DefaultPipeline.supports(measures[name])
         except (AssertionError, NameError, ValueError):
             is_known = False
-        if not is_known or re.search(r"[=@]0\b(?!\.)", name):  # which ends trec_eval's process
+        # A cut-off of 0 ends the process in trec_eval's code.
+        if not is_known or re.search(r"[=@]0\b(?!\.)", name):
             raise ValueError(
                 f"{name!r} is not a measure: expected MRR, nDCG, R, MAP, R-Prec, P, Success, Hit or"
-                " another one of ir-measures, with a cut-off where it needs one, as in MRR@10 or"
-                " R(rel=2)@1000"
+                " another measure of ir-measures, with a cut-off if it needs one, as in MRR@10 or"
+                " R(rel=2)@1000; several measures are a list"
             )
     return measures
 
@@ -109,7 +106,7 @@ def evaluate_run(
 
     Args:
         qrels: query id -> passage id -> grade; 0 or less is not relevant.
-        run: other queries than the judged ones are ignored.
+        run: its queries without judgements are ignored.
         measures: names; see the module's docstring.
         answers: query id -> strings, for Hit@k. As in DPR, a passage is a hit if its text, without
             the title, contains one of them; see `AnswerMatcher`.
@@ -163,8 +160,8 @@ def _measure(
     qrels: Mapping[str, Mapping[str, int]],
     rankings: Mapping[str, Sequence[str]],
 ) -> PerQuery:
-    # The providers of ir-measures order ties in different ways. Scores -1, -2, ... have no ties.
-    # One of them, for ERR, needs numbers as names of queries.
+    # The providers of ir-measures order ties in different ways, so they get the ranks as scores.
+    # The provider of ERR needs query ids that are numbers.
     queries = {str(number): query for number, query in enumerate(rankings) if rankings[query]}
     run = {
         number: {passage: -float(rank) for rank, passage in enumerate(rankings[query])}

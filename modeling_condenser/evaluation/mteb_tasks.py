@@ -60,7 +60,7 @@ def evaluate_mteb(
 ) -> dict[str, Any]:
     """Evaluate systems on tasks of MTEB; a task that a system has finished is not repeated.
 
-    Retrieval results also go on the model cards of local exports.
+    Retrieval results are also put on the model cards of local exports.
 
     Args:
         systems: see `MtebRecipe`.
@@ -72,15 +72,19 @@ def evaluate_mteb(
         Name of a system -> its `mteb.results.ModelResult`.
 
     Raises:
-        ValueError: mteb is not installed, a task is unknown, or a system cannot do it; raised
-            before anything is encoded.
+        ValueError: mteb is not installed, a task is unknown, or a system cannot do it. Nothing was
+            encoded.
     """
-    mteb = _import_mteb()
+    try:
+        import mteb
+    except ModuleNotFoundError as error:
+        hint = 'pip install -c constraints.txt -e ".[mteb]"'
+        raise ValueError(f"mteb is not installed: {hint}") from error
     named = tasks if isinstance(tasks, str) else list(tasks)
     settings |= {"systems": systems, "mteb": named}
     recipe, search = fill(settings, MtebRecipe, SearchSettings)
     parsed = parse_systems(recipe.systems, search)
-    found = [task for name in recipe.mteb for task in _find_tasks(mteb, name)]
+    found = [task for name in recipe.mteb for task in _find_tasks(name)]
     searchers = [s.name for s in parsed if s.kind != "encoder" or s.is_quantised]
     for task in (task.metadata for task in found):
         wrong = searchers if task.type != "Retrieval" else []
@@ -111,8 +115,10 @@ def format_results(results: Mapping[str, Any]) -> str:
     return pd.DataFrame(scores).to_string(float_format="{:.4f}".format)
 
 
-def _find_tasks(mteb: Any, name: Any) -> list[Any]:
-    """The task, or the tasks of the benchmark, of a name; a task as it is."""
+def _find_tasks(name: Any) -> list[Any]:
+    """The task, or the tasks of the benchmark, with this name; a task is returned as it is."""
+    import mteb
+
     if not isinstance(name, str):
         return [name]
     try:
@@ -149,16 +155,6 @@ def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) ->
     write_card(folder)
 
 
-def _import_mteb() -> Any:
-    """Import mteb, or say how to install it."""
-    try:
-        import mteb
-    except ModuleNotFoundError as error:
-        hint = 'pip install -c constraints.txt -e ".[mteb]"'
-        raise ValueError(f"mteb is not installed: {hint}") from error
-    return mteb
-
-
 def mteb_model(
     system: str | Path | System,
     *,
@@ -175,7 +171,6 @@ def mteb_model(
         output_dir: retrieval tasks store embeddings in its subfolder `mteb/embeddings`.
         search: how a dense system searches; exactly by default.
     """
-    _import_mteb()
     search = search or SearchSettings()
     system = (system if isinstance(system, System) else parse_system(system)).completed(search)
     if system.kind == "run":
@@ -188,8 +183,9 @@ class MtebSearcher:
     """A system as mteb's `SearchProtocol`.
 
     Attributes:
-        mteb_model_meta: its name, and as revision a fingerprint of all that its results depend on.
-        n_queries: (task, subset, split) -> queries of the searches so far.
+        mteb_model_meta: its name, and as revision a fingerprint of everything that its results
+            depend on.
+        n_queries: (task, subset, split) -> number of queries of the searches so far.
     """
 
     def __init__(self, system: System, search: SearchSettings, folder: Path) -> None:
@@ -261,7 +257,10 @@ class MtebEncoder(MtebSearcher):
         self.mteb_model_meta = self.mteb_model_meta.model_copy(update=known)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
-        """Encode N texts, in batches of mteb: (N, D) float32; texts of other tasks as passages."""
+        """Encode N texts, in batches of mteb: (N, D) float32.
+
+        Texts that are neither queries nor documents are encoded as passages.
+        """
         if self.system.is_quantised:
             raise ValueError("precision is for tasks of the type Retrieval only: leave it out.")
         batches = list(inputs)

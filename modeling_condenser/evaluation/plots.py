@@ -21,7 +21,7 @@ Figures = Mapping[str, Mapping[str, Any]]
 
 
 def draw_report(content: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Draw all pictures that a report has figures for: name -> file in the folder."""
+    """Draw the pictures of a report into a folder: name -> file name."""
     results = content["results"]
     figures: dict[str, Figure] = {}
     if content["breakdowns"]:

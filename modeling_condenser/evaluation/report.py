@@ -100,10 +100,10 @@ def write_report(
 
     Args:
         folder: created if missing.
-        results: with the same measures and queries; the others are compared with the first. Groups
-            of queries are about the first measure.
-        collection: that was searched; None for graded pairs and triplets.
-        command: that makes the report again.
+        results: of the same measures and queries. The first system is the baseline; groups of
+            queries are compared in the first measure.
+        collection: None for graded pairs and triplets.
+        command: reproduces the report.
         seed: of all tests and intervals.
     """
     folder, first = Path(folder), results[0]
@@ -150,14 +150,9 @@ def write_report(
 
 
 def as_web_page(title: str, text: str, folder: Path) -> str:
-    """Turn Markdown into a page for small and large screens, in light and dark colours.
+    """Turn Markdown into an HTML page with its PNG files, from `folder`, embedded.
 
-    The page needs no other file and requests nothing.
-
-    Args:
-        title: plain text.
-        text: Markdown; HTML in it is shown as text.
-        folder: of the PNG files that the text shows, which are embedded.
+    HTML in the text is shown as text, so the page requests nothing.
     """
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(text)
@@ -182,14 +177,14 @@ def _describe(result: SystemResult) -> dict[str, Any]:
 
 
 def _compare_sizes(results: Sequence[SystemResult]) -> dict[str, float]:
-    """System -> bytes for each vector; empty if all that have vectors need the same."""
+    """System -> bytes for each vector; empty unless systems differ."""
     sizes = {result.system: result.record.get("bytes_per_vector") for result in results}
     known = {system: size for system, size in sizes.items() if size is not None}
     return known if len(set(known.values())) > 1 else {}
 
 
 def _compare(systems: Systems, *, seed: int) -> dict[str, Any]:
-    """Measure -> system -> figures, compared with the first system and corrected (Holm)."""
+    """Compare with the first system, corrected (Holm): measure -> system -> figures."""
     baseline, *others = systems
     figures: dict[str, Any] = {measure: {} for measure in systems[baseline].means}
     compared = correct(
@@ -226,10 +221,7 @@ def _break_down(
 
 
 def _compare_pairs(systems: Systems, main: str, *, seed: int) -> list[dict[str, Any]]:
-    """Compare each two systems in one measure, by both tests of the thesis's Table 4.3.
-
-    The p-values of each test are corrected (Holm).
-    """
+    """Compare all pairs by both tests of the thesis's Table 4.3, each corrected (Holm)."""
     pairs = [(system, other) for other, system in combinations(systems, 2)]
     compared = correct({(a, b): systems[a].compare(main, systems[b], seed=seed) for a, b in pairs})
     values = {name: evaluation.per_query.get(main, {}) for name, evaluation in systems.items()}

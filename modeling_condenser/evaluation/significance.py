@@ -47,8 +47,8 @@ class Comparison(NamedTuple):
 def compare(system: Values, baseline: Values, *, seed: int = 0) -> Comparison:
     """Compare two systems in one measure; a ValueError unless the queries are the same.
 
-    If the systems differ on few queries, the test enumerates all swaps and is exact. The result
-    depends on the seed and not on the order of the queries.
+    The test is exact if the systems differ on few queries. The result does not depend on the order
+    of the queries.
     """
     values = _paired_values(system, baseline)  # (2, Q)
     differences = values[0] - values[1]  # (Q,)
@@ -80,11 +80,7 @@ def correct(comparisons: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for the number of tests (Holm 1979).
-
-    The chance of even one false claim below 0.05 is then at most 5 %, however the tests depend on
-    each other.
-    """
+    """Correct p-values for the number of tests (Holm 1979), which may depend on each other."""
     values = np.asarray(p_values, dtype=np.float64)  # (n,)
     order = np.argsort(values, kind="stable")
     raised = values[order] * np.arange(len(values), 0, -1)  # the smallest by n, the next by n - 1
@@ -96,9 +92,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare_in_groups(system: Values, baseline: Values, *, seed: int = 0) -> float | None:
     """The thesis's test (section 4.4): a paired t-test over the means of ten groups of queries.
 
-    The queries are divided at random into groups of equal size, up to one query. The p-value is
-    two-sided, and None if there are fewer queries than groups. Another seed makes other groups and
-    another p-value, so prefer `compare`.
+    The queries are divided at random into groups of nearly equal size, so the p-value depends on
+    the seed: prefer `compare`. It is two-sided, and None if there are fewer queries than groups.
     """
     if len(system) < _N_GROUPS:
         return None
@@ -116,9 +111,8 @@ def randomisation_test(
 ) -> float:
     """Two-sided p-value of a paired randomisation test of two systems on n items.
 
-    If all 2**n swaps are no more than 10,000, they are enumerated. `difference` maps (B, n)
-    float64, 1 for each item on which the systems' values are swapped and 0 for the others, to the
-    (B,) differences between the systems.
+    All 2**n swaps are enumerated if they are at most 10,000. `difference` maps swaps, (B, n)
+    float64 with a 1 for each item whose values are swapped, to the systems' differences, (B,).
     """
     if 2**n <= N_RESAMPLES:
         swaps = (np.arange(2**n)[:, None] >> np.arange(n)) & 1  # (2**n, n)
@@ -134,10 +128,9 @@ def randomisation_test(
 def bootstrap_interval(
     statistic: Callable[..., np.ndarray], *samples: np.ndarray, seed: int = 0
 ) -> Interval | None:
-    """95 % percentile bootstrap interval of a statistic of paired samples, (N,) each.
+    """95 % bootstrap interval of a statistic of paired samples, (N,) each; None for a single item.
 
-    It is None for a single item. The percentile method is used because BCa gives NaN for samples
-    whose values are all equal. `statistic` is given an `axis`.
+    The method is "percentile", because BCa gives NaN where all values are equal.
     """
     if len(samples[0]) < 2:
         return None

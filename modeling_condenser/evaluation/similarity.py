@@ -29,7 +29,7 @@ _EIN_DOR_COLUMNS = {"Sentence1": "anchor", "Sentence2": "positive", "Sentence3":
 def read_items(
     path: str | Path, task: str, *, columns: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """Read pairs of sentences with the scores that people gave them, or triplets.
+    """Read pairs of sentences with human scores, or triplets.
 
     Args:
         path: a table (.csv, .tsv, .jsonl, .json or .parquet; .gz may follow) with columns
@@ -37,9 +37,6 @@ def read_items(
             benchmark (Cer et al. 2017) or of Ein Dor et al. (2018), as published.
         task: "graded_pairs" or "triplets".
         columns: our name of a column -> the file's, where they differ.
-
-    Returns:
-        The three columns, by our names; the score is a float.
     """
     names, renamed = _COLUMNS[task], {theirs: ours for ours, theirs in (columns or {}).items()}
     table = pd.DataFrame(read_rows(Path(path))).rename(columns=_EIN_DOR_COLUMNS | renamed)
@@ -57,10 +54,7 @@ def read_items(
 
 
 def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> SystemResult:
-    """Measure an encoder on graded pairs or triplets, as `read_items` returns them.
-
-    `name` is that of their file in the report.
-    """
+    """Measure an encoder on the pairs or triplets of `read_items`; `name` is for the report."""
     from sentence_transformers import SimilarityFunction  # imports torch
 
     retriever = system.open()
@@ -80,9 +74,9 @@ def measure_similarity(system: System, items: pd.DataFrame, *, name: str) -> Sys
 
 @dataclass(frozen=True, kw_only=True)
 class GradedEvaluation(Evaluation):
-    """Spearman's correlation of similarities, (N,), with the scores that people gave, (N,).
+    """Spearman's correlation of similarities, (N,), with human scores, (N,).
 
-    It is no mean over pairs, so it has tests of its own.
+    It is not a mean over pairs, so it needs its own tests.
     """
 
     similarities: np.ndarray
@@ -97,19 +91,17 @@ class GradedEvaluation(Evaluation):
         return bootstrap_interval(_spearman, self.similarities, self.scores, seed=seed)
 
     def compare(self, measure: str, other: Self, *, seed: int = 0) -> Comparison:
-        """Compare with another system on the same pairs.
+        """Compare with another system on the same pairs by a paired randomisation test.
 
-        The p-value is that of a paired randomisation test: what the two systems give to random
-        pairs is swapped, and the difference of the correlations is computed again. Ranks are
-        swapped, because a dot product and a cosine have no common scale. Pairs are neither better
-        nor worse, so these counts stay 0.
+        It swaps the systems' ranks of random pairs, because a dot product and a cosine have no
+        common scale, and computes the difference of the correlations again.
         """
         values = (self.similarities, other.similarities, self.scores)
         own, others, graded = map(stats.rankdata, values)
 
         def swapped_difference(swapped: np.ndarray) -> np.ndarray:  # (B, N) -> (B,)
             first, second = (np.where(swapped == side, own, others) for side in (0, 1))
-            return _correlate(first, graded) - _correlate(second, graded)
+            return correlate(first, graded) - correlate(second, graded)
 
         def difference(a: np.ndarray, b: np.ndarray, scores: np.ndarray, axis: int) -> np.ndarray:
             return _spearman(a, scores, axis) - _spearman(b, scores, axis)
@@ -121,7 +113,7 @@ class GradedEvaluation(Evaluation):
 
 
 def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> GradedEvaluation:
-    """Correlate similarities, (N,), with the scores that people gave, (N,): measure "Spearman"."""
+    """Correlate similarities, (N,), with human scores, (N,): measure "Spearman"."""
     for name, values in (("similarities", similarities), ("scores", scores)):
         if np.ptp(values) == 0:
             raise ValueError(
@@ -133,20 +125,24 @@ def evaluate_graded_pairs(similarities: np.ndarray, scores: np.ndarray) -> Grade
 
 
 def _spearman(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    return _correlate(stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis), axis)
+    return correlate(stats.rankdata(a, axis=axis), stats.rankdata(b, axis=axis), axis)
 
 
-def _correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Pearson's correlation of arrays (.., N); scipy's takes ten times as long."""
+def correlate(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Pearson's correlation of arrays (.., N), 0 for equal values.
+
+    scipy's function takes ten times as long.
+    """
     a, b = a - a.mean(axis, keepdims=True), b - b.mean(axis, keepdims=True)
-    return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
+    product, scale = (a * b).sum(axis), np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
+    return np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
 
 
 def evaluate_triplets(to_positive: np.ndarray, to_negative: np.ndarray) -> Evaluation:
-    """Measure how often the anchor is more similar to the positive than to the negative.
+    """Measure how often the anchor is more similar to the positive: measure "triplet accuracy".
 
-    Equal similarities, (N,) both, count as wrong, so that an encoder that gives one vector to every
-    text scores 0 and not 1. The measure is "triplet accuracy", with keys "0", "1", ...
+    Equal similarities, (N,) both, count as wrong: an encoder with the same vector for every text
+    scores 0.
     """
     right = (to_positive > to_negative).tolist()
     return make_evaluation({"triplet accuracy": {str(i): float(r) for i, r in enumerate(right)}})

@@ -75,15 +75,15 @@ def evaluate_system(
 ) -> SystemResult:
     """Search a collection with a system, and measure its run.
 
-    If `out` contains the run of the same search, it is read and measured again.
+    If `out` contains the run of the same search, it is only measured again.
 
     Args:
-        system: a system, or what `parse_system` reads.
-        collection: a loaded one, or what `load_collection` reads.
+        system: a system, or the argument of `parse_system`.
+        collection: a collection, or the argument of `load_collection`.
         out: folder for the run and the measures.
         depth: passages to retrieve for each query.
         measures: see `evaluate_run` for the default.
-        search: how a dense system searches; exactly by default.
+        search: exact by default.
         work_folder: for embeddings and index; `out` by default.
         dev: the collection's dev split, to choose the fusion of a hybrid system.
 
@@ -163,15 +163,15 @@ def report_on_card(
     command: str,
     seed: int = 0,
 ) -> None:
-    """Put a retriever's results, beside each baseline's, into its repository and on its card.
+    """Add a retriever's result, compared with each baseline, to its repository and its card.
 
-    Results on other collections, splits, depths or by another search are kept. The p-values are
+    Results of other collections, splits, depths or search settings are kept. The p-values are
     corrected (Holm) over all measures and baselines.
 
     Args:
         model: the retriever's folder.
-        source: of the collection, as in the recipe; published if it is a name on the Hub.
-        command: that reproduces the figures; it calls the model `OWNER/NAME`.
+        source: the collection as the recipe names it; published if it is on the Hub.
+        command: reproduces the figures of the model `OWNER/NAME`.
         seed: of the resampling in tests and intervals.
     """
     evaluation, identity = result.evaluation, result.record["identity"]

@@ -1,7 +1,7 @@
 """Write and read model cards.
 
-A card is rendered from `card.md.jinja` and the files of the repository, and from nothing else. Text
-that a person adds outside of the generated block is kept when the card is written again.
+A card is rendered from `card.md.jinja` and the files of the repository alone. Text that a person
+adds outside of the generated block is kept when the card is written again.
 """
 
 import json
@@ -59,10 +59,10 @@ _PAPERS = {
 def write_card(
     folder: Path, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a repository's README.md and the pictures that it shows.
+    """Write the README.md of a repository and its pictures.
 
     Text outside of the generated block is kept below it. License, language and other metadata of
-    an earlier card are kept; tags and data sets are added to; base model and results are replaced.
+    an earlier card are kept, tags and data sets are added, base model and results are replaced.
 
     Args:
         folder: with an encoding contract, or a Condenser checkpoint.
@@ -70,8 +70,7 @@ def write_card(
         metadata: entries to set, such as {"license": "apache-2.0"}.
 
     Raises:
-        ValueError: the folder holds no model of this package, or its card's metadata cannot be
-            read.
+        ValueError: the folder holds no model of this package, or the metadata cannot be read.
     """
     config, contract = read_config(folder), read_contract(folder)
     stages, results = read_provenance(folder), read_results(folder)
@@ -135,7 +134,7 @@ def read_contract(folder: Path) -> EncodingContract | None:
 
 
 def training_section(stages: Sequence[Stage]) -> str:
-    """How a model was trained, stage by stage, as Markdown."""
+    """Describe how a model was trained, stage by stage, as Markdown."""
     template = Template(_TEMPLATE.with_name("training.md.jinja").read_text(encoding="utf-8"))
     return template.render(
         md=markdown,
@@ -149,11 +148,7 @@ def training_section(stages: Sequence[Stage]) -> str:
 
 
 def read_card(file: Path) -> tuple[dict[str, Any], str]:
-    """A card's metadata and text; both empty if there is no card.
-
-    Raises:
-        ValueError: huggingface_hub cannot read the metadata.
-    """
+    """A card's metadata and text, both empty without a card; a ValueError for broken metadata."""
     if not file.is_file():
         return {}, ""
     try:
@@ -183,7 +178,7 @@ def _list_figures(results: Sequence[EvaluationResult]) -> list[EvalResult]:
 
 
 def _name_sources(stages: Sequence[Stage]) -> dict[str, Any]:
-    """The encoder that the stages started from, the nearest that is on the Hub, and their data."""
+    """The last starting encoder of the stages that is on the Hub, and their data sets."""
     encoders = [hub_name(stage.recipe.get("encoder")) for stage in reversed(stages)]
     data = [
         hub_name(part.get("path") if isinstance(part, Mapping) else part)

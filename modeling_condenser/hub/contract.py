@@ -23,15 +23,13 @@ class EncodingContract:
     """How a retriever encodes.
 
     Attributes:
-        query_max_length: longest query in tokens, with special tokens; the rest is cut.
-        passage_max_length: longest passage in tokens, with special tokens; the rest is cut.
-        pooling: how the last hidden state becomes one vector: "cls" is position 0, as in the
-            Condenser papers; "mean" and "max" are over the text's tokens, special ones included.
+        query_max_length, passage_max_length: in tokens, with special tokens; the rest is cut.
+        pooling: of the last hidden state: "cls" is position 0, as in the Condenser papers; "mean"
+            and "max" are over all tokens of the text, special tokens included.
         similarity: "cosine" is the inner product of unit vectors, "euclidean" the negative
             distance.
-        title_separator: stands between a passage's title and its text, where it has a title.
-        query_prompt: put before every query.
-        passage_prompt: put before every passage.
+        title_separator: between the title and the text of a passage with a title.
+        query_prompt, passage_prompt: put before every query or passage.
         token_type_ids: whether segment ids are passed; pre-training passes none.
     """
 
@@ -49,12 +47,7 @@ class EncodingContract:
 
     @classmethod
     def load(cls, folder: Path) -> "EncodingContract":
-        """Read a repository's contract.
-
-        Raises:
-            FileNotFoundError: the folder has none.
-            ValueError: it has an unknown field or value.
-        """
+        """Read a repository's contract; a ValueError for an unknown field or value."""
         stored = json.loads((folder / CONTRACT_FILE).read_text(encoding="utf-8"))
         return fill(stored, cls)[0]
 

@@ -3,13 +3,13 @@
     python evaluate_retrieval.py                            every result of the card that is public
     python evaluate_retrieval.py COLLECTION --split test    one collection
 
-COLLECTION is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv), a Hub data set of that
-layout, or one with the configurations corpus, queries and qrels (or default), as MTEB has them; the
-judgements may also lie in COLLECTION-qrels. How texts become vectors is read from
-encoding_contract.json, and the card's figures from evaluation_results.json.
+COLLECTION is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv), a Hub data set in that
+layout, or one with the configurations corpus, queries and qrels (or default), as in MTEB; the
+judgements may also be in COLLECTION-qrels. The encoding is read from encoding_contract.json, and
+the card's figures from evaluation_results.json.
 
-The status is 1 if a figure is not the card's to 4 decimals, 2 if something cannot be evaluated.
-Exact search. Needs sentence-transformers, datasets and ir-measures; runs no remote code.
+The exit status is 1 if a figure differs from the card in 4 decimals, 2 if something cannot be
+evaluated. Search is exact. Needs sentence-transformers, datasets and ir-measures; no remote code.
 """
 
 import argparse
@@ -43,14 +43,14 @@ Run = dict[str, list[tuple[float, str]]]  # query id -> minus score and passage 
 
 
 def find_folder(name: str, files: list[str], **kind: Any) -> Path:
-    """A folder as it is, or these files of a Hub repository."""
+    """A local folder, or the downloaded files of a Hub repository."""
     if Path(name).is_dir():
         return Path(name)
     return Path(snapshot_download(name, allow_patterns=files, **kind))
 
 
 def open_encoder(folder: Path, device: str | None = None) -> Encoder:
-    """Open with sentence-transformers; its modules hold the contract, except for titles."""
+    """Open with sentence-transformers, whose modules hold all of the contract but the separator."""
     contract = json.loads((folder / "encoding_contract.json").read_text("utf-8"))
     how: Any = {"trust_remote_code": False}
     how["model_kwargs"] = {"use_safetensors": True, "dtype": torch.float32}
@@ -84,7 +84,7 @@ def read_lines(file: Path) -> Iterator[str]:
 
 
 def read_texts(name: str, folder: Path, configs: list[str], split: str) -> Texts:
-    """Passages or queries, one after the other, since a collection may not fit into memory."""
+    """Passages or queries, one by one, because a collection may not fit into memory."""
     file = find_file(folder, f"{configs[0]}.jsonl")
     records = map(json.loads, read_lines(file)) if file else load_table(name, configs, split)
     for record in records:
@@ -93,7 +93,7 @@ def read_texts(name: str, folder: Path, configs: list[str], split: str) -> Texts
 
 
 def load_table(source: str, configs: list[str], split: str) -> Iterable[dict[str, Any]]:
-    """A split of the first configuration that there is, or its only split."""
+    """A split, or the only split, of the first configuration that exists."""
     known = datasets.get_dataset_config_names(source)
     config = next((config for config in configs if config in known), configs[0])
     splits = datasets.get_dataset_split_names(source, config)
@@ -150,7 +150,7 @@ def measure_run(qrels: Qrels, run: Run, names: Iterable[str]) -> dict[str, float
 
 
 def is_measure(name: str) -> bool:
-    """Whether ir_measures knows it: not Hit@k, nor a measure that somebody wrote."""
+    """Whether ir_measures knows it, unlike Hit@k and measures of the user's own."""
     try:
         ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
     except NameError:
@@ -159,7 +159,7 @@ def is_measure(name: str) -> bool:
 
 
 def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What to evaluate, in the form of the card's results: all public ones, or what is named."""
+    """The results to compute, in the card's form: all public ones, or those of a collection."""
     name, split, depth = wanted.collection, wanted.split, wanted.depth
     if name is None:
         return [r for r in results if r["source"] and split in (None, r["split"])]
@@ -175,7 +175,7 @@ def plan(wanted: argparse.Namespace, results: list[dict[str, Any]]) -> list[dict
 
 
 def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace) -> dict[str, Any]:
-    """Evaluate and print a table; gives the figures, and the names of those that differ."""
+    """Evaluate and print a table; return the figures, and the names of those that differ."""
     source, split, depth, known = (card[key] for key in ("source", "split", "depth", "values"))
     names = wanted.measures or [m for m in known if is_measure(m)] or MEASURES
     passages, queries, qrels = read_collection(source, split)
@@ -212,7 +212,8 @@ def main() -> int:
         try:
             found.append(evaluate(encoder, task, wanted))
         except Exception as error:  # the other collections can still be evaluated
-            print(f"error: {task['source']} ({task['split']}): {error!r}", file=sys.stderr)
+            reason = f"{type(error).__name__}: {error}"
+            print(f"error: {task['source']} ({task['split']}): {reason}", file=sys.stderr)
     if wanted.json:
         wanted.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if differing := [f"{r['collection']}: {name}" for r in found for name in r["differing"]]:

@@ -17,7 +17,7 @@ from modeling_condenser.runs.run_folder import whole_folder
 
 from .card import CARD_FILE, write_card
 from .contract import EncodingContract
-from .model_folder import find_model_folder, quiet_loading
+from .model_folder import find_model_folder, is_checkpoint, quiet_loading
 from .provenance import Stage, read_pretraining, read_provenance, write_provenance
 
 EVALUATION_SCRIPT = "evaluate_retrieval.py"
@@ -31,23 +31,27 @@ def export_encoder(
     Args:
         checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
             (`owner/name@revision` pins it); code of a repository is never executed here.
-        out: folder to write, atomically.
-        contract: how the encoder encodes; by default CLS, dot product, and the longest sequence
-            that tokenizer and positions allow.
+        out: folder to write, atomically; an earlier export is replaced.
+        contract: by default CLS, dot product, and the longest sequence that tokenizer and
+            positions allow.
 
     Returns:
         `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
         backbone's), tokenizer, sentence-transformers modules, contract, evaluation script and card.
 
     Raises:
-        ValueError: `out` is not empty and not an earlier export, or the checkpoint lacks weights
-            of the encoder.
+        ValueError: `out` holds something else, or the checkpoint has no or not all weights.
     """
     out = Path(out)
     is_taken = any(out.iterdir()) if out.is_dir() else out.exists()
     if is_taken and not (out / EVALUATION_SCRIPT).is_file():
         raise ValueError(f"{out} is not empty and not an earlier export: choose another folder.")
     source = find_model_folder(checkpoint)
+    if not is_checkpoint(source):
+        raise ValueError(
+            f"{checkpoint} is not a pre-training checkpoint, so there is nothing to export: name a"
+            " run folder of `condenser pretrain`, or use a plain encoder as it is."
+        )
     with quiet_loading():
         loaded: Any = CondenserModel.from_pretrained(source, output_loading_info=True)
     model, info = loaded
@@ -74,10 +78,9 @@ def write_repository(
     *,
     name: str | None = None,
 ) -> None:
-    """Write a published encoder's repository into an empty folder.
+    """Write the repository of an encoder that `stages` made into an empty folder.
 
-    The encoder is of a model type that transformers knows, `stages` made it, and `name` is
-    `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
+    `name` is `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
     """
     with tempfile.TemporaryDirectory() as scratch, quiet_loading():
         encoder.save_pretrained(scratch)
@@ -104,7 +107,7 @@ def save_tokenizer(
 
 
 def forget_session(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Remove what `save_pretrained` should not store: how it was opened, and its last call."""
+    """Remove settings that `save_pretrained` should not store: of opening and of the last call."""
     for name in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_truncation()

@@ -1,9 +1,9 @@
 """Import a checkpoint of the papers' own implementation (github.com/luyug/Condenser).
 
-That implementation writes config.json, pytorch_model.bin (backbone and LM head, as a masked LM),
-model.pt (`c_head.N.*`, the layers of the Condenser head), pickled arguments, which are never opened
-here, and in some cases the tokenizer. The backbones on the Hub (Luyu/condenser and others) have no
-model.pt: they are plain encoders, which `condenser_from_encoder` opens.
+It consists of config.json, pytorch_model.bin (backbone and LM head, as a masked LM), model.pt (the
+layers of the Condenser head, `c_head.N.*`), pickled arguments, which are never opened here, and in
+some cases the tokenizer. The backbones on the Hub (Luyu/condenser and others) have no model.pt:
+they are plain encoders, which `condenser_from_encoder` opens.
 """
 
 from pathlib import Path
@@ -39,15 +39,15 @@ def import_reference(
     late_mlm: bool = True,
     tokenizer: str | None = None,
 ) -> Path:
-    """Turn a folder of the reference implementation into a checkpoint of ours, weight by weight.
+    """Convert a folder of the reference implementation into a checkpoint of this package.
 
     Pickles are read as tensors only; code in them is refused and never executed.
 
     Args:
         folder: local folder that the reference's trainer saved: its output or a `checkpoint-N`.
         out: new or empty folder, written atomically.
-        skip_from: backbone layer whose tokens the head reads, as it was pre-trained. No file states
-            it: the reference's default is 2, the commands in its README (BERT base) set 6.
+        skip_from: backbone layer whose tokens the head read in pre-training. No file states it: the
+            reference's default is 2, the commands in its README (BERT base) set 6.
         late_mlm: whether further training includes the late MLM loss, eq. (10). Off by default in
             the reference, but on in the commands of its README.
         tokenizer: Hub name or folder; the one within `folder` by default.
@@ -56,17 +56,20 @@ def import_reference(
         `out`: a checkpoint with code, tokenizer, provenance and card.
 
     Raises:
+        FileNotFoundError: there is no such folder.
         ValueError: the folder is no such checkpoint, or its files do not fit each other.
     """
     folder, out = Path(folder), Path(out)
     if any(out.iterdir()) if out.is_dir() else out.exists():
         raise ValueError(f"{out} exists and is not empty: choose another folder for the import.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}: download the checkpoint first.")
     if not (folder / HEAD_FILE).is_file():
         raise ValueError(
             f"{folder} has no {HEAD_FILE}, so it is a plain encoder without a Condenser head: use "
             "it as such, or start a new head on it (condenser pretrain --encoder)."
         )
-    # Without a vocabulary the library would make an empty tokenizer, and say nothing.
+    # Without a vocabulary, transformers would make an empty tokenizer without an error.
     if tokenizer is None and not any((folder / name).is_file() for name in _VOCABULARIES):
         raise ValueError(
             f"{folder} has no tokenizer ({', '.join(_VOCABULARIES)}): name the one it was "
@@ -97,7 +100,7 @@ def import_reference(
 
 
 def _load(folder: Path, **options: Any) -> CondenserForPreTraining:
-    """The Condenser of a folder's masked LM and head, in float32, with options of its config."""
+    """Load a folder's masked LM and head as a Condenser in float32; options are of its config."""
     with quiet_loading():
         masked_lm, info = AutoModelForMaskedLM.from_pretrained(
             folder,

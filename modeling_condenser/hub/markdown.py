@@ -7,7 +7,7 @@ from typing import Any
 
 
 def escape(text: object) -> str:
-    """Text on one line, with the characters that mean something in Markdown or HTML escaped."""
+    """Text on one line, with the special characters of Markdown and HTML escaped."""
     line = html.escape(" ".join(str(text).split()), quote=False)
     return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", line)
 

@@ -1,4 +1,4 @@
-"""Find a model by its name, download it if needed, and read what its folder says."""
+"""Find a model by its name, download it if needed, and read its configuration."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def resolve_encoder_name(name: str | Path) -> str:
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
-    """Split `owner/name@revision`, which pins a branch, tag or commit; None without one."""
+    """Split `owner/name@revision`; the revision is a branch, tag or commit, or None."""
     repository, _, revision = name.partition("@")
     return repository, revision or None
 
@@ -50,11 +50,11 @@ def fetch(
     Args:
         name: `owner/name` or `owner/name@revision`.
         repo_type: "model" or "dataset".
-        only, without: patterns of the files to fetch, all by default, and of those to leave out.
+        only, without: patterns of the files to fetch (by default all) and to leave out.
 
     Raises:
-        FileNotFoundError: it does not exist on the Hub, or may not be read; or the Hub cannot be
-            reached and the files are not in the cache.
+        FileNotFoundError: it does not exist on the Hub or is private, or the Hub cannot be reached
+            and the files are not in the cache.
         OSError: the Hub failed.
     """
     repository, revision = split_revision(name)
@@ -68,13 +68,9 @@ def fetch(
 
 
 def find_model_folder(model: str | Path) -> Path:
-    """The folder of a model; of a model on the Hub the files that it needs are downloaded.
+    """The folder of a model, downloaded if it is on the Hub; a FileNotFoundError if it is nowhere.
 
-    Args:
-        model: a folder, a run (`find_weights`), "starter", `owner/name` or `owner/name@revision`.
-
-    Raises:
-        FileNotFoundError: there is no such folder, and `fetch` found no such model.
+    `model` is a folder, a run (`find_weights`), "starter", or `owner/name[@revision]`.
     """
     name = resolve_encoder_name(model)
     if Path(name).is_dir():
@@ -95,7 +91,12 @@ def find_weights(folder: Path) -> Path | None:
 
 def read_json(file: Path, otherwise: Any) -> Any:
     """The content of a JSON file; `otherwise` if there is no such file."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
+    if not file.is_file():
+        return otherwise
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON: {error}.") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python open_repository.py FOLDER
 
-The process fails, and prints why, if the repository cannot be used. This package cannot be imported
-here, so a checkpoint is opened by the code in its repository.
+The process fails and prints the reason if the repository cannot be used. This package cannot be
+imported here, so a checkpoint is opened by the code in its repository.
 """
 
 import json
@@ -56,6 +56,6 @@ if __name__ == "__main__":
         sys.modules[package] = None  # type: ignore[assignment]  # importing it raises
     try:
         try_repository(Path(sys.argv[1]))
-    except Exception as error:  # a user would meet it too
+    except Exception as error:  # a user would get it too
         sys.stdout.write(f"{type(error).__name__}: {error}")
         sys.exit(1)

@@ -1,11 +1,11 @@
 """What a repository records of its model: the stages that made it, and its evaluation results.
 
 provenance.json             the stages, each with its recipe, record and log
-evaluation_results.json     all results, with the figures in full
+evaluation_results.json     all results, unrounded
 evaluation/*.trec.gz        the runs that were measured
 
-Every stage copies the provenance of its predecessor and adds itself, so that the folder alone is
-enough to write a card. Settings are published without secrets and local paths.
+Every stage copies the provenance of its predecessor and adds itself, so a card can be written from
+the folder alone. Settings are published without secrets and local paths.
 """
 
 import gzip
@@ -79,7 +79,7 @@ def read_stage(run_folder: Path, name: str) -> Stage | None:
 
 
 def read_pretraining(run_folder: Path) -> list[Stage]:
-    """The pre-training runs that led to a run, the run itself last, as far as they are local."""
+    """The local pre-training runs that led to a run, with the run itself last."""
     stage = read_stage(run_folder, PRETRAINING)
     if stage is None:
         return []
@@ -119,14 +119,10 @@ def label_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
 
 
 def publishable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as plain JSON values without secrets and local paths.
+    """A recipe, record or Trainer's arguments as plain JSON without secrets and local paths.
 
-    Args:
-        settings: a recipe, a run's record or the Trainer's arguments, of any depth.
-
-    Returns:
-        Settings without tokens, passwords and output folders. A local path becomes
-        `local: LAST PART`, and a URL loses its query.
+    Tokens, passwords and output folders are left out. A local path becomes `local: LAST PART`, and
+    a URL loses its query.
     """
     return {
         str(name): _publishable(value, str(name))
@@ -169,8 +165,8 @@ class EvaluationResult:
 
     Attributes:
         depth: passages retrieved for a query.
-        values: measure -> mean over the queries, in full.
-        source: the collection's name on the Hub, `owner/name`; None if it is local.
+        values: measure -> mean over the queries, unrounded.
+        source: `owner/name` of the collection on the Hub; None if it is local.
         search: settings of an approximate search; empty for exact search.
         intervals: measure -> 95 % confidence interval of the mean.
         comparisons: with other systems on the same queries: `baseline`, `measure`, the baseline's
@@ -178,10 +174,9 @@ class EvaluationResult:
             two-sided paired randomisation test, with Holm's correction over the result.
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
         qrels_sha256: of the judgements as sorted lines in TREC format.
-        benchmark: that defines the task, such as "MTEB"; None for a collection.
-        command: that reproduces the result; it calls the model `OWNER/NAME`.
+        benchmark: the task's benchmark, such as "MTEB"; None for a collection.
+        command: reproduces the result of the model `OWNER/NAME`.
         date: in UTC, as in 2026-01-31.
-        versions: of libraries.
     """
 
     collection: str
@@ -220,10 +215,8 @@ def read_results(folder: Path) -> list[EvaluationResult]:
 def add_result(folder: Path, result: EvaluationResult, *, run_file: Path | None = None) -> None:
     """Add a result to a repository, or replace an earlier one with the same key.
 
-    Args:
-        folder: of the repository.
-        result: its `run`, `date` and `versions` are filled in here; stated versions are kept.
-        run_file: the TREC run that was measured; a compressed copy is stored.
+    `run`, `date` and missing `versions` of the result are filled in here. A compressed copy of
+    `run_file`, the TREC run that was measured, is stored.
     """
     results = {earlier.key: earlier for earlier in read_results(folder)}
     versions = {**describe_machine()["versions"], **result.versions}

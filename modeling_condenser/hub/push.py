@@ -67,19 +67,19 @@ def push(
 ) -> PushReport:
     """Publish an encoder, a retriever or a pre-training checkpoint on the Hub, in one commit.
 
-    Checked first: no pickles, secrets or local paths, a card with a license, and that the
+    Checked first: there are no pickles, secrets or local paths, the card names a license, and the
     repository opens in a process without this package. The state of a training is left out. The
     folder itself is not changed.
 
     Args:
         folder: an export, a fine-tuning or pre-training run, or one of its checkpoints.
-        name: `owner/name` of the repository, made if it does not exist.
+        name: `owner/name` of the repository, which is created if it does not exist.
         private: whether a new repository is private.
-        revision: branch, made if it does not exist; by default main.
+        revision: branch, which is created if it does not exist; by default main.
         create_pr: open a pull request instead of committing to the branch.
         license: such as "apache-2.0"; by default that of the card, or of the card on the Hub.
         message: of the commit.
-        token: None for the one that is logged in, or HF_TOKEN.
+        token: by default HF_TOKEN, or the token of `hf auth login`.
         dry_run: check, and show the card and the files; send nothing.
 
     Raises:
@@ -95,6 +95,7 @@ def push(
             f"{MODEL_FOLDER}/ or checkpoint-N/."
         )
     read_contract(source)
+    own_license = license or read_card(source / CARD_FILE)[0].get("license")
     with tempfile.TemporaryDirectory(prefix="condenser-push-") as scratch:
         staging = Path(scratch, name.rpartition("/")[2])
         without = shutil.ignore_patterns(*_IGNORED, *TRAINING_STATE)
@@ -103,7 +104,7 @@ def push(
             write_provenance(staging, read_pretraining(source.parent))
         card = staging / CARD_FILE
         stated = {"license": license} if license else {}
-        if not license and not read_card(card)[0].get("license"):
+        if not own_license:
             stated = _read_published_license(name, revision, token)
         write_card(staging, name=name, metadata=stated)
         check_publishable(staging)
@@ -116,9 +117,9 @@ def push(
 
 def check_name(name: str) -> None:
     """Raise a ValueError if this is not the `owner/name` that a repository may have."""
+    if name.count("/") != 1:
+        raise ValueError(f"The name of the repository is {name!r}, expected owner/name.")
     validate_repo_id(name)
-    if "/" not in name:
-        raise ValueError(f"{name!r} has no owner: expected owner/name.")
 
 
 def measure_files(folder: Path) -> dict[str, int]:
@@ -164,11 +165,11 @@ def commit_folder(
     stale: Sequence[str] = STALE_WEIGHTS,
     kind: Literal["model", "space"] = "model",
 ) -> CommitInfo:
-    """Upload a folder in one atomic commit; makes the repository and the branch if needed.
+    """Upload a folder in one atomic commit; create the repository and the branch if needed.
 
-    Links are followed. Files of the repository that match `stale` and that the folder does not hold
-    are deleted. A new Space is static. The other arguments and errors are those of `push`. Without
-    a change there is no commit.
+    Links are followed. Files of the repository that match `stale` and are not in the folder are
+    deleted. A new Space is static. Without a change there is no commit. The other arguments and
+    errors are those of `push`.
     """
     api = HfApi(token=token)
     try:
@@ -191,14 +192,16 @@ def commit_folder(
             delete_patterns=list(stale),
         )
     except _HTTP_ERROR as error:
-        raise OSError(f"Cannot push to {name}: {error}") from error
+        is_unknown = isinstance(error, HfHubHTTPError) and error.response.status_code == 401
+        hint = " Log in with `hf auth login`, or set HF_TOKEN." if is_unknown else ""
+        raise OSError(f"Cannot push to {name}: {error}{hint}") from error
 
 
 def find_refusals(folder: Path, *, unchecked: tuple[str, ...] = ()) -> list[str]:
-    """Find pickles, and secrets and local paths in text files, but for those in `unchecked`.
+    """Find pickles, and secrets and local paths in text files outside of `unchecked`.
 
     Returns:
-        Path, line and reason of each, with secrets cut to their first characters.
+        Path, line and reason of each, with only the first characters of secrets.
     """
     # A short path such as /data may be on any machine.
     own = [re.escape(str(f)) for f in (Path.home(), Path.cwd()) if len(f.parts) > 2]

@@ -1,7 +1,7 @@
 """A Trainer that marks complete checkpoints, resumes from them, and pushes whole repositories.
 
-The library's own pushes during training leave out code and card, and send a pickle of the
-arguments. They are switched off by its arguments, and a callback pushes after each checkpoint.
+transformers' own pushes during training leave out code and card, and send a pickle of the
+arguments. They are switched off, and a callback pushes after each checkpoint.
 """
 
 import logging
@@ -39,13 +39,13 @@ LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
 class WholeTrainer(Trainer):
     """Base of the trainers of this package, which define `write_repository`.
 
-    `push_to_hub` and `hub_strategy` mean what they mean in the library. Every push is one commit of
-    a repository that can be loaded. A push that fails does not end the training.
+    `push_to_hub` and `hub_strategy` mean the same as in transformers. Every push is one commit of a
+    repository that can be loaded. A failed push does not end the training.
 
     Attributes:
         facts: for the run's record and the model card.
-        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins, which the
-            library does in some distributed setups only.
+        drawn_anew: data and samplers whose `set_epoch` is called as each epoch begins;
+            transformers calls it in some distributed setups only.
     """
 
     facts: dict[str, Any]
@@ -60,7 +60,7 @@ class WholeTrainer(Trainer):
     def write_repository(self, folder: Path, checkpoint: Path | None) -> None:
         """Fill an empty folder with the repository of the current model.
 
-        A checkpoint was just saved and holds the model; None means to save it from memory.
+        The model is in `checkpoint`, which was just saved; with None it is saved from memory.
         """
         raise NotImplementedError
 
@@ -81,13 +81,13 @@ class WholeTrainer(Trainer):
         """The checkpoint to resume from, if any.
 
         Args:
-            asked: a checkpoint folder; a repository of the Hub, `owner/name` or
-                `owner/name@revision`, that was pushed with `hub_strategy="checkpoint"`; None or
-                True for the last complete checkpoint of `output_dir`, which also replaces an older
-                one of the Hub; False to start again.
+            asked: a checkpoint folder; a repository on the Hub, `owner/name[@revision]`, that was
+                pushed with `hub_strategy="checkpoint"`, unless a checkpoint in `output_dir` is as
+                new; None or True for the last complete checkpoint of `output_dir`; False to start
+                again.
 
         Raises:
-            FileNotFoundError: the repository does not exist, or holds no complete checkpoint.
+            FileNotFoundError: the repository does not exist, or has no complete checkpoint.
         """
         if asked is False or (isinstance(asked, str) and Path(asked).is_dir()):
             return asked or None
@@ -108,7 +108,7 @@ class WholeTrainer(Trainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train from the checkpoint that `find_resume` finds; return when the last push has ended.
+        """Train from the checkpoint of `find_resume`, and wait for the last push.
 
         By default it is the last complete checkpoint of `output_dir`, if there is one.
         """
@@ -125,13 +125,13 @@ class WholeTrainer(Trainer):
         return output
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        """As of `Trainer`, but none for a training that is resumed after its last step."""
+        """As in `Trainer`, but no batches for a training that is resumed after its last step."""
         if self.state.global_step >= self.state.max_steps:
             return [], None
         return super().get_batch_samples(*args, **kwargs)
 
     def finish_checkpoint(self) -> None:
-        """Mark a checkpoint that all processes have written as complete, push it, drop old ones."""
+        """Mark the checkpoint of this step as complete, push it, and drop old checkpoints."""
         run_folder = Path(str(self.args.output_dir))
         checkpoint = run_folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.accelerator.wait_for_everyone()  # each process writes its random state
@@ -161,16 +161,13 @@ class WholeTrainer(Trainer):
     def push_to_hub(  # type: ignore[override]
         self, commit_message: str = "End of training", blocking: bool = True, **options: Any
     ) -> CommitInfo | Future | None:
-        """Push the model as it is, as a whole repository.
+        """Push the current model as a whole repository; an OSError if the Hub failed or refused.
 
-        The arguments are the library's, `token`, `revision` and `private` among them. Those for its
-        own card are not used.
+        The arguments are those of transformers; of its further options only `token`, `revision` and
+        `private` are used.
 
         Returns:
             The commit (a future of it if not blocking); None in all processes but the first.
-
-        Raises:
-            OSError: the Hub failed or refused.
         """
         names = ("token", "revision", "private")
         given = {name: options[name] for name in names if options.get(name) is not None}
@@ -182,10 +179,10 @@ class WholeTrainer(Trainer):
     def _push(
         self, message: str, checkpoint: Path | None, *, state_folder: str | None = None, **how: Any
     ) -> Future | None:
-        """Write the repository to a new folder, and commit that in the background.
+        """Write the repository to a new folder, and commit it in the background.
 
-        The checkpoint is that of `write_repository`; its training state goes to `state_folder` of
-        the repository, too. `how` are options of `commit_folder`.
+        See `write_repository` for the checkpoint; all of it is also copied to `state_folder` of the
+        repository. `how` are options of `commit_folder`.
         """
         staging = Path(str(self.args.output_dir)) / f".push-{self.state.global_step}"
         if self.is_world_process_zero():

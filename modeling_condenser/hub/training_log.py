@@ -65,7 +65,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def thin_log(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The known numbers of at most 200 evenly spaced entries with a loss."""
+    """The numbers in `_KEPT` of at most 200 evenly spaced entries with a loss."""
     chosen = spread([entry for entry in log if "loss" in entry])
     return [{n: entry[n] for n in _KEPT if _is_number(entry.get(n))} for entry in chosen]
 
@@ -85,7 +85,7 @@ def is_readiness(entry: Mapping[str, Any]) -> bool:
 
 
 def spread(entries: Sequence[Any], *, at_most: int = 200) -> Sequence[Any]:
-    """At most so many (2 or more) evenly spaced entries, the first and the last included."""
+    """At most `at_most` (2 or more) evenly spaced entries, with the first and the last."""
     if len(entries) <= at_most:
         return entries
     last = len(entries) - 1
@@ -123,16 +123,13 @@ def has_curves(log: Log) -> bool:
 
 
 def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None) -> bytes:
-    """Draw measures, a panel for each of them with a line for each run that has it.
+    """Draw a panel for each measure, with a line for each run that has it, as a PNG file.
 
-    They are drawn over the tokens seen, or over the steps where tokens were not counted.
+    The x-axis is the tokens seen, or the steps where tokens were not counted.
 
     Args:
         runs: label -> entries of its log, as `thin_log` or `readiness_entries` returns them.
-        titles: name -> title of the measures; by default of all losses and of readiness.
-
-    Returns:
-        A PNG file.
+        titles: name -> title of the measures; by default all losses and readiness.
     """
     entries = [entry for log in runs.values() for entry in log]
     # A run shorter than its logging interval has no entries: its picture has one empty panel.
@@ -153,8 +150,7 @@ def draw_curves(runs: Mapping[str, Log], titles: Mapping[str, str] | None = None
 def draw_entropies(panels: Mapping[str, Mapping[str, Entry]]) -> bytes:
     """Draw CLS attention entropy over the layers, as in Figure 2 of Gao & Callan (2021).
 
-    Args:
-        panels: title -> label -> entry with readiness. A label has one colour in all panels.
+    `panels` maps titles to labels to entries with readiness.
     """
     drawn = {}
     for title, entries in panels.items():

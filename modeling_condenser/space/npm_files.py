@@ -20,7 +20,7 @@ _TIMEOUT = 60  # seconds without an answer
 
 
 class NpmPackage(NamedTuple):
-    """A version of a package, the SHA-512 of its archive as npm states it, and files to take."""
+    """A version of a package, the SHA-512 of its archive as npm states it, and its needed files."""
 
     name: str
     version: str
@@ -47,13 +47,13 @@ PACKAGES = (
 
 
 def fetch_npm_files(packages: Sequence[NpmPackage] = PACKAGES) -> list[Path]:
-    """The wanted files of packages, from the cache or else from the npm registry.
+    """The needed files of packages, from the cache or else from the npm registry.
 
-    The registry is that of the environment variable `npm_config_registry`, as in npm. The cache is
-    `condenser/npm` below `XDG_CACHE_HOME`, which is ~/.cache by default.
+    The environment variable `npm_config_registry` names the registry, as in npm. The cache is
+    `condenser/npm` in `XDG_CACHE_HOME`, by default ~/.cache.
 
     Raises:
-        OSError: the registry cannot be reached, or what came is not the pinned package.
+        OSError: the registry cannot be reached, or its file is not the pinned package.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "condenser" / "npm"
     found: list[Path] = []
@@ -64,7 +64,7 @@ def fetch_npm_files(packages: Sequence[NpmPackage] = PACKAGES) -> list[Path]:
             archive = io.BytesIO(_download(package))
             with whole_folder(folder) as partial, tarfile.open(fileobj=archive) as tar:
                 for path, file in files.items():
-                    content: Any = tar.extractfile(path)  # the hash pins what is there
+                    content: Any = tar.extractfile(path)  # it exists: the archive is pinned
                     (partial / file.name).write_bytes(content.read())
         found += files.values()
     return found

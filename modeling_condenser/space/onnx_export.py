@@ -1,7 +1,7 @@
 """Export the query side of a retriever to ONNX, for transformers.js: token ids to a vector.
 
-Pooling, truncation and normalisation are part of the graph, so that a consumer needs nothing of
-the encoding contract but prompt and length.
+Pooling, truncation and normalisation are part of the graph, so the page needs only the prompt and
+the length from the encoding contract.
 """
 
 import json
@@ -42,8 +42,8 @@ def write_encoder(folder: Path, retriever: Retriever, *, weights: Weights = "flo
     """Write a retriever's tokenizer, and its graph to onnx/model.onnx, into a new folder.
 
     The graph's input `input_ids` is (1, T) int64, its output `sentence_embedding` (1, D) float32.
-    With float16 weights the file has half the size, and they are cast to float32 when it is opened:
-    nothing is lost of a model that was stored in float16, such as `starter`.
+    Float16 weights halve the file and are cast to float32 when it is opened, which is exact for a
+    model that was stored in float16, such as `starter`.
 
     Raises:
         ValueError: onnx or onnxscript is not installed, or the retriever's tokenizer or pooling is
@@ -76,7 +76,7 @@ def write_encoder(folder: Path, retriever: Retriever, *, weights: Weights = "flo
 
 def _export(retriever: Retriever) -> Any:
     """The graph as an onnx.ModelProto, without the exporter's notes, which hold local paths."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports what it does not need
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     example = torch.tensor([retriever.model.tokenizer("which way do rivers run")["input_ids"]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside of the exporter

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import faiss
 import numpy as np
@@ -66,17 +66,18 @@ def write_space(
     Args:
         model: a retriever, or an encoder with its pooling: MODEL,pooling=mean.
         collection: folder or Hub name, of at most 100,000 passages.
-        out: new or empty folder; or a page of an earlier call with the same settings, which is
-            left as it is.
-        split: whose queries are the examples: up to six short ones, evenly spaced.
+        out: new or empty folder, or the page of an earlier call with the same settings, which is
+            not changed.
+        split: of the example queries: up to six short ones, evenly spaced.
         title: of the page; by default it names the collection.
         weights: of the encoder, float16 (half the size) or float32.
-        text_length: characters of a passage that are shown; it is searched whole.
-        embeddings: folder for the passages' embeddings, or with them; by default none is kept.
+        text_length: characters of a passage to show; all of its text is searched.
+        embeddings: folder of the passages' embeddings, written if it is new; by default they are
+            not kept.
         license: such as apache-2.0; by default that of the model's card.
         push: owner/name of a Space to publish the page as, in one commit.
         private: whether a new Space is private.
-        token: None for the one that is logged in, or HF_TOKEN.
+        token: by default HF_TOKEN, or the token of `hf auth login`.
 
     Raises:
         FileNotFoundError: there is no such model or collection.
@@ -86,6 +87,11 @@ def write_space(
     """
     if push is not None:
         check_name(push)
+    if weights not in get_args(Weights) or text_length < 1:
+        raise ValueError(
+            f"weights is {weights!r} and text_length is {text_length}, expected float16 or float32,"
+            " and at least 1."
+        )
     out, system = Path(out), _read_system(model)
     passages, examples = _load(collection, split)
     if len(passages) > MAX_PASSAGES:
@@ -179,17 +185,14 @@ def _as_published(name: str) -> list[str] | None:
 def write_page_data(folder: Path, passages: Dataset, index: Any, *, text_length: int) -> None:
     """Write passages, the scores of BM25, and vectors, for the page to read.
 
-    passages.json   ids, titles and texts, in the order of the ids, so that equal scores are too
+    passages.json   ids, titles and texts, in the order of the ids, which breaks ties
     words.json      V words that are not stopwords
     bm25.bin        V + 1 offsets (uint32), then of each word its passages' rows (uint32) from its
                     offset on, and then likewise their scores (float32)
     vectors.bin     D starts and D steps (float32), then N x D codes c (uint8) for start + c step
 
-    Args:
-        folder: new, for the data.
-        passages: columns `_id`, `title`, `text`.
-        index: their vectors, by `build_quantised` with the precision int8.
-        text_length: characters of a text to write; the rest is cut.
+    `index` holds the vectors of the passages, by `build_quantised` with the precision int8. Texts
+    are cut after `text_length` characters.
     """
     folder.mkdir()
     ids = id_column(passages).to_pylist()

@@ -96,10 +96,12 @@ def test_a_second_call_reads_the_run_of_the_same_search_and_measures_it_again(
             evaluate_system(system, copied, split=split, **settings)
 
 
-@pytest.mark.parametrize("depth", [0, -3])
-def test_a_depth_below_1_is_refused(depth, collection, tmp_path):
-    with pytest.raises(ValueError, match=f"depth is {depth}, expected at least 1"):
-        evaluate("bm25", collection, depth=depth, output_dir=tmp_path)
+def test_an_evaluation_of_nothing_is_refused(collection, tmp_path):
+    with pytest.raises(ValueError, match="depth is 0, expected at least 1"):
+        evaluate("bm25", collection, depth=0, output_dir=tmp_path)
+    for systems, measures in (([], None), ("bm25", [])):
+        with pytest.raises(ValueError, match="name at least one system and one measure"):
+            evaluate(systems, collection, measures=measures, output_dir=tmp_path)
 
 
 def test_a_run_file_of_another_split_is_refused(collection, tmp_path):

@@ -64,6 +64,11 @@ def test_few_pairs_get_the_exact_p_value():
     assert comparison.difference == means[0] - means[1]
 
 
+def test_few_pairs_have_an_interval_although_some_draws_are_of_one_pair(recwarn):
+    few = evaluate_graded_pairs(np.array([0.1, 0.9, 0.4]), np.arange(3.0))
+    assert few.interval("Spearman") == (-1.0, 1.0) and not recwarn.list
+
+
 def test_systems_of_one_order_do_not_differ():
     found = graded(40, noise=0.2)
     same = evaluate_graded_pairs(np.exp(found.similarities), found.scores)

@@ -99,6 +99,8 @@ def test_an_earlier_export_is_replaced_and_another_folder_refused(bert_run, tmp_
     with pytest.raises(ValueError, match="not an earlier export"):
         export_encoder(bert_run, out)
     assert contents(out) == before
+    with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
+        export_encoder(out, tmp_path / "again")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -184,4 +184,6 @@ def test_a_missing_weight_or_file_is_named(reference, tmp_path, file, lost, word
         (reference / file).unlink()
     with pytest.raises(ValueError, match=f"(?s){reference}.*{words}"):
         import_reference(reference, tmp_path / "ours", skip_from=1)
+    with pytest.raises(FileNotFoundError, match="There is no folder owner/condenser: download"):
+        import_reference("owner/condenser", tmp_path / "ours", skip_from=1)
     assert [entry.name for entry in tmp_path.iterdir()] == ["reference"]

@@ -87,7 +87,14 @@ def test_all_reasons_not_to_publish_are_listed(loopback_hub, folder, bert_folder
         push(folder / "nowhere", NAME)
     with pytest.raises(ValueError, match="has neither encoding_contract.json"):
         push(bert_folder, NAME)
-    for name, reason in {"encoder": "has no owner", "owner/my name": "Repo id must use"}.items():
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{folder}/config.json is not valid JSON"):
+        write_card(folder)
+    (folder / "README.md").write_text("---\nlicense: [\n---\n")
+    with pytest.raises(ValueError, match=f"metadata at the top of {folder}/README.md cannot be"):
+        push(folder, NAME)
+    names = {"bert-base-uncased": "expected owner/name", "owner/my name": "Repo id must use"}
+    for name, reason in names.items():
         with pytest.raises(ValueError, match=reason):
             push(folder, name, license="mit", dry_run=True)
     assert not loopback_hub.repositories
@@ -144,7 +151,7 @@ def test_errors_of_the_hub_are_reported_and_leave_the_repository_unchanged(loopb
         commit_folder(small, NAME, message="Second", private=True)
     assert len(loopback_hub.repo(NAME).commits()) == 1  # the Hub's own
     token = "hf_" + "wrongWRONG0123456789"
-    with pytest.raises(OSError, match="401") as error:
+    with pytest.raises(OSError, match="(?s)401.* Log in with `hf auth login`") as error:
         commit_folder(small, "owner/new", message="First", token=token)
     assert token not in str(error.value)
 

@@ -1,6 +1,7 @@
 """The grammar of all commands, and what the command itself does."""
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 import modeling_condenser
 from hub_scripts.command_line import CommandLine
 from hub_scripts.commands import COMMANDS
-from hub_scripts.demo import scale_study
 from hub_scripts.main import _Lines, main
+from modeling_condenser.evaluation.evaluate import EvaluationRecipe
 from modeling_condenser.evaluation.mteb_tasks import MtebRecipe
-from modeling_condenser.runs.recipe import fill, read_recipe
+from modeling_condenser.runs.recipe import fill
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,6 +143,7 @@ def test_every_command_explains_itself(name, capsys):
 def test_an_error_is_one_line_and_status_2(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
+    assert not logging.getLogger("huggingface_hub").propagate  # its warnings would be shown twice
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("error: ")
     assert message in captured.err and "Traceback" not in captured.err
@@ -172,17 +174,6 @@ def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
 def test_all_public_names_can_be_imported():
     for name in modeling_condenser.__all__:
         assert getattr(modeling_condenser, name).__name__ == name
-
-
-def test_the_demo_scales_steps_and_labels():
-    recipe = read_recipe("study/demo")
-    assert scale_study(recipe) == recipe
-    scaled = scale_study({**recipe, "steps": 7, "labels": 9})
-    assert scaled["pretraining"] == {**recipe["pretraining"], "max_steps": 7}
-    assert scaled["finetuning"] == recipe["finetuning"] and scaled["train_sizes"] == [9]
-    # The share of its steps, which are larger and fewer.
-    recommended = {**recipe["arms"]["recommended"], "max_steps": 3}
-    assert scaled["arms"] == {**recipe["arms"], "recommended": recommended}
 
 
 def test_a_log_file_has_a_line_for_each_state_of_a_bar():
@@ -217,3 +208,7 @@ def test_some_lists_take_all_words_up_to_the_next_field():
     line = CommandLine("evaluate", ["a", "b", "--mteb", "X", "MTEB(eng, v2)", "--output_dir", "o"])
     read = {"systems": ["a", "b"], "mteb": ["X", "MTEB(eng, v2)"], "output_dir": "o"}
     assert line.read(MtebRecipe, plain=("systems",)) == read
+    read = {"systems": ["a"], "collection": "c", "measures": ["MRR@10", "R(rel=2)@20"]}
+    for words in ("a c --measures MRR@10 R(rel=2)@20", "--measures [MRR@10,R(rel=2)@20] a c"):
+        line = CommandLine("evaluate", words.split())
+        assert line.read(EvaluationRecipe, plain=("systems", "collection")) == read

@@ -33,10 +33,12 @@ def test_the_demo_starts_from_a_given_encoder_and_its_study_can_be_searched(
     recipe["pretraining"]["max_length"] = recipe["finetuning"]["passage_max_length"] = 64
     recipe["finetuning"]["num_train_epochs"] = 1
     recipe["fusion"] = "rrf"
-    recipe["arms"]["recommended"] |= {"per_device_train_batch_size": 4, "cache_chunk_size": 4}
+    recipe["pretraining"]["max_steps"], recipe["train_sizes"] = 2, [8]
+    sizes = {"per_device_train_batch_size": 4, "cache_chunk_size": 4, "max_steps": 1}
+    recipe["arms"]["recommended"] |= sizes
     Path("small.yaml").write_text(yaml.safe_dump(recipe))
     words = ["--encoder", bert_folder, "--collection", collection, "--output_dir", "out"]
-    lines = run("demo", "small.yaml", *words, "--steps", "2", "--labels", "8")
+    lines = run("demo", "small.yaml", *words)
     printed = "\n".join(lines)
     assert "{'" not in printed  # the bar shows the loss in place of log entries
     for arm in ("condenser", "recommended"):

@@ -164,19 +164,6 @@ def test_a_phone_shows_one_column_without_overflow(served, visit):
         assert is_shown == [name == chosen.lower() for name in COLUMNS]
 
 
-def test_dark_mode_is_dark(served, visit):
-    colors = {}
-    for scheme in ("dark", "light"):
-        page = visit(served, color_scheme=scheme)
-        style = page.evaluate(
-            "(({color, backgroundColor}) => [color, backgroundColor])"
-            "(getComputedStyle(document.body))"
-        )
-        colors[scheme] = [sum(map(int, re.findall(r"\d+", color)[:3])) / 3 for color in style]
-    assert colors["dark"][0] > 200 and colors["dark"][1] < 50
-    assert colors["light"][0] < 50 and colors["light"][1] > 200
-
-
 def test_without_webassembly_lexical_search_works_and_the_page_says_so(served, visit):
     for name in ("wasm", "onnx"):
         served_page = visit(served)

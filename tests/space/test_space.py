@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,7 +110,10 @@ def test_what_no_page_can_search_is_refused(retriever, shuffled, tmp_path, monke
     ):
         with pytest.raises(ValueError, match="cannot be searched in a page"):
             write_space(wrong, str(shuffled), out)
-    with pytest.raises(ValueError, match="'search' has no owner: expected owner/name"):
+    for wrong_setting in ({"weights": "int4"}, {"text_length": 0}):
+        with pytest.raises(ValueError, match="expected float16 or float32, and at least 1"):
+            write_space(model, str(shuffled), out, **wrong_setting)
+    with pytest.raises(ValueError, match="'search', expected owner/name"):
         write_space(model, str(shuffled), out, push="search")
     monkeypatch.setattr(space, "MAX_PASSAGES", 81)
     with pytest.raises(ValueError, match="has 82 passages, .* at most 81 are supported"):
@@ -130,9 +132,3 @@ def test_the_examples_are_evenly_spaced_short_queries(shuffled, monkeypatch):
     assert space._load(str(shuffled), "test")[1] == []
     passages, found = space._load(str(shuffled), "other")
     assert len(passages) == 82 and found == []
-
-
-def test_the_page_names_the_packages_and_no_other_address():
-    page = Path(space.__file__).with_name("page")
-    for file in page.iterdir():
-        assert "http" not in file.read_text().replace('http-equiv="Content', "")

@@ -109,10 +109,23 @@ def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> V
     }
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     for name in measures:
-        measure = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
-        for metric in ir_measures.iter_calc([measure], qrels, run):
+        for metric in ir_measures.iter_calc([_parse(name)], qrels, run):
             values[name][metric.query_id] = float(metric.value)
     return values
+
+
+def _parse(name: str) -> ir_measures.Measure:
+    try:
+        measure = ir_measures.parse_measure(name.replace("R-Prec", "Rprec"))
+        is_known = ir_measures.DefaultPipeline.supports(measure)
+    except (AssertionError, NameError, ValueError):
+        is_known = False
+    if not is_known or "@0" in name:  # a cut-off of 0 ends the process in trec_eval's code
+        raise ValueError(
+            f"unknown measure {name!r}: expected one that README.md lists, with a cut-off if it "
+            "needs one, as in MRR@10"
+        )
+    return measure
 
 
 def hits(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
