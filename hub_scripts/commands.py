@@ -35,9 +35,12 @@ def demo(line: "CommandLine") -> None:
     without labels and after fine-tuning on 512 labelled questions, alone and together with BM25,
     and tests whether they differ. The same command continues an interrupted demo.
     """
+    from modeling_condenser.study.recipe import StudyRecipe
+
+    settings = line.read(StudyRecipe)
     from .demo import run
 
-    run(line)
+    run(settings, command=shlex.join(["condenser", line.verb, *line.words]))
 
 
 def pretrain(line: "CommandLine") -> None:
@@ -251,10 +254,11 @@ def analyze(line: "CommandLine") -> None:
     A model is a pre-training run (its checkpoints and its final model), a checkpoint, an export, a
     retriever, or any encoder, by folder or Hub name.
     """
-    from modeling_condenser.analysis import analyze as stage
-    from modeling_condenser.analysis.sample import Measuring
+    from modeling_condenser.analysis.recipe import AnalysisRecipe, Measuring
 
-    settings = line.read(stage.AnalysisRecipe, Measuring, plain=("models", "out"))
+    settings = line.read(AnalysisRecipe, Measuring, plain=("models", "out"))
+    from modeling_condenser.analysis import analyze as stage
+
     print(f"{stage.analyze(settings)}\n\nreport: {settings['out']}/{stage.REPORT_FILE}")
 
 
@@ -267,9 +271,10 @@ def study(line: "CommandLine") -> None:
     An arm that is added to the recipe later is trained by the next run; finished arms are kept.
     """
     from modeling_condenser.study.recipe import StudyRecipe
-    from modeling_condenser.study.study import run_study
 
     settings = line.read(StudyRecipe)
+    from modeling_condenser.study.study import run_study
+
     command = shlex.join(["condenser", line.verb, *line.words])
     print(run_study(settings, command=command).tables())
     print(f"\nreport: {settings.get('page') or settings['output_dir'] + '/results.md'}")

@@ -1,9 +1,9 @@
 """The demonstration: a study on medical questions, its gains in sentences, and some searches."""
 
 import json
-import shlex
 import time
 from pathlib import Path
+from typing import Any
 
 import datasets
 import transformers
@@ -16,23 +16,19 @@ from modeling_condenser.hub.training_log import spread
 from modeling_condenser.retrieval.runs import read_run
 from modeling_condenser.retrieval.systems import BM25
 from modeling_condenser.runs.recipe import read_recipe
-from modeling_condenser.study.recipe import StudyRecipe
 from modeling_condenser.study.results import FUSED, StudyResults
 from modeling_condenser.study.study import SEARCH_FILE, run_study
-
-from .command_line import CommandLine
 
 _N_EXAMPLES = 3
 
 
-def run(line: CommandLine) -> None:
+def run(changes: dict[str, Any], *, command: str) -> None:
+    """Run the study of the demo with changed fields of `StudyRecipe`, and print what it found."""
     started = time.perf_counter()
     transformers.utils.logging.disable_progress_bar()  # of opening and saving models
     datasets.disable_progress_bars()
-    changes = line.read(StudyRecipe)
     recipe = {} if "arms" in changes else read_recipe("study/demo")
     settings = {"output_dir": "runs/demo", **recipe, **changes}
-    command = shlex.join(["condenser", line.verb, *line.words])
     results, out = run_study(settings, command=command), Path(settings["output_dir"])
     print(f"\n{results.tables()}\n")
     print(*gains(results), sep="\n")

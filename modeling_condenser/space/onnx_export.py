@@ -8,13 +8,14 @@ import json
 import logging
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from modeling_condenser.encoding.retriever import Retriever
+if TYPE_CHECKING:  # it takes seconds to import, which help should not wait for
+    from modeling_condenser.encoding.retriever import Retriever
 
 Weights = Literal["float16", "float32"]
 
@@ -25,7 +26,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 class _QueryEncoder(torch.nn.Module):
     """Token ids of one query without padding, (1, T) int64, to its vector, (1, D)."""
 
-    def __init__(self, retriever: Retriever) -> None:
+    def __init__(self, retriever: "Retriever") -> None:
         super().__init__()
         self.model, self.contract = retriever.model, retriever.contract
         self.dimension = retriever.dimension
@@ -38,7 +39,7 @@ class _QueryEncoder(torch.nn.Module):
         return F.normalize(vector, dim=1) if self.contract.similarity == "cosine" else vector
 
 
-def write_encoder(folder: Path, retriever: Retriever, *, weights: Weights = "float16") -> None:
+def write_encoder(folder: Path, retriever: "Retriever", *, weights: Weights = "float16") -> None:
     """Write a retriever's tokenizer, and its graph to onnx/model.onnx, into a new folder.
 
     The graph's input `input_ids` is (1, T) int64, its output `sentence_embedding` (1, D) float32.
@@ -74,7 +75,7 @@ def write_encoder(folder: Path, retriever: Retriever, *, weights: Weights = "flo
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def _export(retriever: Retriever) -> Any:
+def _export(retriever: "Retriever") -> Any:
     """The graph as an onnx.ModelProto, without the exporter's notes, which hold local paths."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     example = torch.tensor([retriever.model.tokenizer("which way do rivers run")["input_ids"]])

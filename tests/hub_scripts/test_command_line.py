@@ -171,6 +171,17 @@ def test_help_and_bm25_start_without_torch(words, shown, tmp_path):
     assert shown in printed and printed.endswith("[]\nFalse\n")
 
 
+@pytest.mark.slow
+def test_no_help_imports_sentence_transformers():  # which takes several seconds
+    code = (
+        "import sys\nfrom hub_scripts import commands, main\n"
+        "for verb in commands.COMMANDS:\n"
+        "    try:\n        main.main([verb, '--help'])\n    except SystemExit: pass\n"
+        "    assert 'sentence_transformers' not in sys.modules, verb"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
 def test_all_public_names_can_be_imported():
     for name in modeling_condenser.__all__:
         assert getattr(modeling_condenser, name).__name__ == name
