@@ -32,8 +32,9 @@ def export_encoder(
         checkpoint: a pre-training run folder, one of its checkpoints, or the Hub name of one
             (`owner/name@revision` pins it); code of a repository is never executed here.
         out: folder to write, atomically; an earlier export is replaced.
-        contract: by default CLS, dot product, and the longest sequence that tokenizer and
-            positions allow.
+        contract: by default CLS, the similarity of the contrast that the encoder was trained with
+            (otherwise the dot product), and the longest sequence that tokenizer and positions
+            allow.
 
     Returns:
         `out`: the encoder's config.json and model.safetensors (hidden states bit-identical to the
@@ -57,11 +58,12 @@ def export_encoder(
     model, info = loaded
     refuse_incomplete(source, info["missing_keys"], set())
     tokenizer = AutoTokenizer.from_pretrained(source)
+    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
     if contract is None:
         limit = tokenizer.model_max_length
         longest = min(limit, n_positions(model.encoder) or limit)
-        contract = EncodingContract(longest, longest)
-    stages = read_provenance(source) or read_pretraining(source.resolve().parent)
+        trained: Any = stages[-1].recipe.get("similarity", "dot") if stages else "dot"
+        contract = EncodingContract(longest, longest, similarity=trained)
     with whole_folder(out) as partial:
         if (out / CARD_FILE).is_file():  # a person's own text in it is kept
             shutil.copyfile(out / CARD_FILE, partial / CARD_FILE)

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from modeling_condenser.encoding.retriever import Retriever
 from modeling_condenser.hub.card import PLACEHOLDER, write_card
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.hub.export import export_encoder
+from modeling_condenser.hub.provenance import read_provenance, write_provenance
 from tests.encoding.making import change_json
 from tests.hub.loopback_hub import contents
 from tests.hub.making import BLOCKER, make_run, plain_vectors
@@ -102,6 +104,16 @@ def test_an_earlier_export_is_replaced_and_another_folder_refused(bert_run, tmp_
     with pytest.raises(ValueError, match="is not a pre-training checkpoint, so there is nothing"):
         export_encoder(out, tmp_path / "again")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_export_compares_as_the_contrast_did_that_it_was_trained_with(bert_run, tmp_path):
+    checkpoint = Path(shutil.copytree(bert_run / "model", tmp_path / "checkpoint"))
+    [stage] = read_provenance(checkpoint)
+    assert EncodingContract.load(export_encoder(checkpoint, tmp_path / "dot")).similarity == "dot"
+    trained = replace(stage, recipe={**stage.recipe, "similarity": "cosine"})
+    write_provenance(checkpoint, [trained])
+    out = export_encoder(checkpoint, tmp_path / "cosine")
+    assert EncodingContract.load(out).similarity == "cosine"
 
 
 def test_a_checkpoint_without_all_weights_is_refused(bert_run, tmp_path):
