@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +47,26 @@ def run(changes: dict[str, Any], *, command: str) -> None:
 
 def gains(results: StudyResults) -> list[str]:
     """Sentences on the gain of each arm over the control, and of the best arm over BM25."""
-    measure = next(iter(results.bm25.means))
+    first, *others = results.bm25.means
 
-    def gain(group: str, arm: str, other: str) -> str:
+    def gain(group: str, arm: str, other: str, measure: str) -> str:
         evaluations = {**results.groups[group], BM25: results.bm25}
-        own, others = (evaluations[name].means[measure] for name in (arm, other))
+        own, theirs = (evaluations[name].means[measure] for name in (arm, other))
         p = p_in_words(results.tests[group, arm, measure, other].p_adjusted)
-        return f"{own:.3f} in place of {others:.3f} with {group} ({p})"
+        return f"{own:.3f} in place of {theirs:.3f} with {group} ({p})"
 
     group, arms = list(results.groups.items())[-1]
-    lines = []
+    control, lines = results.control, []
     for arm in arms:
-        if arm != results.control and not arm.startswith(FUSED):
-            found = ", and ".join(gain(each, arm, results.control) for each in results.groups)
-            lines.append(f"{arm} against {results.control}: {measure} {found}.")
-    best = max(arms, key=lambda arm: arms[arm].means[measure])
-    return [*lines, f"{best} against {BM25}: {measure} {gain(group, best, BM25)}."]
+        if arm == control or arm.startswith(FUSED):
+            continue
+        found = ", and ".join(gain(each, arm, control, first) for each in results.groups)
+        lines.append(f"{arm} against {control}: {first} {found}.")
+        for measure, each in product(others, results.groups):
+            if not results.tests[each, arm, measure, control].is_significant:
+                lines.append(f"  Not significant: {measure} {gain(each, arm, control, measure)}.")
+    best = max(arms, key=lambda arm: arms[arm].means[first])
+    return [*lines, f"{best} against {BM25}: {first} {gain(group, best, BM25, first)}."]
 
 
 def show_searches(collection: Collection, bm25: Path, retriever: Path) -> None:

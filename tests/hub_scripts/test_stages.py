@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hub_scripts.demo import gains
 from hub_scripts.main import main
+from modeling_condenser.evaluation.measures import Evaluation, make_evaluation
 from modeling_condenser.hub.export import export_encoder
 from modeling_condenser.runs.recipe import read_recipe
+from modeling_condenser.study.results import StudyResults
 
 
 @pytest.fixture
@@ -23,6 +26,21 @@ def run(tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out.splitlines()
 
     return run
+
+
+def test_the_demo_says_what_is_gained_and_which_differences_are_not_significant():
+    def evaluation(mrr: float, recall: float) -> Evaluation:
+        columns = {"MRR@10": mrr, "R@100": recall}
+        per_query = {m: {f"q{i}": value for i in range(10)} for m, value in columns.items()}
+        return make_evaluation(per_query)
+
+    arms = {"mlm": evaluation(0.25, 1.0), "recommended": evaluation(0.75, 1.0)}
+    # Six tests, three with p = 2/1024 and three with p = 1.
+    assert gains(StudyResults(evaluation(0.5, 1.0), {"8 labels": arms}, "mlm", {})) == [
+        "recommended against mlm: MRR@10 0.750 in place of 0.250 with 8 labels (p = 0.012).",
+        "  Not significant: R@100 1.000 in place of 1.000 with 8 labels (p = 1.000).",
+        "recommended against bm25: MRR@10 0.750 in place of 0.500 with 8 labels (p = 0.012).",
+    ]
 
 
 @pytest.mark.slow
