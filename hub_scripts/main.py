@@ -53,6 +53,9 @@ def main(words: list[str] | None = None) -> int:
             raise
         sys.stderr.write(f"error: {error}\n")
         return 2
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()  # its threads can abort a process that exits
     return 0
 
 

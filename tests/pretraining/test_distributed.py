@@ -172,3 +172,6 @@ def test_sharded_parameters_give_the_loss_and_gradient_of_whole_ones(tmp_path):
 
 if __name__ == "__main__":
     {"train": train, "evaluate": evaluate, "shard": shard}[sys.argv[1]](json.loads(sys.argv[2]))
+    if distributed.is_initialized():
+        # Threads that still wait for the other process would abort this one when it exits.
+        distributed.destroy_process_group()
