@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -51,10 +51,7 @@ class CommandLine:
         if {"-h", "--help"} & set(self.words):
             _print_help(usage, classes, self.about, further)
             sys.exit(0)
-        flags = {name for name, field in fields.items() if field.type in _FLAGS}
-        lists = {name for name, field in fields.items() if field.metadata.get("words") == "many"}
-        texts = {name for name, field in fields.items() if field.type in _TEXTS}
-        others, settings = _separate(self.words, flags, lists, texts)
+        others, settings = _separate(self.words, fields)
         if others and (not plain or _is_recipe(others[0])):
             settings["recipe"] = others.pop(0)
         names = [name for name in plain if name not in settings]
@@ -92,9 +89,15 @@ class CommandLine:
 
 
 def _separate(
-    words: Sequence[str], flags: set[str], lists: set[str], texts: set[str]
+    words: Sequence[str], fields: Mapping[str, dataclasses.Field]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Separate plain words from fields with values; `lists` take all words up to a field."""
+    """Separate plain words from fields with values; some lists take all words up to a field.
+
+    A field that is not among `fields`, such as the trainer's bf16, is true if no value follows.
+    """
+    flags = {name for name, field in fields.items() if field.type in _FLAGS}
+    lists = {name for name, field in fields.items() if field.metadata.get("words") == "many"}
+    texts = {name for name, field in fields.items() if field.type in _TEXTS}
     plain: list[str] = []
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -105,12 +108,15 @@ def _separate(
             continue
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
+        has_value = rest and not re.match("--[a-zA-Z]", rest[0])
         if not equals and name in flags and rest[:1] not in (["true"], ["false"]):
             value = "true"
-        elif not equals and rest:
+        elif not equals and has_value:
             value = rest.pop(0)
-        elif not equals:
+        elif not equals and name in fields:
             raise ValueError(f"{word} needs a value.")
+        elif not equals:
+            value = "true"
         is_quoted = value.startswith(("'", '"'))
         if name in texts and value != "null" and not is_quoted:
             settings[name] = value

@@ -31,7 +31,8 @@ class SearchFields:
         collection: folder or Hub name; not for a study.
         query: by default the lines of standard input.
         k: passages to show.
-        embeddings: folder of embeddings.
+        embeddings: folder of the passages' embeddings, written if it is new; by default beside the
+            model.
     """
 
     model: str

@@ -67,6 +67,11 @@ class EvaluationRecipe:
             raise ValueError(f"depth is {self.depth}, expected at least 1.")
         if self.task == "retrieval":
             check_measures(self.measures or ())
+            if Path(self.collection).is_file():
+                raise ValueError(
+                    f"{self.collection} is a file: for graded pairs or triplets, set task to"
+                    " graded_pairs or triplets; a collection is a folder."
+                )
 
 
 def evaluate(

@@ -85,10 +85,11 @@ def write_repository(
     `name` is `owner/name` on the Hub, if known. The tokenizer is changed (`save_tokenizer`).
     """
     with tempfile.TemporaryDirectory() as scratch, quiet_loading():
-        encoder.save_pretrained(scratch)
-        save_tokenizer(tokenizer, contract, Path(scratch))
-        _save_sentence_transformer(Path(scratch), folder, contract)
-        shutil.copytree(scratch, folder, dirs_exist_ok=True)  # as the encoder itself saves them
+        plain = Path(scratch, "encoder")  # whose mode `copytree` copies: others may read it
+        encoder.save_pretrained(plain)
+        save_tokenizer(tokenizer, contract, plain)
+        _save_sentence_transformer(plain, folder, contract)
+        shutil.copytree(plain, folder, dirs_exist_ok=True)  # as the encoder itself saves them
     contract.save(folder)
     shutil.copyfile(Path(__file__).with_name(EVALUATION_SCRIPT), folder / EVALUATION_SCRIPT)
     write_provenance(folder, stages)

@@ -235,7 +235,8 @@ class CondenserTrainer(WholeTrainer):
                 "The decoder of TSDAE was removed when the training ended: make a new trainer, and "
                 "evaluate while it trains (eval_strategy)."
             )
-        if self.is_packing and "attention_mask" in inputs:
+        n_blocks = len(inputs["attention_mask"]) if "attention_mask" in inputs else None
+        if self.is_packing and n_blocks:
             inputs = pack(inputs)
         inputs = {**inputs, **self._counts}
         if "bow_targets" in inputs:
@@ -248,6 +249,8 @@ class CondenserTrainer(WholeTrainer):
         for name in self.logged_losses if model.training else ():
             if (value := outputs.get(name)) is not None:
                 self.add_measure(name, value)
+        if n_blocks and "cls_late" in outputs:
+            outputs["cls_late"] = outputs["cls_late"][:n_blocks]  # without the filler of a pack
         return (loss, outputs) if return_outputs else loss
 
     def _bow_weight_at(self, step: int) -> float:

@@ -135,6 +135,8 @@ def test_graded_pairs_and_triplets_are_measured_by_the_systems_vectors(
         assert means["Spearman"] == pytest.approx(expected, abs=1e-9)
     assert ("mean", "Spearman") in report.comparisons
     assert report.file == tmp_path / "out" / "pairs" / "report.md"
+    with pytest.raises(ValueError, match="pairs.csv is a file.* set task to graded_pairs"):
+        evaluate(mean, tmp_path / "pairs.csv")
 
     sides = {"anchor": texts[:15], "positive": texts[15:30], "negative": texts[30:45]}
     pd.DataFrame(sides).to_csv(tmp_path / "t.csv", index=False)

@@ -76,6 +76,9 @@ def test_an_export_is_a_plain_encoder_without_folders_of_this_machine(exported, 
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == [CLASSES[config["model_type"]]]
     assert "auto_map" not in config
+    made = exported.with_name("made")
+    made.mkdir()
+    assert exported.stat().st_mode == made.stat().st_mode  # not private, as temporary folders are
     files = contents(exported)
     assert [name for name in files if name.endswith((".py", ".bin"))] == ["evaluate_retrieval.py"]
     assert files.keys() >= {"README.md", "encoding_contract.json", "model.safetensors"}

@@ -49,6 +49,7 @@ def line(words):
         ("a --depth 5 b,k=1 --dry-run out", {"systems": ["a", "b,k=1"], "depth": 5}),
         ("--dry-run a out", {"systems": ["a"], "dry_run": True}),
         ("--systems [a,b] --out=out --learning_rate 1e-4", {"learning_rate": 1e-4}),
+        ("--bf16 --systems [a] --out out --use-cpu", {"bf16": True, "use_cpu": True}),
         ("own.yaml --depth 3", {"systems": ["r"], "depth": 3}),
         ("a out --recipe own.yaml", {"systems": ["a"], "depth": 7}),
     ],
@@ -66,6 +67,7 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
     [
         ("a", r"out is not given: condenser verb \[RECIPE.yaml\] SYSTEMS OUT \[--field value"),
         ("a out --depth", "--depth needs a value"),
+        ("a out --depth --dry-run", "--depth needs a value"),
         ("none.yaml a out", "There is no recipe 'none.yaml'"),
         ("a out --dpeth 3", "Did you mean 'depth'?"),
         ("a out --depth many", "depth is 'many'"),

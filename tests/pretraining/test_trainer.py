@@ -228,6 +228,8 @@ def test_each_evaluation_has_the_same_masks_and_gives_the_loss_of_the_model(trai
         losses = [entry[key] for entry in trainer.state.log_history if key in entry]
         assert losses == pytest.approx([expected] * 3, rel=1e-5)
     assert trainer.evaluate(stream)["eval_loss"] == pytest.approx(losses[0], rel=1e-5)
+    *_, vectors = trainer.predict(stream).predictions
+    assert len(vectors) == len(examples)  # without that of the filler of a packed batch
 
 
 def test_the_best_checkpoint_is_kept_and_loaded_at_the_end(trainer_of_text, tmp_path, texts):
