@@ -26,7 +26,16 @@ import datasets
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset
+from datasets import (
+    Dataset,
+    Features,
+    IterableDataset,
+    List,
+    Value,
+    load_dataset,
+    load_from_disk,
+)
+from datasets.config import DATASET_STATE_JSON_FILENAME
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
@@ -62,8 +71,8 @@ class Source:
 
     Attributes:
         path: Hub data set name; a local file, folder or glob pattern of .txt (a document a line),
-            .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst); or a
-            collection (a BEIR folder or "health"), for its passages.
+            .jsonl, .json, .csv or .parquet files, perhaps compressed (.gz, .xz, .zst); the folder
+            of `save_to_disk`; or a collection (a BEIR folder or "health"), for its passages.
         name, split, revision: configuration, split, and branch, tag or commit of a Hub data set.
         text_column: column that holds the text.
         join_rows: how many consecutive rows make one document, for data sets of one sentence a
@@ -160,6 +169,9 @@ def _load_rows(source: Source, streaming: bool) -> Dataset | IterableDataset:
     if not path.exists() and _HUB_NAME.fullmatch(source.path) and not _FILE.search(source.path):
         options = {"split": source.split, "revision": source.revision, "streaming": streaming}
         return load_dataset(source.path, source.name, **options)
+    if (path / DATASET_STATE_JSON_FILENAME).is_file():
+        saved: Any = load_from_disk(str(path))
+        return saved.to_iterable_dataset() if streaming else saved
     matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
     files: dict[str, list[str]] = {}
     for file in sorted(path.rglob("*")) if path.is_dir() else matches:

@@ -74,6 +74,11 @@ def test_a_folder_or_a_pattern_is_read_in_order_of_name(tmp_path):
         read(tmp_path / "c")
 
 
+def test_a_data_set_saved_to_disk_is_opened(tmp_path):
+    Dataset.from_dict({"text": TEXTS, "id": [1, 2, 3]}).save_to_disk(tmp_path / "saved")
+    assert read(tmp_path / "saved") == read(tmp_path / "saved", streaming=True) == TEXTS
+
+
 def test_of_a_collection_the_passages_are_read(tmp_path):
     write(tmp_path / "c" / "corpus.jsonl.gz", TEXTS)
     write(tmp_path / "c" / "queries.jsonl", ["not a document"])
