@@ -85,13 +85,14 @@ def export(line: "CommandLine") -> None:
     """
     from modeling_condenser.hub.export import export_encoder
 
-    print(f"encoder: {line.call(export_encoder, without=('contract',))}")
+    out = line.call(export_encoder, without=("contract",))
+    print(f"encoder: {out}\nnext: condenser finetune finetune/own-text --encoder {out}")
 
 
 def finetune(line: "CommandLine") -> None:
     """Train an encoder into a dense retriever, or into an encoder of sentences.
 
-    condenser finetune finetune/contrastive --encoder my-encoder --collection my-collection \\
+    condenser finetune finetune/own-text --encoder my-encoder --collection my-collection \\
         --output_dir runs/retriever
     """
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
@@ -198,7 +199,7 @@ def mine(line: "CommandLine") -> None:
     if examples.is_file():  # which needs no judgements, and has relabelled positives
         print(f"examples: {examples}")
         data = f"--format negatives --data {examples}"
-    print(f"next: condenser finetune finetune/contrastive {data}")
+    print(f"next: condenser finetune finetune/own-text {data}")
 
 
 def evaluate(line: "CommandLine") -> None:

@@ -62,7 +62,7 @@ DPR = [
     }
     for i in range(12)
 ]
-# tests/test_docs.py runs finetune/contrastive; the other recipes have the layouts of these.
+# tests/test_docs.py runs finetune/own-text; the other recipes have the layouts of these.
 FILES = {
     "stsb": {"a.csv": "sentence1,sentence2,score\n" + lines("river {i},museum {i},4.5")},
     "nq": {"a.json": json.dumps(DPR, indent=4)},
