@@ -4,14 +4,13 @@ A different pooling or title separator is the usual reason why a published figur
 reproduced, so every consumer of an export reads these choices from one file.
 """
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.whole_files import write_json
-
-from .model_folder import read_json
 
 CONTRACT_FILE = "encoding_contract.json"
 
@@ -49,7 +48,8 @@ class EncodingContract:
     @classmethod
     def load(cls, folder: Path) -> "EncodingContract":
         """Read a repository's contract; a ValueError for an unknown field or value."""
-        return fill(read_json(folder / CONTRACT_FILE, {}), cls)[0]
+        stored = json.loads((folder / CONTRACT_FILE).read_text(encoding="utf-8"))
+        return fill(stored, cls)[0]
 
     def query(self, text: str) -> str:
         """A query as it is encoded."""
