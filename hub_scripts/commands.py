@@ -31,7 +31,7 @@ def demo(line: "CommandLine") -> None:
     """Condense, fine-tune and evaluate on medical questions, on a CPU, in minutes.
 
     Trains the bundled encoder on the answers of a small collection: by plain MLM (the control), and
-    by the recommended objective, for no more tokens. Then measures both on held-out questions,
+    by the recommended objective, for equal tokens. Then measures both on held-out questions,
     without labels and after fine-tuning on 512 labelled questions, alone and together with BM25,
     and tests whether they differ. The same command continues an interrupted demo.
     """
