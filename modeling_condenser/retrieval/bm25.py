@@ -1,8 +1,8 @@
 """BM25 search with bm25s, the baseline for dense retrievers.
 
-The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). English stopwords are removed;
-title and text are one field. Anserini also stems words (Porter), so its published figures differ
-slightly from those of the presets here.
+The formula is Lucene's (Kamphuis et al. 2020, "Lucene (accurate)"). Title and text are one field.
+Stopwords are left out; `words.py` says what a word is. Anserini also stems words (Porter), so its
+published figures differ slightly from those of the presets here.
 """
 
 import logging
@@ -21,6 +21,7 @@ from modeling_condenser.runs.progress import bar
 
 from .indices import build_once
 from .runs import Run, cut_run
+from .words import LANGUAGES, choose_language, split_words
 
 PRESETS: Mapping[str, tuple[float, float]] = {
     # The default of Anserini and of DPR (Karpukhin et al. 2020); gives the BM25 rows of Condenser,
@@ -51,10 +52,12 @@ class Bm25:
         preset: a name of `PRESETS`, for k1 and b.
         k1: term frequency saturation, at least 0.
         b: length normalisation, from 0 (none) to 1 (full).
+        language: of the stopwords, a name of `LANGUAGES`; by default "english" if the passages look
+            English, and "none" if not.
         folder: stores the index for later calls; by default it is only in memory.
 
     Raises:
-        ValueError: a parameter is wrong, or the folder holds another index.
+        ValueError: a parameter is wrong, the folder holds another index, or no passage has a word.
     """
 
     def __init__(
@@ -64,9 +67,14 @@ class Bm25:
         preset: str | None = None,
         k1: float | None = None,
         b: float | None = None,
+        language: str | None = None,
         folder: str | Path | None = None,
     ) -> None:
         self.k1, self.b = read_settings(preset, k1, b)
+        if language not in {None, *LANGUAGES}:
+            names = ", ".join(LANGUAGES)
+            raise ValueError(f"BM25 has no stopwords of {language!r}: expected one of {names}")
+        self.language = language or choose_language(passages)
         self._ids = id_column(passages)
         if folder is None:
             self.index = self._make_index(passages)
@@ -75,7 +83,12 @@ class Bm25:
         def build(partial: Path) -> None:
             self._make_index(passages).save(partial / INDEX_FOLDER, show_progress=False)
 
-        identity = {"k1": self.k1, "b": self.b, "passages": fingerprint_passages(passages)}
+        identity = {
+            "k1": self.k1,
+            "b": self.b,
+            "language": self.language,
+            "passages": fingerprint_passages(passages),
+        }
         build_once(Path(folder) / IDENTITY_FILE, identity, build)
         self.index = bm25s.BM25.load(Path(folder) / INDEX_FOLDER, mmap=True)
 
@@ -83,9 +96,9 @@ class Bm25:
         """Find up to `depth` passages that share words with each query (query id -> text)."""
         run: Run = {}
         for query_id, text in bar(queries.items(), "BM25", unit="query", total=len(queries)):
+            known = self.index.get_tokens_ids(split_words(text))  # without stopwords
+            scores = self.index.get_scores_from_ids(known)  # (N,)
             # bm25s' own top-k does not break ties by id.
-            [words] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)
-            scores = self.index.get_scores_from_ids(self.index.get_tokens_ids(words))  # (N,)
             rows = np.flatnonzero(scores > 0)
             if depth < len(rows):
                 rows = rows[scores[rows] >= np.partition(scores[rows], -depth)[-depth]]
@@ -96,13 +109,20 @@ class Bm25:
     def _make_index(self, passages: Dataset) -> bm25s.BM25:
         rows = iterate_rows(passages.select_columns(["title", "text"]))
         shown = bar(rows, "BM25 index", unit="passage", total=len(passages))
-        tokens = bm25s.tokenization.Tokenizer(stopwords="en").tokenize(
+        tokens = bm25s.tokenization.Tokenizer(
+            lower=False, splitter=split_words, stopwords=list(LANGUAGES[self.language])
+        ).tokenize(
             (f"{row['title']} {row['text']}" for row in shown),
             length=len(passages),
             return_as="tuple",
             allow_empty=False,
             show_progress=False,
         )
+        if not tokens.vocab:
+            raise ValueError(
+                "BM25 finds no word in the passages: expected two or more letters or digits in a"
+                f" row, other than stopwords (language={self.language}; none keeps them)."
+            )
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each of its steps
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b)
         index.index(tokens, show_progress=False)

@@ -5,6 +5,7 @@
     starter,pooling=cls                          the encoder that comes with this package
     my-encoder,truncate_dim=64,precision=int8    the first 64 numbers, one byte each
     bm25,preset=msmarco-passage                  BM25, with a preset or with k1 and b
+    bm25,language=german                         without German stopwords
     hybrid:my-encoder                            BM25 and an encoder; dev queries choose the fusion
     hybrid:my-encoder,fusion=rrf                 reciprocal ranks; 0.3: the encoder's weight
     runs/other-system.trec                       a TREC run file
@@ -34,6 +35,7 @@ from .fusion import FUSIONS, HybridSearcher
 from .indices import INDEX_FILE, Precision, build_approximate, build_quantised
 from .milvus import connect, store_in_milvus
 from .runs import Run, cut_run, read_run
+from .words import LANGUAGES
 
 if TYPE_CHECKING:
     from modeling_condenser.encoding.retriever import Retriever
@@ -54,7 +56,7 @@ _COMPRESSION = ("truncate_dim", "precision")
 
 # The type or the allowed values of each setting.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
-    "bm25": {"preset": str, "k1": float, "b": float, "name": str},
+    "bm25": {"preset": str, "k1": float, "b": float, "language": tuple(LANGUAGES), "name": str},
     "run": {"name": str},
     "encoder": _ENCODER_SETTINGS,
     "hybrid": {**_ENCODER_SETTINGS, "fusion": tuple(FUSIONS)},
@@ -115,8 +117,10 @@ class System:
         if self.kind == "run":
             return checksum_file(Path(self.model))
         if self.kind == "bm25":
-            k1, b = read_settings(**self.settings)
-            return f"{BM25} k1={k1} b={b}"
+            settings = {"language": "by the text", **self.settings}
+            language = settings.pop("language")
+            k1, b = read_settings(**settings)
+            return f"{BM25} k1={k1} b={b} language={language}"
         if self.kind == "hybrid":
             how = self.settings.get("fusion", "chosen on dev queries")
             return f"{how}, {System(BM25).fingerprint}, {self.encoder.fingerprint}"
@@ -169,8 +173,8 @@ class System:
 def parse_system(text: str | Path) -> System:
     """Parse `MODEL[,setting=value]...`.
 
-    The settings of an encoder are those of `Retriever`, those of bm25 `preset`, or `k1` and `b`.
-    Every system has the setting `name`, its name in tables. A wrong setting is a ValueError.
+    The settings of an encoder are those of `Retriever`, those of bm25 those of `Bm25`. Every system
+    has the setting `name`, its name in tables. A wrong setting is a ValueError.
     """
     model, *words = str(text).split(",")
     if not model.strip():

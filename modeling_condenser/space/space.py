@@ -33,6 +33,7 @@ from modeling_condenser.hub.push import (
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.indices import build_once
 from modeling_condenser.retrieval.systems import System, open_searcher, parse_system
+from modeling_condenser.retrieval.words import choose_language
 
 from .npm_files import fetch_npm_files
 from .onnx_export import Weights, write_encoder
@@ -203,7 +204,7 @@ def write_page_data(folder: Path, passages: Dataset, index: Any, *, text_length:
     columns = {"ids": sorted(ids), "titles": ordered["title"][:], "texts": shown}
     _write_json(folder / "passages.json", columns)
 
-    bm25 = Bm25(ordered).index
+    bm25 = Bm25(ordered, language=choose_language(passages)).index
     words = sorted(bm25.vocab_dict, key=bm25.vocab_dict.__getitem__)
     _write_json(folder / "words.json", [word for word in words if word])  # bm25s adds ""
     parts = (bm25.scores[name] for name in ("indptr", "indices", "data"))

@@ -70,17 +70,82 @@ def test_a_stored_index_is_opened_again_and_gives_the_same_run(tmp_path, monkeyp
     assert Bm25(PASSAGES, preset="thesis", folder=folder).search(queries) == expected
     for passages, settings, changed in (
         (PASSAGES, {}, "k1, b"),
+        (PASSAGES, {"preset": "thesis", "language": "german"}, "language"),
         (PASSAGES.select(range(2)), {"preset": "thesis"}, "passages"),
     ):
         with pytest.raises(ValueError, match=f"with another {changed}: name another folder"):
             Bm25(passages, folder=folder, **settings)
 
 
+# Passages a and b begin alike, and the last words of the query are in b only.
+LANGUAGES = {
+    "chinese": ("企鹅吃磷虾。", "企鹅吃鱼。", "蜜蜂采蜜。", "企鹅吃鱼吗？"),
+    "japanese": (
+        "ペンギンはオキアミを食べる。",
+        "ペンギンは魚を食べる。",
+        "ミツバチは蜜を集める。",
+        "ペンギンは魚を食べますか",
+    ),
+    "korean": (
+        "펭귄은 크릴을 먹는다.",
+        "펭귄이 물고기를 먹는다.",
+        "벌은 꿀을 모은다.",
+        "펭귄은 물고기를 먹나요?",
+    ),
+    "thai": ("นกเพนกวินกินเคย", "นกเพนกวินกินปลา", "ผึ้งเก็บน้ำหวาน", "เพนกวินกินปลาไหม"),
+    "german": (
+        "Die Pinguine fressen Krill.",
+        "Die Pinguine fressen große Fische.",
+        "Bienen sammeln Nektar.",
+        "fressen PINGUINE GROßE Fische?",
+    ),
+    "russian": (
+        "Пингвины едят криль.",
+        "Пингвины едят рыбу.",
+        "Пчёлы собирают нектар.",
+        "едят ли пингвины РЫБУ?",
+    ),
+    "arabic": (
+        "تأكل البطاريق الكريل.",
+        "تأكل البطاريق السمك.",
+        "يجمع النحل الرحيق.",
+        "هل تأكل البطاريق السمك؟",
+    ),
+    # दिन and दान differ in a vowel sign; ड\u093c and \u095c are the same letter.
+    "hindi": ("यह दिन बड\u093cा है।", "यह दान बड\u093cा है।", "मधुमक्खी रस लेती", "ब\u095cा दान"),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_question_finds_its_passage_in_any_script(language):
+    *texts, query = LANGUAGES[language]
+    bm25 = Bm25(make_passages({i: ("", text) for i, text in zip("abc", texts, strict=True)}))
+    assert list(bm25.search({"q": query})["q"]) == ["b", "a"]
+
+
 def test_stopwords_and_case_do_not_count():
-    bm25 = Bm25(PASSAGES)
+    english = {"a": ("", "the dogs and the cats"), "b": ("", "such is the life of birds")}
+    bm25 = Bm25(make_passages(english))
     run = bm25.search({"plain": "dogs cats", "dressed": "The DOGS and the Cats", "only": "the and"})
-    assert run["dressed"] == run["plain"]
+    assert bm25.language == "english" and run["dressed"] == run["plain"]
     assert run["only"] == {} == bm25.search({"q": "quantum zebra"})["q"]
+    kept = Bm25(make_passages(english), language="none").search({"q": "the and"}, depth=5)
+    assert list(kept["q"]) == ["a", "b"]
+
+
+def test_the_stopwords_of_a_language_are_left_out():
+    german = make_passages({"a": ("", "Der Bär und die Biene"), "b": ("", "Das ist der Winter")})
+    query = {"q": "der und das", "r": "der bär"}
+    run = Bm25(german, language="german").search(query)
+    assert run["q"] == {} and list(run["r"]) == ["a"]
+    assert set(Bm25(german).search(query)["q"]) == {"a", "b"}
+
+
+def test_passages_without_a_word_are_refused():
+    stopwords = make_passages({"a": ("", "To be or not to be."), "b": ("", "I")})
+    with pytest.raises(ValueError, match="BM25 finds no word in the passages.*language=english"):
+        Bm25(stopwords)
+    assert list(Bm25(stopwords, language="none").search({"q": "not"})["q"]) == ["a"]
 
 
 def test_ties_at_the_cut_off_go_to_the_lower_id():
@@ -93,6 +158,7 @@ def test_ties_at_the_cut_off_go_to_the_lower_id():
     ("settings", "message"),
     [
         ({"preset": "msmarco"}, "'msmarco' is no BM25 preset: expected one of default"),
+        ({"language": "fi"}, "no stopwords of 'fi': expected one of none, english, german"),
         ({"k1": -1.0}, "k1 is -1.0 and b is 0.4: expected k1 from 0, and b from 0 to 1"),
     ],
 )

@@ -18,6 +18,7 @@ from modeling_condenser.retrieval.systems import StoredRun, parse_system
         ),
         ("owner/e5,query_prompt=query= ,name=E5", "encoder", "E5", {"query_prompt": "query= "}),
         ("bm25,k1=0.82,b=0.68", "bm25", "bm25-0.82-0.68", {"k1": 0.82, "b": 0.68}),
+        ("bm25,language=german", "bm25", "bm25-german", {"language": "german"}),
         ("hybrid:owner/bert,fusion=0.3", "hybrid", "hybrid-bert-0.3", {"fusion": "0.3"}),
     ],
 )

@@ -5,13 +5,46 @@
 
 const DEPTH = 100; // passages of each list that are fused
 const RRF_K = 60;
-const WORD = /[\p{L}\p{N}_]{2,}/gu; // Python's \b\w\w+\b
+// As retrieval/words.py: a run of a script without spaces, or two or more other letters.
+const SPACELESS = "[" + ["Han", "Hiragana", "Katakana", "Hangul", "Thai", "Lao", "Khmer", "Myanmar"]
+  .map((script) => `\\p{scx=${script}}`).join("") + "]";
+const RUN = new RegExp(`(?:(?=${SPACELESS})[\\p{L}\\p{M}\\p{N}])+|(?:(?!${SPACELESS})[\\p{L}\\p{M}\\p{N}_]){2,}`, "gu");
+const IS_SPACELESS = new RegExp(`^${SPACELESS}`, "u");
+const CHARACTER = /.\p{M}*/gu; // with its vowel signs and tones
 
-/** The words of a text: [{word, start, end}], in lower case. */
-export function findWords(text) {
-  return [...text.matchAll(WORD)].map(({ 0: word, index }) => ({
-    word: word.toLowerCase(), start: index, end: index + word.length,
-  }));
+const normalise = (text) => text.normalize("NFKC").toLowerCase();
+
+/** The words of a query, as `split_words` in Python. */
+export function splitWords(text) {
+  const query = normalise(text);
+  return findWords(query).map(([start, end]) => query.slice(start, end));
+}
+
+/** Where words are: [[start, end]]. Of a run without spaces they are the pairs of adjacent characters. */
+function findWords(text) {
+  const found = [];
+  for (const { 0: run, index } of text.matchAll(RUN)) {
+    const ends = IS_SPACELESS.test(run)
+      ? [...run.matchAll(CHARACTER)].map((character) => index + character.index + character[0].length)
+      : [index + run.length];
+    const starts = [index, ...ends];
+    if (ends.length === 1) found.push([index, ends[0]]);
+    for (let i = 1; i < ends.length; i++) found.push([starts[i - 1], ends[i]]);
+  }
+  return found;
+}
+
+/** A text in parts, [[part, isWord]]: whether it is made of the given words. */
+export function markWords(text, words) {
+  const parts = [];
+  let done = 0;
+  for (const [start, end] of findWords(text)) {
+    if (!words.has(normalise(text.slice(start, end)))) continue;
+    if (start > done || !parts.length) parts.push([text.slice(done, start), false], ["", true]);
+    parts.at(-1)[0] += text.slice(Math.max(start, done), end);
+    done = end;
+  }
+  return [...parts, [text.slice(done), false]];
 }
 
 /** The index of bm25s: of word w, the passages `rows` and their `scores` from offsets[w] on. */
@@ -27,7 +60,7 @@ export class Bm25 {
 
   /** The words of a query that passages hold, each as often as in the query. */
   knownWords(query) {
-    return findWords(query.toLowerCase()).map(({ word }) => word).filter((word) => this.numbers.has(word));
+    return splitWords(query).filter((word) => this.numbers.has(word));
   }
 
   /** The best passages: [{row, score}]. Only those that share a word have a score. */

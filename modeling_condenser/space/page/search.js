@@ -1,7 +1,7 @@
 // The page: loads data and encoder, searches, and shows the results.
 // Texts of passages are inserted as text, never as HTML.
 
-import { Bm25, Vectors, findWords, fuse } from "./ranking.js";
+import { Bm25, Vectors, fuse, markWords } from "./ranking.js";
 
 const SHOWN = 10; // results in a column
 const $ = (id) => document.getElementById(id);
@@ -90,16 +90,12 @@ function item(rank, row, score, words, relevant) {
 
 /** A text as nodes, with the given words marked. */
 function highlight(text, words) {
-  const nodes = [];
-  let done = 0;
-  for (const { word, start, end } of findWords(text)) {
-    if (!words.has(word)) continue;
+  return markWords(text, words).map(([part, isWord]) => {
+    if (!isWord) return part;
     const mark = document.createElement("mark");
-    mark.textContent = text.slice(start, end);
-    nodes.push(text.slice(done, start), mark);
-    done = end;
-  }
-  return [...nodes, text.slice(done)];
+    mark.textContent = part;
+    return mark;
+  });
 }
 
 const say = (text) => { $("status").textContent = text; };
