@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from statistics import fmean
 
 import ir_measures
@@ -19,42 +19,57 @@ from .runs import Run, cut_run, rank_passages
 logger = logging.getLogger(__name__)
 
 RRF_K = 60  # Cormack, Clarke & Büttcher (2009), section 2
-DEPTH = 100
+CANDIDATES = 100
+"""How many of the best passages of each run are fused, at any depth; so weights stay comparable."""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """How to fuse a BM25 run with a dense run.
+    """How to fuse the best 100 passages of a BM25 run with those of a dense run.
 
     With a `weight`, the score of a passage is weight * dense + (1 - weight) * BM25. A query's
-    scores are first standardised by their mean and population standard deviation; a passage that a
-    run does not contain gets the lowest, and a run with equal scores contributes 0.
+    scores are first standardised by their mean and population standard deviation; a passage that is
+    not among the best 100 gets the lowest, and a run with equal scores contributes 0.
 
     Without a weight it is reciprocal rank fusion: the sum of 1 / (60 + rank) over the runs that
     contain a passage (Cormack, Clarke & Büttcher 2009, Reciprocal Rank Fusion Outperforms Condorcet
     and Individual Rank Learning Methods). Ranks start at 1 and follow `rank_passages`.
+
+    Passages beyond the best 100 of both runs follow in the order of the better of their two ranks,
+    with scores below the others; they change neither scores nor order of the others.
     """
 
     weight: float | None = None
 
     def __str__(self) -> str:
         if self.weight is None:
-            return f"reciprocal rank fusion (k = {RRF_K})"
-        return f"a sum of standardised scores (weights {1 - self.weight:.2g} and {self.weight:.2g})"
+            how = f"reciprocal rank fusion (k = {RRF_K})"
+        else:
+            weights = f"{1 - self.weight:.2g} and {self.weight:.2g}"
+            how = f"a sum of standardised scores (weights {weights})"
+        return f"{how} of the best {CANDIDATES} passages of each"
 
-    def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = DEPTH) -> Run:
+    def fuse(self, bm25_run: Run, dense_run: Run, *, depth: int = CANDIDATES) -> Run:
         """Fuse the two runs; keep the best `depth` passages of each query."""
         points_of = _reciprocal_ranks if self.weight is None else _standardise
         weights = (1.0, 1.0) if self.weight is None else (1 - self.weight, self.weight)
         fused: Run = {}
         for query_id in dict.fromkeys(chain(bm25_run, dense_run)):
-            bm25, other_bm25 = points_of(bm25_run.get(query_id, {}))
-            dense, other_dense = points_of(dense_run.get(query_id, {}))
-            fused[query_id] = {
+            ranked = [rank_passages(run.get(query_id, {})) for run in (bm25_run, dense_run)]
+            (bm25, other_bm25), (dense, other_dense) = (
+                points_of(dict(passages[:CANDIDATES])) for passages in ranked
+            )
+            scores = {
                 passage: weights[0] * bm25.get(passage, other_bm25)
                 + weights[1] * dense.get(passage, other_dense)
                 for passage in chain(bm25, dense)
             }
+            lowest = min(scores.values(), default=0.0)
+            further = zip_longest(*(passages[CANDIDATES:] for passages in ranked))
+            for rank, pairs in enumerate(further, start=1):
+                for passage, _ in filter(None, pairs):
+                    scores.setdefault(passage, lowest - rank)
+            fused[query_id] = scores
         return cut_run(fused, depth)
 
 
@@ -80,7 +95,7 @@ FUSIONS = {"rrf": Fusion(), **{f"{i / 10}": Fusion(i / 10) for i in range(1, 10)
 
 @dataclass(frozen=True)
 class HybridSearcher:
-    """Searches with BM25 and an encoder, at least 100 passages each, and fuses the runs."""
+    """Searches with BM25 and an encoder, and fuses the runs."""
 
     bm25: Bm25
     dense: DenseSearcher
@@ -97,9 +112,11 @@ class HybridSearcher:
             return self
         return replace(self, fusion=choose_fusion(*self.search_parts(dev.queries), dev.qrels))
 
-    def search_parts(self, queries: Mapping[str, str], *, depth: int = DEPTH) -> tuple[Run, Run]:
-        """Search with BM25 and with the encoder."""
-        deep = max(depth, DEPTH)
+    def search_parts(
+        self, queries: Mapping[str, str], *, depth: int = CANDIDATES
+    ) -> tuple[Run, Run]:
+        """Search with BM25 and with the encoder, for at least as many passages as are fused."""
+        deep = max(depth, CANDIDATES)
         return self.bm25.search(queries, depth=deep), self.dense.search(queries, depth=deep)
 
 

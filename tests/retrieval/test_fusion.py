@@ -1,15 +1,18 @@
 """Fused runs, worked out by hand; the choice of a fusion; and hybrid search beside its parts."""
 
+import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.evaluation.evaluate import evaluate
+from modeling_condenser.retrieval import fusion
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, HybridSearcher, choose_fusion
-from modeling_condenser.retrieval.runs import read_run
-from modeling_condenser.retrieval.systems import open_searcher, parse_system
+from modeling_condenser.retrieval.runs import cut_run, read_run
+from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_system
 
 # Mean 3, deviation 1: a is +1, b is -1.
 BM25 = {"q": {"a": 4.0, "b": 2.0}}
@@ -47,8 +50,31 @@ def test_a_query_of_one_run_is_fused_too():
 
 def test_a_fusion_is_cut_at_the_depth_and_described():
     assert Fusion(0.75).fuse(BM25, DENSE, depth=2) == {"q": {"b": 1.25, "a": -0.125}}
-    assert str(Fusion()) == "reciprocal rank fusion (k = 60)"
-    assert str(Fusion(0.3)) == "a sum of standardised scores (weights 0.7 and 0.3)"
+    assert str(Fusion()) == "reciprocal rank fusion (k = 60) of the best 100 passages of each"
+    assert str(Fusion(0.3)) == (
+        "a sum of standardised scores (weights 0.7 and 0.3) of the best 100 passages of each"
+    )
+
+
+def test_passages_beyond_the_candidates_follow_and_change_nothing(monkeypatch):
+    monkeypatch.setattr(fusion, "CANDIDATES", 2)
+    bm25 = {"q": {"a": 4.0, "b": 2.0, "x": 1.0, "y": 0.0}}
+    dense = {"q": {"b": 9.0, "c": 5.0, "z": 2.0, "x": 1.0, "a": 0.0}}
+    # Standardised: a 1, b -1, and b 1, c -1. So a is 0.4 - 0.6, b is 0.6 - 0.4, c is -0.4 - 0.6.
+    top = [("b", pytest.approx(0.2)), ("a", pytest.approx(-0.2)), ("c", -1.0)]
+    fused = list(Fusion(0.6).fuse(bm25, dense)["q"].items())
+    assert fused == [*top, ("x", -2.0), ("z", -2.0), ("y", -3.0)]
+    assert list(Fusion(0.6).fuse(cut_run(bm25, 2), cut_run(dense, 2))["q"].items()) == top
+
+
+def test_the_weights_of_a_hybrid_do_not_depend_on_the_depth():
+    rng = random.Random(0)
+    ranked = [{"q": {f"p{i}": rng.expovariate(1) for i in range(400)}} for _ in range(2)]
+    parts: Any = [StoredRun(run) for run in ranked]
+    for each in FUSIONS.values():
+        hybrid = HybridSearcher(*parts, each)
+        at_100, at_300 = (list(hybrid.search({"q": ""}, depth=n)["q"].items()) for n in (100, 300))
+        assert at_300[:100] == at_100 and len(at_300) == 300
 
 
 @pytest.mark.parametrize(
@@ -62,7 +88,7 @@ def test_a_fusion_is_cut_at_the_depth_and_described():
 )
 def test_the_fusion_is_chosen_on_dev_queries(bm25, dense, best):
     runs = {"q": bm25}, {"q": dense}
-    first = [next(iter(fusion.fuse(*runs)["q"])) for fusion in FUSIONS.values()]
+    first = [next(iter(each.fuse(*runs)["q"])) for each in FUSIONS.values()]
     chosen = choose_fusion(*runs, {"q": {"r": 1}})
     assert chosen == FUSIONS[best] == list(FUSIONS.values())[first.index("r")]
 
