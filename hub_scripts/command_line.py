@@ -13,12 +13,20 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from yaml import YAMLError
 
 from modeling_condenser.hub.markdown import as_list
-from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
+from modeling_condenser.runs.recipe import (
+    fill,
+    find_recipe,
+    is_required,
+    parse_value,
+    read_recipe,
+    refuse_ambiguous,
+)
 
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
 _TEXTS = (str, str | None)
@@ -133,7 +141,10 @@ def _separate(
 
 def _is_recipe(word: str) -> bool:
     with suppress(FileNotFoundError):
-        word = str(find_recipe(word))
+        recipe = find_recipe(word)
+        if recipe != Path(word):
+            refuse_ambiguous(word, "a recipe")
+        word = str(recipe)
     return word.endswith((".yaml", ".yml"))
 
 

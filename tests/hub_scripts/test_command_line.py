@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,18 @@ def test_words_and_fields_become_settings(words, expected, tmp_path, monkeypatch
 def test_a_mistake_is_explained(words, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         fill(line(words).read(Fields, plain=("systems", "out")), Fields)
+
+
+def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("study/demo").mkdir(parents=True)
+    read = partial(CommandLine, "verb")
+    assert read(["./study/demo", "out"]).read(Fields, plain=("systems", "out")) == {
+        "systems": ["./study/demo"],
+        "out": "out",
+    }
+    with pytest.raises(ValueError, match="study/demo is a recipe .* write ./study/demo for the"):
+        read(["study/demo", "out"]).read(Fields, plain=("systems", "out"))
 
 
 @pytest.mark.parametrize(
