@@ -33,15 +33,19 @@ def store_rows(
     features: Mapping[str, Any],
     *,
     identity: Iterable[str],
+    batch_rows: int = 1000,
 ) -> Dataset:
     """Store rows in the cache of `datasets`, or open rows that were stored with this identity.
 
-    The identity must contain everything that the rows depend on.
+    The identity must contain everything that the rows depend on. Memory holds `batch_rows` rows.
     """
     digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
     try:
         return Dataset.from_generator(
-            make_rows, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
+            make_rows,
+            features=Features(features),
+            fingerprint=f"condenser-{digest[:32]}",
+            writer_batch_size=batch_rows,
         )
     except DatasetGenerationError as error:
         raise error.__cause__ or error from None

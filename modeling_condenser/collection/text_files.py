@@ -33,7 +33,7 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 _JSON_CHUNK = 1 << 22  # characters
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
-_PARQUET_ROWS = 1000  # in memory
+_PARQUET_ROWS = 256  # in memory
 _LONGEST_ROW = 1 << 20  # characters of a row that spans lines
 _QUOTED = r'"(?:[^"]|"")*+"'
 _QUOTED_ROW = re.compile(rf"{_QUOTED}(\t{_QUOTED})+")

@@ -54,6 +54,7 @@ _FILE = re.compile(r"\.(txt|jsonl?|csv|parquet)(\.(gz|xz|zst|bz2))?$", re.IGNORE
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FEATURES = Features({"text": Value("string")})
 
+_STORED = 256  # documents that are stored together
 _CHUNK = 256  # documents that are tokenized together
 _FINGERPRINTED = 4096  # blocks in a step of the fingerprint, which depends on it
 _VERSION = 1  # to increase when the same documents give other blocks
@@ -88,7 +89,11 @@ class Source:
 
 
 def read_sources(corpus: Any) -> list[Source]:
-    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them."""
+    """The parts of a corpus as a recipe names it: a path, fields of `Source`, or a list of them.
+
+    Raises:
+        ValueError: a field is wrong, or a name is not text, such as 2024 without quotes in YAML.
+    """
     match corpus:
         case list():
             return [source for part in corpus for source in read_sources(part)]
@@ -96,7 +101,7 @@ def read_sources(corpus: Any) -> list[Source]:
             return [corpus]
         case Mapping():
             return list(fill(corpus, Source))
-    return [Source(str(corpus))]
+    return list(fill({"path": corpus}, Source))
 
 
 def load_documents(corpus: Any, *, streaming: bool = False) -> Dataset | IterableDataset:
@@ -215,7 +220,8 @@ def _load_files(files: list[Path], column: str, streaming: bool) -> Dataset | It
     """Store the text of files in the cache of `datasets`, or read it as a stream."""
     read = partial(_read_texts, files, column)
     if not streaming:
-        return store_rows(read, _FEATURES, identity=["texts", column, *file_states(files)])
+        identity = ["texts", column, *file_states(files)]
+        return store_rows(read, _FEATURES, identity=identity, batch_rows=_STORED)
     next(read(), None)  # so that a missing column is found now
     return IterableDataset.from_generator(read, features=_FEATURES)
 

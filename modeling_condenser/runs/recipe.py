@@ -5,6 +5,7 @@ training arguments.
 """
 
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Mapping
@@ -61,9 +62,14 @@ def find_recipe(name_or_path: str | Path) -> Path:
     return recipe
 
 
+def is_path(text: str) -> bool:
+    """Whether a file or folder has this name; a text that is too long for a name is none."""
+    return os.path.exists(text)  # noqa: PTH110, because Path.exists raises an OSError for it
+
+
 def refuse_ambiguous(name: str, what: str) -> None:
     """Raise a ValueError if something of the package is named like a file or folder here."""
-    if Path(name).exists():
+    if is_path(name):
         raise ValueError(
             f"{name} is {what} that comes with this package, and also a file or folder here: "
             f"write ./{name} for the one here, or run the command in another folder."

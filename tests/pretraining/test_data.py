@@ -13,6 +13,7 @@ from datasets import Dataset, IterableDataset, load_from_disk
 
 from modeling_condenser.collection.load import load_passages
 from modeling_condenser.pretraining import data
+from modeling_condenser.pretraining.arguments import PretrainingRecipe
 from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.pretraining.data import (
     BlockBuilder,
@@ -26,6 +27,7 @@ from modeling_condenser.pretraining.data import (
     load_documents,
     sentence_starts,
 )
+from modeling_condenser.runs.recipe import fill
 
 TEXTS = ["The poet left.", "In 1900, the café's museum cost $4.50; why?", 'She said: "no, thanks".']
 FILES = ["c.txt", "c.jsonl", "c.v1.jsonl.gz", "c.csv", "c.parquet"]
@@ -117,6 +119,13 @@ def test_a_path_that_exists_is_no_pattern_and_no_hub_name(name, streaming, tmp_p
     write(Path("notes2.txt"), TEXTS[1:])
     write(Path(name) if name.endswith(".txt") else Path(name) / "a.txt", TEXTS[:1])
     assert read(name, streaming=streaming) == TEXTS[:1]
+
+
+def test_a_number_is_no_name_of_a_corpus():
+    with pytest.raises(ValueError, match="path is 202405, of type int; expected str"):
+        load_documents(202405)
+    with pytest.raises(ValueError, match="corpus is 202405, of type int; expected str"):
+        fill({"encoder": "starter", "corpus": 202405}, PretrainingRecipe)
 
 
 def test_hidden_files_of_a_folder_are_skipped(tmp_path):
