@@ -1,8 +1,9 @@
 """The grammar of all verbs: `condenser VERB [RECIPE.yaml] [WORD ...] [--field value ...]`.
 
-Fields are those of dataclasses, written with underscores or hyphens. Values are YAML, but the value
-of a text field is taken literally, unless it is null or in quotes. A boolean field without a value
-is true. Some fields may also be given as plain words.
+Fields are those of dataclasses, written with underscores or hyphens. The value of a field that may
+be text is taken literally, unless it is null or in quotes, or is a [list] or {mapping} where the
+field may be one and no file has this name. Values of other fields are YAML. A boolean field without
+a value is true. Some fields may also be given as plain words.
 """
 
 import argparse
@@ -13,15 +14,25 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from yaml import YAMLError
 
 from modeling_condenser.hub.markdown import as_list
-from modeling_condenser.runs.recipe import fill, find_recipe, is_required, parse_value, read_recipe
+from modeling_condenser.runs.recipe import (
+    fill,
+    find_recipe,
+    is_path,
+    is_required,
+    parse_value,
+    read_recipe,
+    refuse_ambiguous,
+)
 
 _FLAGS = (bool, bool | None)  # types of fields that may stand alone
-_TEXTS = (str, str | None)
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,6 @@ def _separate(
     """
     flags = {name for name, field in fields.items() if field.type in _FLAGS}
     lists = {name for name, field in fields.items() if field.metadata.get("words") == "many"}
-    texts = {name for name, field in fields.items() if field.type in _TEXTS}
     plain: list[str] = []
     settings: dict[str, Any] = {}
     rest = list(words)
@@ -117,12 +127,8 @@ def _separate(
             raise ValueError(f"{word} needs a value.")
         elif not equals:
             value = "true"
-        is_quoted = value.startswith(("'", '"'))
-        if name in texts and value != "null" and not is_quoted:
-            settings[name] = value
-            continue
         try:
-            settings[name] = parse_value(value)
+            settings[name] = _read_value(value, fields.get(name))
         except YAMLError as error:
             raise ValueError(f"The value of {word} is not valid YAML: {error}") from error
         if name in lists and not isinstance(settings[name], list):
@@ -131,9 +137,34 @@ def _separate(
     return plain, settings
 
 
+def _read_value(value: str, field: dataclasses.Field | None) -> Any:
+    """Read the value of a field, as text if the field may be text; see above."""
+    kinds = _kinds(field.type) if field else set()
+    if str not in kinds or kinds & {bool, int, float}:
+        return parse_value(value)
+    is_structure = bool(kinds & {list, dict}) and value.startswith(("[", "{"))
+    if value != "null" and not _QUOTED.fullmatch(value):
+        return parse_value(value) if is_structure and not is_path(value) else value
+    read = parse_value(value)
+    return read if read is None or isinstance(read, str) else value
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """The types that a value may have; a list of text may also be given as one text."""
+    if hint is Path:
+        return {str}
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, parts))
+    return {origin or hint} | ({str} if origin is list and str in parts else set())
+
+
 def _is_recipe(word: str) -> bool:
     with suppress(FileNotFoundError):
-        word = str(find_recipe(word))
+        recipe = find_recipe(word)
+        if recipe != Path(word):
+            refuse_ambiguous(word, "a recipe")
+        word = str(recipe)
     return word.endswith((".yaml", ".yml"))
 
 

@@ -95,9 +95,11 @@ def finetune(line: "CommandLine") -> None:
     condenser finetune finetune/own-text --encoder my-encoder --collection my-collection \\
         --output_dir runs/retriever
     """
+    from transformers import TrainingArguments
+
     from modeling_condenser.finetuning.recipe import FinetuningRecipe
 
-    settings = line.read(FinetuningRecipe, further=TRAINER_HELP)
+    settings = line.read(FinetuningRecipe, TrainingArguments, further=TRAINER_HELP)
     from modeling_condenser.finetuning.finetune import finetune as train
 
     folder = train(settings)

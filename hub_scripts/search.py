@@ -14,7 +14,7 @@ from modeling_condenser.collection.load import load_dev, load_passages
 from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import Searcher, as_folder, open_searcher, parse_systems
-from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.recipe import fill, is_path
 
 from .command_line import CommandLine
 
@@ -47,7 +47,7 @@ def run(line: CommandLine) -> None:
     fields, how = fill(line.read(*both, plain=("model", "collection", "query")), *both)
     if fields.k < 1:
         raise ValueError(f"k is {fields.k}, expected at least 1.")
-    if (Path(fields.model) / STUDY_FILE).is_file():
+    if is_path(f"{fields.model}/{STUDY_FILE}"):
         fields = _read_study(fields)
     if fields.collection is None:
         raise ValueError(

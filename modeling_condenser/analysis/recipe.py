@@ -21,7 +21,7 @@ class AnalysisRecipe:
 
     models: list[str]
     out: str
-    corpus: Any = None
+    corpus: str | dict[str, Any] | list[str | dict[str, Any]] | None = None
     card: bool = False
 
 

@@ -8,6 +8,7 @@
 Files may end in `.gz`; tables have any format that `datasets` reads.
 """
 
+import glob
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def is_layout(folder: Path) -> bool:
 def read_passages(folder: Path, split: str) -> PassageRows:
     records, files = _open(folder, CORPUS_FILE, _CORPUS_TABLES, split)
     rows = (
-        (_read_id(files[0], r, "_id", "id"), r.get("title") or "", r.get("text")) for r in records
+        (_read_id(files[0], r, "_id", "id"), r.get("title") or "", _read_text(r)) for r in records
     )
     return rows, files
 
@@ -75,14 +76,14 @@ def read_split(
 def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Iterable[Record]]:
     """Find the judgements of each split, in the subfolder `files` or a table, without reading."""
     splits: dict[str, Iterable[Record]] = {}
-    for path in sorted((folder / files).glob("*")):
+    for path in sorted((folder / files).glob("[!.]*")):
         split, _, ending = plain_name(path).rpartition(".")
         if split and ending in ("tsv", "jsonl"):
             splits[split] = read_rows(path)
     tables = _declared(folder, _QRELS_TABLES)
     if splits or not tables:
         return splits
-    loaded = load_dataset(str(folder), tables[0])
+    loaded = _load_table(folder, tables[0])
     return {str(split): iterate_rows(table) for split, table in loaded.items()}
 
 
@@ -108,6 +109,20 @@ def _read_id(place: object, record: Record, *names: str) -> str:
     )
 
 
+def _read_text(record: Record) -> Any:
+    """Read the text of a passage; null is a blank text, but a missing field remains None."""
+    text = record.get("text")
+    return "" if text is None and "text" in record else text
+
+
+def _load_table(folder: Path, table: str) -> Any:
+    if glob.has_magic(str(folder)):
+        raise ValueError(
+            f"{folder}: `datasets` takes *, ? and [ in a folder's name for a pattern: rename it."
+        )
+    return load_dataset(str(folder), table)
+
+
 def _open(
     folder: Path, file_name: str, tables: list[str], split: str
 ) -> tuple[Iterable[Record], list[Path]]:
@@ -116,7 +131,7 @@ def _open(
     if find_file(folder, file_name) or not declared:
         file = need_file(folder, file_name)
         return read_json(file), [file]
-    loaded = load_dataset(str(folder), declared[0])
+    loaded = _load_table(folder, declared[0])
     for name in (split, _SAME_SPLITS.get(split), *(loaded if len(loaded) == 1 else ())):
         if name in loaded:
             files = [Path(file["filename"]) for file in loaded[name].cache_files]

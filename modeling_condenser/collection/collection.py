@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from .passages import COLUMNS, find_rows
+from .passages import COLUMNS, check_id, find_rows
 
 Qrels = dict[str, dict[str, int]]
 """Query id -> passage id -> grade; above 0 is relevant."""
@@ -78,6 +78,7 @@ def build_collection(
             raise ValueError(f"two queries have the id {query_id!r}; ids must be unique.")
         if not isinstance(text, str):
             raise ValueError(f"the text of query {query_id!r} is {text!r:.80}, expected text.")
+        check_id(query_id, "the id of a query")
         queries[query_id] = text
         if listed:
             # `AnswerMatcher` finds a blank answer in every passage.

@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from modeling_condenser.hub.model_folder import fetch, split_revision
 from modeling_condenser.hub.provenance import hub_name
+from modeling_condenser.runs.recipe import refuse_ambiguous
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection
@@ -74,8 +75,14 @@ def load_passages(source: str | Path) -> Dataset:
 
 
 def resolve_collection_name(name: str | Path) -> str:
-    """Return the folder of the bundled collection for "health", and any other name unchanged."""
-    return str(Path(__file__).parent.parent / HEALTH if name == HEALTH else name)
+    """Return the folder of the bundled collection for "health", and any other name unchanged.
+
+    If there also is a file or folder `health` here, a ValueError is raised.
+    """
+    if name != HEALTH:
+        return str(name)
+    refuse_ambiguous(HEALTH, "the collection")
+    return str(Path(__file__).parent.parent / HEALTH)
 
 
 def _is_on_hub(source: str | Path) -> bool:

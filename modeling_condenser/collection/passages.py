@@ -5,6 +5,7 @@ number, and later runs open them at once.
 """
 
 import hashlib
+import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ("_id", "title", "text")
 Row = tuple[Any, Any, Any]
@@ -30,15 +33,19 @@ def store_rows(
     features: Mapping[str, Any],
     *,
     identity: Iterable[str],
+    batch_rows: int = 1000,
 ) -> Dataset:
     """Store rows in the cache of `datasets`, or open rows that were stored with this identity.
 
-    The identity must contain everything that the rows depend on.
+    The identity must contain everything that the rows depend on. Memory holds `batch_rows` rows.
     """
     digest = hashlib.sha256("\0".join([str(features), *identity]).encode()).hexdigest()
     try:
         return Dataset.from_generator(
-            make_rows, features=Features(features), fingerprint=f"condenser-{digest[:32]}"
+            make_rows,
+            features=Features(features),
+            fingerprint=f"condenser-{digest[:32]}",
+            writer_batch_size=batch_rows,
         )
     except DatasetGenerationError as error:
         raise error.__cause__ or error from None
@@ -66,13 +73,15 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
 
     def checked() -> Iterator[dict[str, str]]:
         # Hashes of 64 bits: two of 10 million ids share one with a probability of 3e-6.
-        hashes = array("q")
+        hashes, n_blank = array("q"), 0
         for row in rows:
             if not all(isinstance(value, str) for value in row):
                 raise ValueError(
                     f"{names}: got the id, title and text {row!r:.100}, expected three texts."
                 )
             hashes.append(hash(row[0]))
+            check_id(row[0], f"{names}: the id of passage {len(hashes)}")
+            n_blank += not any(map(str.strip, row[1:]))
             yield dict(zip(COLUMNS, row, strict=True))
         if not hashes:
             raise ValueError(f"{names} holds no passages. Is the download complete?")
@@ -82,9 +91,20 @@ def store_passages(rows: Iterable[Row], files: Sequence[Path]) -> Dataset:
                 f"{names}: {repeated.sum()} passages repeat the id of another one, the first is "
                 f"passage {repeated.argmax() + 1}; ids must be unique."
             )
+        if n_blank:
+            logger.warning("%s: %d passages have neither a title nor a text", names, n_blank)
 
     features = {column: Value("string") for column in COLUMNS}
-    return store_rows(checked, features, identity=["passages", *file_states(files)])
+    return store_rows(checked, features, identity=["passages 2", *file_states(files)])
+
+
+def check_id(name: str, what: str) -> None:
+    """Raise a ValueError unless an id is one word, as run files need; `what` is for the message."""
+    if name.split() != [name]:
+        raise ValueError(
+            f"{what} is {name!r:.80}, expected no white space, which separates the columns of run "
+            "files: replace it, such as by '_', also in the judgements."
+        )
 
 
 def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:

@@ -1,15 +1,20 @@
-"""Reads lines, tables and JSON, plain or compressed (`.gz`), and parquet.
+"""Reads lines, tables and JSON, plain or compressed (.gz, .bz2, .xz, .zst), and parquet.
 
 Values are not converted: a library that guesses types would change the text "None" or the id
 "2020-01-01". Only a line feed ends a line, because a passage may contain separators such as U+2028.
 """
 
+import bz2
 import csv
+import glob
 import gzip
+import io
 import json
+import logging
+import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -18,7 +23,21 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+logger = logging.getLogger(__name__)
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": lambda path: pa.input_stream(str(path), compression="zstd"),
+}
 _JSON_CHUNK = 1 << 22  # characters
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character beyond U+FFFF, or both halves
+_PARQUET_ROWS = 256  # in memory
+_LONGEST_ROW = 1 << 20  # characters of a row that spans lines
+_QUOTED = r'"(?:[^"]|"")*+"'
+_QUOTED_ROW = re.compile(rf"{_QUOTED}(\t{_QUOTED})+")
+_ROW = re.compile(rf'({_QUOTED}|[^"\t]*)(\t({_QUOTED}|[^"\t]*))*')
 _STSB_COLUMNS = ("genre", "file", "year", "number", "score", "sentence1", "sentence2")
 
 
@@ -44,19 +63,26 @@ def list_names(folder: Path) -> str:
 
 
 def plain_name(path: Path) -> str:
-    """Return the name of a file without `.gz`."""
-    return path.name.removesuffix(".gz")
+    """Return the name of a file without the ending of its compression."""
+    return path.stem if path.suffix.lower() in _OPENERS else path.name
+
+
+def match_paths(name: str | Path) -> list[Path]:
+    """Return the path of this name, or if there is none, the paths that match it as a pattern."""
+    path = Path(name)
+    return [path] if path.exists() else sorted(map(Path, glob.glob(str(name), recursive=True)))
 
 
 @contextmanager
 def _open_text(path: Path, newline: str = "\n") -> Iterator[IO[str]]:
-    opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline=newline) as file:
-            yield file
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        with _OPENERS.get(path.suffix.lower(), lambda path: path.open("rb"))(path) as file:
+            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
+    except (UnicodeDecodeError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's, such as a missing file
+            raise
         raise ValueError(
-            f"{path} cannot be read ({error}): expected UTF-8 text, or a complete gzip file."
+            f"{path} cannot be read ({error}): expected UTF-8 text, or a complete compressed file."
         ) from error
 
 
@@ -69,13 +95,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_table(
-    path: Path, columns: Sequence[str] | None = None, *, delimiter: str = "\t", quoted: bool = False
+    path: Path,
+    columns: Sequence[str] | None = None,
+    *,
+    delimiter: str = "\t",
+    quoted: bool | None = False,
 ) -> Iterator[dict[str, str]]:
     """Read the rows of a table whose columns are named here or in the first line.
 
-    If `quoted` is true, fields are quoted as by the csv module; otherwise quotes are text.
+    If `quoted` is true, fields are quoted as by the csv module; if it is false, quotes are text. If
+    it is None, the first row decides that only one of these explains.
     """
     csv.field_size_limit(2**31 - 1)
+    if quoted is None:
+        quoted = _is_quoted(path)
     with _open_text(path, newline="" if quoted else "\n") as stream:
         split_lines = (line.rstrip("\r\n").split(delimiter) for line in stream)
         rows = csv.reader(stream, delimiter=delimiter) if quoted else split_lines
@@ -91,18 +124,57 @@ def read_table(
                 )
 
 
+def _is_quoted(path: Path) -> bool:
+    """Whether the fields of a table with tabs are quoted as the csv module and pandas do."""
+    row, is_open, n_tabs = "", False, None
+    with _open_text(path) as stream:
+        for line in stream:
+            row += line
+            n_tabs = line.count("\t") if n_tabs is None else n_tabs
+            is_open ^= line.count('"') % 2 == 1
+            if is_open and len(row) < _LONGEST_ROW:
+                continue  # a quoted field may span lines
+            if '"' in row:
+                row = row.rstrip("\r\n")
+                if not _ROW.fullmatch(row):
+                    return False
+                fields = next(csv.reader(io.StringIO(row, newline=""), delimiter="\t"))
+                has_escape = any('"' in field for field in fields)
+                is_ragged = any(part.count("\t") != n_tabs for part in row.split("\n"))
+                if has_escape or is_ragged or _QUOTED_ROW.fullmatch(row):
+                    return True
+            row, is_open = "", False
+    return False
+
+
 def read_json(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the objects of a file of lines, or of one array."""
+    """Read the objects of a file of lines, or of one array.
+
+    A lone surrogate (half of a character, as in \\ud83d) becomes U+FFFD, with a warning.
+    """
     with _open_text(path) as stream:
         is_array = stream.read(_JSON_CHUNK).lstrip().startswith("[")
-    for number, value in enumerate(_read_array(path) if is_array else _read_json_lines(path), 1):
+    n_replaced = 0
+    items = _read_array(path) if is_array else _read_json_lines(path)
+    for number, (text, value) in enumerate(items, 1):
         if not isinstance(value, dict):
             raise ValueError(f"{path}: item {number}, {value!r:.80}, is not a JSON object.")
+        if _SURROGATE.search(text):
+            units = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+            whole = json.loads(units.decode("utf-16", "replace"))
+            n_replaced += whole != value
+            value = whole
         yield value
+    if n_replaced:
+        logger.warning("%s: replaced halves of characters in %d items by U+FFFD", path, n_replaced)
 
 
-def _read_array(path: Path) -> Iterator[Any]:
-    """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB."""
+def _read_array(path: Path) -> Iterator[tuple[str, Any]]:
+    """Read the items of a JSON array one by one: DPR's file for Natural Questions has 8 GB.
+
+    Yields:
+        The text of an item, and its value.
+    """
     decoder, separators = json.JSONDecoder(), re.compile(r"[,\s]*")
     with _open_text(path) as stream:
         text = stream.read(_JSON_CHUNK).lstrip()
@@ -110,8 +182,9 @@ def _read_array(path: Path) -> Iterator[Any]:
         while True:
             place = separators.match(text, place).end()  # type: ignore[union-attr]
             try:
-                item, place = decoder.raw_decode(text, place)
-                yield item
+                item, end = decoder.raw_decode(text, place)
+                yield text[place:end], item
+                place = end
             except json.JSONDecodeError as error:
                 if text.startswith("]", place):
                     return
@@ -121,23 +194,39 @@ def _read_array(path: Path) -> Iterator[Any]:
                 text, place = text[place:] + more, 0
 
 
-def _read_json_lines(path: Path) -> Iterator[Any]:
+def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
         try:
-            yield json.loads(line)
+            yield line, json.loads(line)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {line!r:.80} is not JSON ({error}).") from None
 
 
-def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict[str, Any]]:
-    """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv (also with .gz) or .parquet.
+def _read_text_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Read each line, also an empty one, as the column `text` of a row."""
+    with _open_text(path) as file:
+        for line in file:
+            yield {"text": line.removesuffix("\n").removesuffix("\r")}
 
-    `columns` names the columns of a table without a header. A .csv file of the STS benchmark (Cer
-    et al. 2017) is recognised: it has tabs and no header, and quotes are text.
+
+def read_rows(
+    file: Path, columns: Sequence[str] | None = None, *, needed: str | None = None
+) -> Iterable[dict[str, Any]]:
+    """Read the rows of a file one by one: .jsonl, .json, .tsv, .csv, .txt or .parquet.
+
+    All but parquet may be compressed. A .csv file of the STS benchmark (Cer et al. 2017) is
+    recognised: it has tabs and no header, and quotes are text.
+
+    Args:
+        file: its ending says what it holds.
+        columns: names of the columns of a table without a header.
+        needed: the only column that the caller uses; others may be missing from the rows.
     """
     match Path(plain_name(file)).suffix.lower():
+        case ".txt":
+            return _read_text_rows(file)
         case ".tsv":
-            return read_table(file, columns)
+            return read_table(file, columns, quoted=None)
         case ".csv":
             _, first = next(read_lines(file), (1, ""))
             if first.count("\t") < len(_STSB_COLUMNS) - 1:
@@ -148,8 +237,12 @@ def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterable[dict
             return read_json(file)
         case ".parquet":
             try:
-                batches = pq.ParquetFile(file).iter_batches()
+                table = pq.ParquetFile(file)
             except pa.ArrowInvalid as error:
                 raise ValueError(f"{file} is not a parquet file ({error}).") from None
+            names = [needed] if needed in table.schema_arrow.names else None
+            batches = table.iter_batches(batch_size=_PARQUET_ROWS, columns=names)
             return chain.from_iterable(batch.to_pylist() for batch in batches)
-    raise ValueError(f"{file}: expected a file of type .jsonl, .json, .tsv, .csv or .parquet.")
+    raise ValueError(
+        f"{file}: expected a file of type .jsonl, .json, .tsv, .csv, .txt or .parquet."
+    )

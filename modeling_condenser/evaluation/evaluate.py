@@ -16,7 +16,15 @@ from modeling_condenser.collection.collection import Collection
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import HYBRID, System, as_folder, parse_systems
+from modeling_condenser.retrieval.systems import (
+    HYBRID,
+    System,
+    SystemLike,
+    as_folder,
+    list_systems,
+    parse_systems,
+    system_text,
+)
 from modeling_condenser.runs.progress import show_bars
 from modeling_condenser.runs.recipe import fill
 
@@ -75,12 +83,12 @@ class EvaluationRecipe:
 
 
 def evaluate(
-    systems: str | Path | Sequence[str | Path],
+    systems: SystemLike | Sequence[SystemLike],
     collection: str | Path,
     *,
     split: str = "test",
     measures: Sequence[str] | None = None,
-    baseline: str | Path | None = None,
+    baseline: SystemLike | None = None,
     output_dir: str | Path = "runs/evaluation",
     progress: bool = True,
     **settings: Any,
@@ -91,7 +99,8 @@ def evaluate(
     not repeated. The results are also put on the model cards of local exports.
 
     Args:
-        systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`.
+        systems, collection, split, measures, baseline, output_dir: see `EvaluationRecipe`. A
+            system may also be a mapping, such as {"model": "my-encoder", "pooling": "mean"}.
         progress: show bars.
         **settings: further fields of `EvaluationRecipe` and of `SearchSettings`.
 
@@ -104,8 +113,9 @@ def evaluate(
         >>> print(report)
         >>> report.comparisons["my-retriever", "MRR@10"].p_adjusted
     """
-    settings |= {"systems": systems, "collection": collection, "split": split}
-    settings |= {"measures": measures, "baseline": baseline, "output_dir": output_dir}
+    settings |= {"systems": list_systems(systems), "collection": collection, "split": split}
+    settings |= {"measures": measures, "output_dir": output_dir}
+    settings["baseline"] = None if baseline is None else system_text(baseline)
     recipe, search = fill(settings, EvaluationRecipe, SearchSettings)
     words = [recipe.baseline, *recipe.systems] if recipe.baseline else recipe.systems
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None

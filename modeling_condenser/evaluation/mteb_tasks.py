@@ -24,7 +24,9 @@ from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
     System,
+    SystemLike,
     as_folder,
+    list_systems,
     open_searcher,
     parse_system,
     parse_systems,
@@ -52,7 +54,7 @@ class MtebRecipe:
 
 
 def evaluate_mteb(
-    systems: str | Path | Sequence[str | Path],
+    systems: SystemLike | Sequence[SystemLike],
     tasks: Any,
     *,
     progress: bool = True,
@@ -81,7 +83,7 @@ def evaluate_mteb(
         hint = 'pip install -c constraints.txt -e ".[mteb]"'
         raise ValueError(f"mteb is not installed: {hint}") from error
     named = tasks if isinstance(tasks, str) else list(tasks)
-    settings |= {"systems": systems, "mteb": named}
+    settings |= {"systems": list_systems(systems), "mteb": named}
     recipe, search = fill(settings, MtebRecipe, SearchSettings)
     parsed = parse_systems(recipe.systems, search)
     found = [task for name in recipe.mteb for task in _find_tasks(name)]
@@ -156,7 +158,7 @@ def _report_on_card(model: "MtebSearcher", result: Any, tasks: Sequence[Any]) ->
 
 
 def mteb_model(
-    system: str | Path | System,
+    system: SystemLike,
     *,
     output_dir: str | Path = "runs/evaluation",
     search: SearchSettings | None = None,
@@ -172,11 +174,11 @@ def mteb_model(
         search: how a dense system searches; exactly by default.
     """
     search = search or SearchSettings()
-    system = (system if isinstance(system, System) else parse_system(system)).completed(search)
-    if system.kind == "run":
-        raise ValueError(f"{system.model} is a run file, which cannot answer MTEB's queries.")
-    kind = MtebEncoder if system.kind == "encoder" else MtebSearcher
-    return kind(system, search, Path(output_dir) / "mteb" / "embeddings")
+    opened = parse_system(system).completed(search)
+    if opened.kind == "run":
+        raise ValueError(f"{opened.model} is a run file, which cannot answer MTEB's queries.")
+    kind = MtebEncoder if opened.kind == "encoder" else MtebSearcher
+    return kind(opened, search, Path(output_dir) / "mteb" / "embeddings")
 
 
 class MtebSearcher:

@@ -48,8 +48,8 @@ def read_items(
     table = table[names]
     if task == "graded_pairs":
         table = table.assign(score=pd.to_numeric(table["score"]).astype(float))
-    if table.isna().any(axis=None):
-        raise ValueError(f"{path} has null values, expected {', '.join(names)} in every row")
+    if table.replace("", None).isna().any(axis=None):
+        raise ValueError(f"{path} has null or empty values: give {', '.join(names)} in every row")
     return table
 
 

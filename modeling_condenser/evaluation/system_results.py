@@ -30,7 +30,7 @@ from modeling_condenser.retrieval.fusion import HybridSearcher
 from modeling_condenser.retrieval.runs import Run, read_run, write_run
 from modeling_condenser.retrieval.systems import (
     StoredRun,
-    System,
+    SystemLike,
     as_folder,
     open_searcher,
     parse_system,
@@ -62,7 +62,7 @@ class SystemResult:
 
 
 def evaluate_system(
-    system: str | Path | System,
+    system: SystemLike,
     collection: str | Path | Collection,
     out: str | Path,
     *,
@@ -91,8 +91,7 @@ def evaluate_system(
         ValueError: `out` contains another run, or a measure does not fit the collection.
     """
     out, search = Path(out), search or SearchSettings()
-    system = system if isinstance(system, System) else parse_system(system)
-    system = system.completed(search)
+    system = parse_system(system).completed(search)
     if not isinstance(collection, Collection):
         collection = load_collection(collection, split=split)
     queries = json.dumps(list(collection.queries.items())).encode()

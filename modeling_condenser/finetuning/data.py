@@ -5,11 +5,9 @@ the positive first, and optionally a cross-encoder's scores; or two sentences wi
 texts include the prompts. Rows that cannot be used are left out and counted (`LEFT_OUT`).
 """
 
-import glob
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,7 +33,7 @@ from modeling_condenser.collection.passages import (
     store_rows,
     titles_and_texts,
 )
-from modeling_condenser.collection.text_files import read_rows
+from modeling_condenser.collection.text_files import match_paths, read_rows
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import (
     HardNegatives,
@@ -51,6 +49,7 @@ logger = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 Example = dict[str, Any]
 
+_VERSION = 2  # to increase when the same rows give other examples
 LABEL = "label"
 LEFT_OUT = "left_out"  # the reason why a row is not an example
 ROW_NUMBER = "row_number"  # of an example, before a subset is taken
@@ -117,7 +116,9 @@ def _store_examples(
     """
     texts = (contract.title_separator, contract.query_prompt, contract.passage_prompt)
     settings = (recipe.format, recipe.columns, recipe.first_rows, recipe.score_range)
-    identity.append(repr((*texts, *settings, recipe.is_distilled, recipe.n_negatives == 0)))
+    identity.append(
+        repr((_VERSION, *texts, *settings, recipe.is_distilled, recipe.n_negatives == 0))
+    )
     examples: Any = None
     if recipe.data is not None:
         rows, state = open_rows(recipe)
@@ -166,11 +167,9 @@ def _n_negatives(recipe: FinetuningRecipe, table: Dataset, what: str) -> int:
 def open_rows(recipe: FinetuningRecipe) -> tuple[Iterable[Fields], list[str]]:
     """Open the rows of a recipe's files or Hub data set; also return what identifies them."""
     names = [recipe.data] if isinstance(recipe.data, str) else recipe.data or []
-    found = {
-        name: sorted(filter(os.path.isfile, glob.glob(name, recursive=True))) for name in names
-    }
+    found = {name: list(filter(Path.is_file, match_paths(name))) for name in names}
     if all(found.values()):
-        files = list(map(Path, chain.from_iterable(found.values())))
+        files = list(chain.from_iterable(found.values()))
         columns = None if isinstance(recipe.columns, Mapping) else recipe.columns
         return chain.from_iterable(read_rows(file, columns) for file in files), file_states(files)
     name = next(name for name, files in found.items() if not files)
@@ -219,12 +218,12 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
             return {LEFT_OUT: "questions without a positive passage"}
         negatives = row.get("hard_negative_ctxs") or row.get("negative_ctxs") or []
         contexts = [row["positive_ctxs"][0], *negatives]
-        query, texts = row["question"], [context["text"] for context in contexts]
+        texts = _texts(row["question"], *(context["text"] for context in contexts))
         titles = [context.get("title") or "" for context in contexts]
     else:
         others = [] if recipe.format == "pairs" else _values(row, "negatives", "negative")
-        query, texts = row["query"], [row["positive"], *others]
-    _check_texts(query, *texts)
+        texts = _texts(row["query"], row["positive"], *others)
+    query, *texts = texts
     scores = _scores(row) if recipe.format == "scored" else None
     if scores is not None and len(scores) != len(texts):
         raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
@@ -240,8 +239,7 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
 
 def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
     """Make an example of two sentences; both are encoded as passages, as in the evaluation."""
-    texts = row["sentence1"], row["sentence2"]
-    _check_texts(*texts)
+    texts = _texts(row["sentence1"], row["sentence2"])
     low, high = recipe.score_range or (0.0, 5.0 if recipe.format == "stsb" else 1.0)
     score = float(row["score"])
     if not low <= score <= high:
@@ -252,10 +250,12 @@ def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row:
     return {"sentence1": first, "sentence2": second, "label": (score - low) / (high - low)}
 
 
-def _check_texts(*texts: Any) -> None:
-    for text in texts:
-        if not isinstance(text, str):
-            raise ValueError(f"got {text!r:.60}, expected text.")
+def _texts(*values: Any) -> list[str]:
+    """Check texts; null is a blank text, as an empty field of a table is."""
+    for value in values:
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"got {value!r:.60}, expected text.")
+    return [value or "" for value in values]
 
 
 def _scores(row: Fields) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import errors, snapshot_download
 
+from modeling_condenser.runs.recipe import refuse_ambiguous
 from modeling_condenser.runs.run_folder import MODEL_FOLDER, last_whole_checkpoint
 
 CONFIG_FILE = "config.json"
@@ -28,8 +29,14 @@ _NOT_FOUND = (
 
 
 def resolve_encoder_name(name: str | Path) -> str:
-    """The folder of the bundled encoder for "starter"; any other name unchanged."""
-    return str(STARTER_FOLDER if name == STARTER else name)
+    """The folder of the bundled encoder for "starter"; any other name unchanged.
+
+    If there also is a file or folder `starter` here, a ValueError is raised.
+    """
+    if name != STARTER:
+        return str(name)
+    refuse_ambiguous(STARTER, "the encoder")
+    return str(STARTER_FOLDER)
 
 
 def split_revision(name: str) -> tuple[str, str | None]:

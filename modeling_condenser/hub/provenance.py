@@ -22,7 +22,7 @@ import yaml
 from modeling_condenser.runs.run_folder import LOG_FILE, RECIPE_FILE, RUN_FILE, describe_machine
 from modeling_condenser.runs.whole_files import checksum_file, whole_file, write_json
 
-from .model_folder import STARTER, STARTER_TITLE, read_json, resolve_encoder_name
+from .model_folder import STARTER, STARTER_FOLDER, STARTER_TITLE, read_json
 from .training_log import readiness_entries, thin_log
 
 PROVENANCE_FILE = "provenance.json"
@@ -83,7 +83,8 @@ def read_pretraining(run_folder: Path) -> list[Stage]:
     stage = read_stage(run_folder, PRETRAINING)
     if stage is None:
         return []
-    encoder = Path(resolve_encoder_name(_read_recipe(run_folder).get("encoder", "")))
+    name = _read_recipe(run_folder).get("encoder", "")
+    encoder = STARTER_FOLDER if name == STARTER else Path(name)
     if not encoder.is_dir():
         return [stage]
     return [*(read_provenance(encoder) or read_pretraining(encoder.resolve().parent)), stage]
@@ -143,8 +144,7 @@ def _publishable(value: Any, name: str) -> Any:
         text = re.sub(pattern, "…", text)
     if name in _TEXTS:
         return text
-    is_starter = resolve_encoder_name(text) == resolve_encoder_name(STARTER)
-    if name in ("encoder", "tokenizer") and is_starter:
+    if name in ("encoder", "tokenizer") and text in (STARTER, str(STARTER_FOLDER)):
         return STARTER_TITLE
     if "://" in text and not text.startswith("file:"):
         return text.partition("?")[0]

@@ -27,7 +27,13 @@ from modeling_condenser.collection.collection import (
 from modeling_condenser.collection.load import load_collection, load_dev
 from modeling_condenser.collection.passages import PassageIndex
 from modeling_condenser.retrieval.dense import SearchSettings
-from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_systems
+from modeling_condenser.retrieval.systems import (
+    StoredRun,
+    SystemLike,
+    open_searcher,
+    parse_systems,
+    system_text,
+)
 from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.recipe import fill
 from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
@@ -43,7 +49,7 @@ NEGATIVES_FILE, EXAMPLES_FILE = "negatives.jsonl", "examples.jsonl"
 
 
 def mine(
-    system: str | Path,
+    system: SystemLike,
     collection: str | Path,
     output_dir: str | Path,
     *,
@@ -60,7 +66,8 @@ def mine(
 
     Args:
         system: finds the candidates: "bm25", folder or Hub name of an encoder, "hybrid:ENCODER",
-            or a TREC run file; with settings after commas, such as "my-encoder,pooling=mean".
+            or a TREC run file; with settings after commas, such as "my-encoder,pooling=mean", or a
+            mapping, such as {"model": "my-encoder", "pooling": "mean"}.
         collection: folder or Hub name of a collection with judgements or answers.
         output_dir: folder for the result.
         progress: whether to show progress bars.
@@ -73,7 +80,7 @@ def mine(
         ValueError: a setting does not fit, or the folder holds the results of other settings.
         FileNotFoundError: the system, the collection or the cross-encoder is missing.
     """
-    settings |= {"system": system, "collection": collection, "output_dir": output_dir}
+    settings |= {"system": system_text(system), "collection": collection, "output_dir": output_dir}
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
     if (folder / RUN_FILE).is_file():

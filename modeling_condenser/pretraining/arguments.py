@@ -151,7 +151,7 @@ class PretrainingRecipe:
     """
 
     encoder: str
-    corpus: Any
+    corpus: str | dict[str, Any] | list[str | dict[str, Any]]
     objective: Objective = "condenser"
     tokenizer: str | None = None
     n_head_layers: int | None = None

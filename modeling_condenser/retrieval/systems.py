@@ -9,10 +9,12 @@
     hybrid:my-encoder                            BM25 and an encoder; dev queries choose the fusion
     hybrid:my-encoder,fusion=rrf                 reciprocal ranks; 0.3: the encoder's weight
     runs/other-system.trec                       a TREC run file
+    my-encoder,query_prompt="find, then rank: "  a value with a comma is quoted as in a CSV file
 
 Opening an encoder imports torch; importing this module does not.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +27,8 @@ from datasets import Dataset
 from modeling_condenser.collection.collection import Collection
 from modeling_condenser.encoding.embeddings import MANIFEST_FILE, Dtype
 from modeling_condenser.hub.contract import CONTRACT_FILE, Pooling, Similarity
-from modeling_condenser.hub.model_folder import read_json
+from modeling_condenser.hub.model_folder import find_weights, read_json
+from modeling_condenser.runs.recipe import is_path, refuse_ambiguous
 from modeling_condenser.runs.run_folder import MODEL_FOLDER
 from modeling_condenser.runs.whole_files import checksum_file
 
@@ -53,6 +56,8 @@ _ENCODER_SETTINGS = {
     **dict.fromkeys("title_separator query_prompt passage_prompt name".split(), str),
 }
 _COMPRESSION = ("truncate_dim", "precision")
+_SETTING = re.compile(r',(\w+)=("(?:[^"]|"")*+"(?=,|\Z)|[^,]*)')
+_LONGEST_VALUE, _LONGEST_NAME = 40, 200  # characters in a system's name, bytes in a folder's
 
 # The type or the allowed values of each setting.
 _SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
@@ -82,7 +87,7 @@ class System:
     @property
     def name(self) -> str:
         """The name in files and tables; by default that of the model, with its settings."""
-        values = [str(value) for name, value in self.settings.items() if name != "token_budget"]
+        values = [_short(value) for name, value in self.settings.items() if name != "token_budget"]
         kind = [self.kind] if self.kind == "hybrid" else []
         return self.stated_name or "-".join([*kind, _base_name(self.encoder.model), *values])
 
@@ -108,8 +113,14 @@ class System:
         model, place = self.model, self.encoder.model
         if Path(place).exists():
             model = model.removesuffix(place) + _base_name(place)
+        return replace(self, model=model).text
+
+    @property
+    def text(self) -> str:
+        """The text that `parse_system` reads as this system."""
         name = {"name": self.stated_name} if self.stated_name else {}
-        return ",".join([model, *(f"{k}={v}" for k, v in {**self.settings, **name}.items())])
+        values = {**self.settings, **name}.items()
+        return ",".join([self.model, *(f"{name}={_quote(value)}" for name, value in values)])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -170,24 +181,59 @@ class System:
         return Retriever(self.model, device=device, **self.without("precision").settings)
 
 
-def parse_system(text: str | Path) -> System:
+SystemLike = str | Path | Mapping[str, Any] | System
+"""A system, its text, or its `model` and settings as a mapping."""
+
+
+def system_text(system: SystemLike) -> str:
+    """Return the text of a system, as a command would name it."""
+    if isinstance(system, Mapping):
+        stated = {name: value for name, value in system.items() if value is not None}
+        if "model" not in stated:
+            raise ValueError(f"{dict(system)} names no system: add the field model.")
+        system = System(str(stated.pop("model")), stated)
+    return system.text if isinstance(system, System) else str(system)
+
+
+def list_systems(systems: SystemLike | Iterable[SystemLike]) -> list[str]:
+    """Return the texts of one or more systems."""
+    is_one = isinstance(systems, str | Path | Mapping | System)
+    return list(map(system_text, [systems] if is_one else systems))  # type: ignore[arg-type]
+
+
+def parse_system(system: SystemLike) -> System:
     """Parse `MODEL[,setting=value]...`.
 
     The settings of an encoder are those of `Retriever`, those of bm25 those of `Bm25`. Every system
-    has the setting `name`, its name in tables. A wrong setting is a ValueError.
+    has the setting `name`, its name in tables. A value in double quotes may contain commas; quotes
+    in it are doubled. The longest path that exists at the beginning is the model, so a path may
+    contain commas. A wrong setting is a ValueError.
     """
-    model, *words = str(text).split(",")
+    if isinstance(system, System):
+        return system
+    text = system_text(system)
+    ends = [place for place, sign in enumerate(text) if sign == ","] + [len(text)]
+    end = next((e for e in reversed(ends) if is_path(text[:e].removeprefix(HYBRID))), ends[0])
+    model, rest = text[:end], text[end:]
     if not model.strip():
-        raise ValueError(f"{str(text)!r} names no system: begin with an encoder or bm25.")
+        raise ValueError(f"{text!r} names no system: begin with an encoder or bm25.")
+    if model == BM25 and (find_weights(Path(BM25)) or Path(BM25).is_file()):
+        refuse_ambiguous(BM25, "the search by words")
     if System(model).kind == "hybrid" and System(model).encoder.kind != "encoder":
         raise ValueError(f"{model} has no vectors to fuse with BM25: name an encoder.")
     known, settings = _SETTINGS[System(model).kind], dict[str, Any]()
-    for word in words:
-        setting, equals, value = word.partition("=")
-        if setting not in known or not equals:
-            expected = "=…, ".join(known)
-            raise ValueError(f"{model} has no setting {word!r}: expected {expected}=….")
-        kind = known[setting]
+    while rest:
+        match = _SETTING.match(rest)
+        if match is None or match[1] not in known:
+            wrong, expected = rest[1:].partition(",")[0], "=…, ".join(known)
+            raise ValueError(
+                f"{model} has no setting {wrong!r}: expected {expected}=…. A value with a comma "
+                'needs double quotes, as in name="a, b".'
+            )
+        setting, value = match.groups()
+        rest, kind = rest[match.end() :], known[setting]
+        if len(value) > 1 and value[0] == value[-1] == '"':
+            value = value[1:-1].replace('""', '"')
         try:
             settings[setting] = kind[kind.index(value)] if isinstance(kind, tuple) else kind(value)
         except ValueError:
@@ -197,7 +243,7 @@ def parse_system(text: str | Path) -> System:
     return System(model, settings, name)
 
 
-def parse_systems(words: Iterable[str | Path], search: SearchSettings) -> list[System]:
+def parse_systems(words: Iterable[SystemLike], search: SearchSettings) -> list[System]:
     """Parse the systems of one search, complete them with its settings, and check both."""
     systems: dict[str, System] = {}
     for system in (parse_system(word).completed(search) for word in words):
@@ -225,9 +271,26 @@ def _base_name(model: str) -> str:
     return path.parent.name if path.name == MODEL_FOLDER else path.name
 
 
+def _quote(value: Any) -> str:
+    text = str(value)
+    is_plain = "," not in text and not text.startswith('"')
+    return text if is_plain else '"{}"'.format(text.replace('"', '""'))
+
+
+def _short(value: Any) -> str:
+    """Shorten a value, such as a prompt, for a name on one line."""
+    text, words = str(value), " ".join(str(value).split())
+    if len(text) <= _LONGEST_VALUE and text.isprintable():
+        return text
+    return f"{words[: _LONGEST_VALUE // 2]}…{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
 def as_folder(name: str) -> str:
     """Convert a name into the name of a folder."""
-    return re.sub(r"[^\w.=-]+", "_", name)
+    folder = re.sub(r"[^\w.=-]+", "_", name)
+    if len(folder.encode()) <= _LONGEST_NAME:
+        return folder
+    return f"{folder[: _LONGEST_NAME // 5]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ training arguments.
 """
 
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ def find_recipe(name_or_path: str | Path) -> Path:
     shipped = installed if installed.is_dir() else package.parent / "configuration"
     name = str(name_or_path).removesuffix(".yaml")
     recipe = shipped / f"{name}.yaml"
-    if not recipe.is_file():
+    if name.startswith(".") or path.is_absolute() or not recipe.is_file():
         files = (file.relative_to(shipped) for file in shipped.rglob("*.yaml"))
         names = [file.with_suffix("").as_posix() for file in files]
         nearest = ", ".join(get_close_matches(name, names, n=3, cutoff=0.0))
@@ -59,6 +60,20 @@ def find_recipe(name_or_path: str | Path) -> Path:
             f"{nearest}; all are in {shipped}."
         )
     return recipe
+
+
+def is_path(text: str) -> bool:
+    """Whether a file or folder has this name; a text that is too long for a name is none."""
+    return os.path.exists(text)  # noqa: PTH110, because Path.exists raises an OSError for it
+
+
+def refuse_ambiguous(name: str, what: str) -> None:
+    """Raise a ValueError if something of the package is named like a file or folder here."""
+    if is_path(name):
+        raise ValueError(
+            f"{name} is {what} that comes with this package, and also a file or folder here: "
+            f"write ./{name} for the one here, or run the command in another folder."
+        )
 
 
 def read_recipe(name_or_path: str | Path) -> dict[str, Any]:

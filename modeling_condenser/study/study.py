@@ -40,7 +40,7 @@ from modeling_condenser.hub.model_folder import read_json
 from modeling_condenser.retrieval.dense import EMBEDDINGS_FOLDER, SearchSettings
 from modeling_condenser.retrieval.fusion import FUSIONS, Fusion, choose_fusion
 from modeling_condenser.retrieval.systems import BM25, System
-from modeling_condenser.runs.recipe import fill
+from modeling_condenser.runs.recipe import fill, refuse_ambiguous
 from modeling_condenser.runs.run_folder import (
     MODEL_FOLDER,
     RECIPE_FILE,
@@ -95,10 +95,12 @@ class _Study:
         self.recipe, self.out = recipe, Path(recipe.output_dir)
         self.groups = recipe.groups
         *_, self.last_group = self.groups
-        self.folder = Path(resolve_collection_name(recipe.collection))
+        self.place = resolve_collection_name(recipe.collection)
         if recipe.collection == BUILTIN:
-            self.folder = build_builtin_collection(self.out / "collection")
-        self.collection = load_collection(self.folder, split=recipe.split)
+            refuse_ambiguous(BUILTIN, "the collection")
+            self.place = str(build_builtin_collection(self.out / "collection"))
+        self.folder = Path(self.place)
+        self.collection = load_collection(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)
         self.evaluate = partial(
             evaluate_system,
@@ -204,7 +206,7 @@ class _Study:
         logger.info("Fine-tuning %s", run)
         settings = {
             "encoder": encoder.model,
-            "collection": str(self.folder),
+            "collection": self.place,
             "seed": seed,
             "subset_seed": seed,
             "train_size": size,
@@ -228,7 +230,7 @@ class _Study:
         return [result, SystemResult(*facts, evaluation, record={"fusion": str(fusion)})]
 
     def choose_fusion(self, system: System, folder: Path) -> Fusion:
-        dev = load_collection(self.folder, split="dev")
+        dev = load_collection(self.place, split="dev")
         own: Any = {"collection": dev, "split": "dev"}
         bm25 = self.evaluate(BM25, out=self.out / BM25 / "dev", work_folder=self.out / BM25, **own)
         result = self.evaluate(system, out=folder / "dev", work_folder=folder, **own)
@@ -271,7 +273,7 @@ class _Study:
         """
         logger.info("Measuring readiness of start and arms")
         max_length = self.recipe.pretraining.get("max_length", Measuring.max_length)
-        own = {"collection": str(self.folder), "split": self.recipe.split}
+        own = {"collection": self.place, "split": self.recipe.split}
         (measuring,) = fill({"max_length": max_length, **own, **self.recipe.readiness}, Measuring)
         models: dict[str, str | Path] = {"start": self.recipe.encoder}
         for arm in arms:

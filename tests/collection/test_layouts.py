@@ -151,6 +151,23 @@ def test_ids_and_texts_are_read_as_they_are(tmp_path):
     assert passages["text"][:] == [record["text"] for record in corpus]
 
 
+def test_a_null_text_is_blank_and_counted(tmp_path, caplog):
+    passages = [{"_id": "a", "title": "T", "text": None}, {"_id": "b", "text": None}]
+    folder = write(tmp_path / "files", {"corpus.jsonl": to_json(passages)})
+    rows = [{"title": None, **row} for row in passages]
+    for place in (folder, write_tables(tmp_path / "tables", corpus={"corpus": rows})):
+        caplog.clear()
+        assert load_passages(place)["text"][:] == ["", ""]
+        assert "1 passages have neither a title nor a text" in caplog.text
+
+
+def test_hidden_files_are_no_judgements(tmp_path):
+    hidden = {"qrels/._test.tsv": ["\0"], "qrels/.ipynb_checkpoints/test-checkpoint.tsv": ["x"]}
+    folder = write(tmp_path, {**BEIR, **hidden})
+    with pytest.raises(ValueError, match="it has judgements for dev, test"):
+        load_collection(folder, split="train")
+
+
 CALL = "who?\t__import__('os').abort()"
 
 
@@ -161,6 +178,27 @@ CALL = "who?\t__import__('os').abort()"
         (BEIR, "test", "corpus.jsonl", ['{"_id": "p1", "te'], "jsonl:1: .* is not JSON"),
         (BEIR, "test", "corpus.jsonl", ['[["_id", 1]]'], "item 1, .* is not a JSON object"),
         (BEIR, "test", "corpus.jsonl", ['{"_id": 1.5}'], "the id _id or id is 1.5, expected text"),
+        (
+            BEIR,
+            "test",
+            "corpus.jsonl",
+            ['{"_id": "p1", "txt": "a"}'],
+            "None.*, expected three texts",
+        ),
+        (
+            BEIR,
+            "test",
+            "corpus.jsonl",
+            ['{"_id": "p 1", "text": "a"}'],
+            "passage 1 is 'p 1', expect",
+        ),
+        (
+            BEIR,
+            "test",
+            "queries.jsonl",
+            ['{"_id": "q\\n", "text": "a"}'],
+            r"query is 'q\\n', expected",
+        ),
         (BEIR, "test", "corpus.jsonl", to_json(CORPUS * 2), "3 passages .* the first is passage 4"),
         (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q1\tp9\t1"], "1 of 1 passage ids .* as 'p9'"),
         (BEIR, "test", "qrels/test.tsv", [QRELS[0], "q9\tp1\t1"], "1 judged queries .* as 'q9'"),
@@ -283,6 +321,14 @@ def test_a_folder_comes_before_a_hub_name(tmp_path, monkeypatch):
     ):
         with pytest.raises(FileNotFoundError, match=message):
             load_collection(source)
+
+
+def test_a_folder_named_like_the_bundled_collection_is_opened_by_its_path(tmp_path, monkeypatch):
+    write(tmp_path / "health", BEIR)
+    monkeypatch.chdir(tmp_path)
+    assert load_collection("./health").qrels == GRADES
+    with pytest.raises(ValueError, match="health is the collection .* write ./health for the one"):
+        load_collection("health")
 
 
 def test_the_collection_that_comes_with_the_package_is_what_its_card_says():

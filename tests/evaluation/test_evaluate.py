@@ -36,11 +36,14 @@ from tests.hub.making import plain_vectors
 
 def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):
     theirs = write_run({"q40": {"p40": 2.0, "p41": 1.0}}, tmp_path / "theirs.trec", tag="x")
-    plain = f"{bert_folder},pooling=mean,name=plain"
+    prompt = 'find, as "a=b",\nthis: '
+    plain = {"model": str(bert_folder), "pooling": "mean", "query_prompt": prompt, "name": "plain"}
     settings = {"measures": ["MRR@10", "R@20"], "output_dir": tmp_path / "out", "depth": 30}
     systems = [retriever, plain, theirs]
     report = evaluate(systems, collection, baseline="bm25", progress=False, **settings)
     folder = tmp_path / "out" / "small" / "test"
+    stated = json.loads((folder / "report.json").read_text())["systems"]["plain"]["settings"]
+    assert stated == {"pooling": "mean", "query_prompt": prompt}
     assert report.file == folder / "report.md"
     assert list(report.means) == ["bm25", "retriever", "plain", "theirs"]
     # Of 20 queries the given run answers one, at rank 1.

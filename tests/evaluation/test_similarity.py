@@ -113,8 +113,9 @@ def test_pairs_and_triplets_are_read_from_tables_and_the_benchmarks_own_files(tm
         ("sentence1,sentence2\na,b\n", "has no column 'score', only sentence1, sentence2"),
         ("sentence1,sentence2,score\na,b,1\na,b,high\n", "Unable to parse string .high."),
         ("sentence1,sentence2,score\n", "only no rows"),
-        ("sentence1,sentence2,score\na,b,1\na,b,\n", "has null values"),  # an empty score
-        ("g\tf\ty\t1\t2.5\ta\tb\ng\tf\ty\t2\t2.5\ta\n", "has null values"),
+        ("sentence1,sentence2,score\na,b,1\na,b,\n", "null or empty values"),
+        ("sentence1,sentence2,score\na,,1\na,b,2\n", "null or empty values"),
+        ("g\tf\ty\t1\t2.5\ta\tb\ng\tf\ty\t2\t2.5\ta\n", "null or empty values"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path, content, message):

@@ -6,6 +6,7 @@ import shutil
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import pytest
 from datasets import Dataset
 
@@ -48,6 +49,22 @@ def test_every_kind_of_file_gives_the_same_text(tmp_path, write_jsonl, write_tex
     assert len(files) == 6
     for file in files:
         assert read(file) == TEXT_ROWS, file
+
+
+def test_a_null_is_a_blank_text_in_every_kind_of_file(tmp_path):
+    table = pd.DataFrame({"query": ["q", None], "positive": "p"})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_csv(tmp_path / "a.tsv", index=False, sep="\t")
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    table.to_parquet(tmp_path / "a.parquet")
+    for file in tmp_path.iterdir():
+        examples = make("pairs", data=str(file))
+        assert [example.get("left_out") for example in examples] == [None, "rows with a blank text"]
+
+
+def test_a_file_comes_before_a_pattern(write_jsonl, tmp_path):
+    write_jsonl([{"query": "other"}], "notes1.jsonl")
+    assert read(write_jsonl([{"query": "own"}], "notes[1].jsonl")) == [{"query": "own"}]
 
 
 def test_lists_and_patterns_are_read_in_order(tmp_path, write_jsonl):
@@ -173,7 +190,7 @@ def test_rows_that_cannot_teach_are_left_out_with_the_reason():
     ("format", "row", "message"),
     [
         ("pairs", {"query": "q", "positve": "p"}, "f, row 1: .*'positive'; .* query, positve"),
-        ("pairs", {"query": None, "positive": "p"}, "row 1: got None, expected text"),
+        ("pairs", {"query": 5, "positive": "p"}, "row 1: got 5, expected text"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "scores": [1]}, "1 scores for"),
         ("scored", {"query": "q", "positive": "p", "negatives": "n"}, "is 'n', expected a list"),
         ("scored", {"query": "q", "positive": "p", "negative": "n", "margin": "nan"}, "finite"),

@@ -58,10 +58,12 @@ def test_a_name_of_the_hub_without_an_owner_is_a_model_too(loopback_hub, tmp_pat
 
 
 def test_the_bundled_encoder_is_found_by_its_name(tmp_path, monkeypatch):
-    (tmp_path / "starter").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_model_folder("starter") == model_folder.STARTER_FOLDER
+    (tmp_path / "starter").mkdir()
     assert find_model_folder("./starter") == Path("./starter")
+    with pytest.raises(ValueError, match="starter is the encoder .* write ./starter for the one"):
+        find_model_folder("starter")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ class Fields:
     depth: int = 100
     dry_run: bool = False
     columns: dict[str, str] = field(default_factory=dict)
+    corpus: str | dict[str, str] | list[str] | None = None
 
 
 def line(words):
@@ -80,16 +82,49 @@ def test_a_mistake_is_explained(words, message):
         fill(line(words).read(Fields, plain=("systems", "out")), Fields)
 
 
+def test_a_folder_named_like_a_recipe_is_not_taken_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("study/demo").mkdir(parents=True)
+    read = partial(CommandLine, "verb")
+    assert read(["./study/demo", "out"]).read(Fields, plain=("systems", "out")) == {
+        "systems": ["./study/demo"],
+        "out": "out",
+    }
+    with pytest.raises(ValueError, match="study/demo is a recipe .* write ./study/demo for the"):
+        read(["study/demo", "out"]).read(Fields, plain=("systems", "out"))
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        *((text, text) for text in ("query: ", " | ", "[draft] first", "#2", "1.0", "")),
+        *((text, text) for text in ("query: ", " | ", "#2", "1.0", "", "2024_05", "0123", "*.txt")),
         ("null", None),
         ("'query: '", "query: "),
+        ('"a,b",name="c"', '"a,b",name="c"'),
     ],
 )
 def test_text_is_taken_as_it_stands(value, expected):
-    assert CommandLine("verb", ["--out", value]).read(Fields)["out"] == expected
+    for name in ("out", "corpus", "systems"):
+        assert CommandLine("verb", [f"--{name}", value]).read(Fields)[name] == expected
+    assert CommandLine("verb", ["--out", "[draft] first"]).read(Fields)["out"] == "[draft] first"
+
+
+def test_a_structure_is_read_where_a_field_may_be_one_unless_it_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value, expected in (("{path: 'a: b'}", {"path": "a: b"}), ("[a, 'b c']", ["a", "b c"])):
+        assert CommandLine("verb", ["--corpus", value]).read(Fields)["corpus"] == expected
+    long = CommandLine("verb", ["--corpus", f"[{'a' * 5000}]"]).read(Fields)["corpus"]
+    assert long == ["a" * 5000]
+    Path("[a]").touch()
+    assert CommandLine("verb", ["--corpus", "[a]"]).read(Fields)["corpus"] == "[a]"
+
+
+def test_the_trainers_text_fields_are_text_in_finetune(monkeypatch):
+    called = []
+    monkeypatch.setattr("modeling_condenser.finetuning.finetune.finetune", called.append)
+    main("finetune --encoder 1e5 --output_dir 2024 --data 0123 --run_name 1.0 --seed 3".split())
+    text = {"encoder": "1e5", "output_dir": "2024", "data": "0123", "run_name": "1.0"}
+    assert called == [{**text, "seed": 3}]
 
 
 def act(name: str, *, private: bool | None = None, depth: int = 3, token: str | None = None):
