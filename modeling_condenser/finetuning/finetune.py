@@ -21,7 +21,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from sentence_transformers.util import SimilarityFunction
 from torch import nn
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import settle_pooler
@@ -212,16 +212,15 @@ def sample_batches(
 
 
 class SeededBatches(DefaultBatchSampler):
-    """Batches of all rows in a random order, which depends only on seed and epoch."""
+    """Batches of all rows in a random order, which depends only on seed and epoch.
 
-    def __init__(self, dataset: Dataset, *, generator: torch.Generator, **options: Any):
-        shuffled: Any = RandomSampler(dataset, generator=generator)
-        super().__init__(shuffled, generator=generator, **options)
+    accelerate would replace a `RandomSampler` by one of its own.
+    """
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator: Any = self.generator
-        generator.manual_seed(self.seed + self.epoch)
-        return super().__iter__()
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(len(self.sampler), generator=generator).tolist()  # type: ignore[arg-type]
+        return iter(BatchSampler(order, self.batch_size, self.drop_last))
 
 
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):

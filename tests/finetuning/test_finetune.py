@@ -253,7 +253,8 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monk
 def test_two_devices_take_the_step_of_one_with_the_whole_batch(
     encoder, train, write_jsonl, texts, tmp_path
 ):
-    rows = [{"query": texts[i][:30], "positive": texts[i + 30]} for i in range(24)]
+    # Positives repeat, so that copies of a query's positive are on the other device, too.
+    rows = [{"query": texts[i][:30], "positive": texts[i % 6 + 30]} for i in range(24)]
     settings = {"encoder": str(encoder), "data": str(write_jsonl(rows)), "format": "pairs"}
     settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
