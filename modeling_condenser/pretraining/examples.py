@@ -154,16 +154,18 @@ def make_examples(
                 f"objective {objective} makes pairs from text, but the data have only input_ids: "
                 "give a column `text` instead."
             )
-        sha256, n_documents = fingerprint_blocks(blocks), len(rows)
+        n_documents = n_read = len(rows)
+        if objective in CONTRASTIVE:
+            n_read = len(blocks.unique("document"))
+            blocks = drop_copies(blocks, "input_ids")
+        sha256 = fingerprint_blocks(blocks)
     facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
     if objective in CONTRASTIVE:
-        facts["n_documents_left_out"] = n_left_out = n_documents - len(blocks.unique("document"))
+        facts["n_documents_left_out"] = n_left_out = n_documents - n_read
         if n_left_out:
             logger.warning(
                 "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
             )
-        blocks = drop_copies(blocks, "input_ids")
-        facts["n_blocks"] = len(blocks)
     batches = None
     if (budget := arguments.tokens_per_batch) is not None and not for_evaluation:
         lengths = pc.list_value_length(blocks.with_format("arrow")[:]["input_ids"]).to_numpy()
