@@ -162,6 +162,7 @@ def measure_retrieval(subject: Subject, small: Collection, prefix: str) -> dict[
         small.passages["_id"][:],
         query_embeddings=subject.encode_queries(list(small.queries.values())),
         query_ids=list(small.queries),
+        depth=101,  # for R@100, if the query itself is a passage
     )
     means = evaluate_run(small.qrels, run).means
     return {f"{prefix}_{measure}": mean for measure, mean in means.items()}

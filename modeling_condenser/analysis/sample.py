@@ -50,7 +50,11 @@ class Sample:
 def load_small(measuring: Measuring) -> Collection:
     """Some judged queries with the passages judged for them, and other passages."""
     collection = load_collection(str(measuring.collection), split=measuring.split)
-    judged = [q for q, grades in collection.qrels.items() if max(grades.values(), default=0) > 0]
+    known = {
+        query: {p: grade for p, grade in grades.items() if p not in collection.absent}
+        for query, grades in collection.qrels.items()
+    }
+    judged = [query for query, grades in known.items() if max(grades.values(), default=0) > 0]
     if not judged:
         raise ValueError(
             f"No query of {measuring.collection}, split {measuring.split!r}, has a relevant "
@@ -58,7 +62,7 @@ def load_small(measuring: Measuring) -> Collection:
         )
     generator = np.random.default_rng(measuring.sample_seed)
     queries = generator.permutation(judged)[: measuring.queries].tolist()
-    qrels = {query: collection.qrels[query] for query in queries}
+    qrels = {query: known[query] for query in queries}
     needed = find_rows(collection.passages, {p for grades in qrels.values() for p in grades})
     others = np.setdiff1d(np.arange(len(collection.passages)), list(needed.values()))
     n_others = max(min(measuring.passages - len(needed), len(others)), 0)

@@ -27,7 +27,7 @@ CARD_FILE = "README.md"
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 _CORPUS_TABLES, _QUERIES_TABLES = ["corpus"], ["queries", "query"]
 _QRELS_TABLES = ["default", "qrels"]
-_SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` reads dev as validation
+SAME_SPLITS = {"dev": "validation", "validation": "dev"}  # `datasets` reads dev as validation
 
 Record = Mapping[str, Any]
 
@@ -52,13 +52,8 @@ def read_split(
     A split without judgements consists of the queries that have answers and no judgements in any
     other split. `beside` holds the judgements if `folder` has none; by default `<folder>-qrels`.
     """
-    records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
-    questions = [
-        (_read_id(files[0], r, "_id", "id"), r.get("text"), r.get("answers")) for r in records
-    ]
-    beside = beside or folder.with_name(f"{folder.name}-qrels")
-    splits = find_judgements(folder) or find_judgements(beside, files=".")
-    rows = splits.get(split, splits.get(_SAME_SPLITS.get(split, "")))
+    questions, splits = _read_questions(folder, split), _find_splits(folder, beside)
+    rows = splits.get(split, splits.get(SAME_SPLITS.get(split, "")))
     query, passage, score = QRELS_HEADER
     place = f"{folder}, judgements of {split}"
     if rows is not None:
@@ -71,6 +66,26 @@ def read_split(
         known = ", ".join(splits) or "none"
         raise ValueError(f"{folder} has no split {split!r}: it has judgements for {known}.")
     return answered, None
+
+
+def read_queries_of_splits(
+    folder: Path, split: str, *, beside: Path | None = None
+) -> tuple[list[Question], dict[str, set[str]]]:
+    """Read all queries, and the ids of the queries that each split judges, see `read_split`."""
+    query, *_ = QRELS_HEADER
+    splits = _find_splits(folder, beside).items()
+    judged = {name: {_read_id(folder, row, query) for row in rows} for name, rows in splits}
+    return _read_questions(folder, split), judged
+
+
+def _read_questions(folder: Path, split: str) -> list[Question]:
+    records, files = _open(folder, QUERIES_FILE, _QUERIES_TABLES, split)
+    return [(_read_id(files[0], r, "_id", "id"), r.get("text"), r.get("answers")) for r in records]
+
+
+def _find_splits(folder: Path, beside: Path | None) -> dict[str, Iterable[Record]]:
+    beside = beside or folder.with_name(f"{folder.name}-qrels")
+    return find_judgements(folder) or find_judgements(beside, files=".")
 
 
 def find_judgements(folder: Path, *, files: str = QRELS_FOLDER) -> dict[str, Iterable[Record]]:
@@ -132,7 +147,7 @@ def _open(
         file = need_file(folder, file_name)
         return read_json(file), [file]
     loaded = _load_table(folder, declared[0])
-    for name in (split, _SAME_SPLITS.get(split), *(loaded if len(loaded) == 1 else ())):
+    for name in (split, SAME_SPLITS.get(split), *(loaded if len(loaded) == 1 else ())):
         if name in loaded:
             files = [Path(file["filename"]) for file in loaded[name].cache_files]
             return iterate_rows(loaded[name]), files

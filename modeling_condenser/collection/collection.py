@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from .passages import COLUMNS, check_id, find_rows
+
+logger = logging.getLogger(__name__)
 
 Qrels = dict[str, dict[str, int]]
 """Query id -> passage id -> grade; above 0 is relevant."""
@@ -32,6 +35,8 @@ class Collection:
         passages: columns `_id` (unique), `title`, `text`, all strings, memory-mapped.
         queries: query id -> text, of the judged queries, in the order of their file.
         qrels: judgements of these queries; empty if they have only answers.
+        absent: judged passages that `passages` lacks; they are never found.
+        shared: other split -> number of these queries that it has too; see `load_reported`.
         answers: query id -> answer strings.
         name: of the collection, in files and tables.
     """
@@ -40,11 +45,13 @@ class Collection:
     queries: dict[str, str]
     qrels: Qrels
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    shared: Mapping[str, int] = field(default_factory=dict)
     name: str = "collection"
 
 
 def gather_judgements(judgements: Iterable[Judgement]) -> Qrels:
-    """Collect the judgements of each query."""
+    """Collect the judgements of each query; two grades of one passage are a ValueError."""
     qrels: Qrels = {}
     for query_id, passage_id, grade in judgements:
         try:
@@ -56,7 +63,12 @@ def gather_judgements(judgements: Iterable[Judgement]) -> Qrels:
                 f"the grade of passage {passage_id!r} for query {query_id!r} is {grade!r}, expected"
                 " a whole number."
             )
-        qrels.setdefault(query_id, {})[passage_id] = int(number)
+        first = qrels.setdefault(query_id, {}).setdefault(passage_id, int(number))
+        if first != number:
+            raise ValueError(
+                f"passage {passage_id!r} has two grades for query {query_id!r}, {first} and"
+                f" {grade}: keep one."
+            )
     return qrels
 
 
@@ -97,15 +109,32 @@ def build_collection(
         )
     if not judged:
         raise ValueError("no query has judgements or answers.")
-    find_rows(passages, {passage for grades in qrels.values() for passage in grades})
+    absent = _find_absent(passages, qrels)
     kept = [query_id for query_id in queries if query_id in judged]
     return Collection(
         passages=passages,
         queries={key: queries[key] for key in kept},
         qrels={key: qrels[key] for key in kept if key in qrels},
         answers={key: answers[key] for key in kept if key in answers},
+        absent=absent,
         name=name,
     )
+
+
+def _find_absent(passages: Dataset, qrels: Qrels) -> frozenset[str]:
+    """Find the judged passages that a corpus lacks; ArguAna as published has five."""
+    judged = {passage for grades in qrels.values() for passage in grades}
+    absent = judged - find_rows(passages, judged, strict=False).keys()
+    if not absent:
+        return frozenset()
+    problem = (
+        f"{len(absent)} of {len(judged)} judged passages are not in the corpus, such as"
+        f" {', '.join(map(repr, sorted(absent)[:3]))}"
+    )
+    if absent == judged:
+        raise ValueError(f"{problem}. Take judgements and passages from the same release.")
+    logger.warning("%s. In measures they count as never found; they are not trained on.", problem)
+    return frozenset(absent)
 
 
 # Embeddings, run folders and model cards record fingerprints, so these functions must not change.

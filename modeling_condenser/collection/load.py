@@ -1,10 +1,11 @@
 """Loads a collection from a folder in a known layout, or from the Hub (in BEIR's layout)."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from datasets import Dataset
 
@@ -14,7 +15,7 @@ from modeling_condenser.runs.recipe import refuse_ambiguous
 
 from . import beir, dpr, msmarco
 from .collection import Collection, build_collection
-from .passages import store_passages
+from .passages import plain_text, store_passages
 from .text_files import find_file, list_names
 
 logger = logging.getLogger(__name__)
@@ -39,13 +40,9 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         ValueError: the split is unknown, or the files are malformed or do not fit together.
     """
     layout, folder = _find(source)
-    name, options = folder.resolve().name, dict[str, Any]()
-    if _is_on_hub(source):
-        repository = split_revision(str(source))[0]
-        name = repository.rpartition("/")[2]
-        if not beir.find_judgements(folder):
-            with suppress(FileNotFoundError):
-                options["beside"] = fetch(f"{repository}-qrels", repo_type="dataset")
+    repository = split_revision(str(source))[0] if _is_on_hub(source) else ""
+    name = repository.rpartition("/")[2] or folder.resolve().name
+    options = _find_beside(source, folder)
     questions, judgements = layout.read_split(folder, split, **options)
     passages = store_passages(*layout.read_passages(folder, split))
     try:
@@ -54,18 +51,62 @@ def load_collection(source: str | Path, *, split: str = "test") -> Collection:
         raise ValueError(f"{source}, split {split}: {error}") from error
 
 
-def load_dev(source: str | Path, *, judged: str) -> Collection | None:
+def load_reported(source: str | Path, *, split: str) -> Collection:
+    """Load a split whose results are reported, and warn of queries that other splits have too.
+
+    A query is the same if its id or its text is. Only BEIR's layout has all splits in one place.
+    """
+    loaded, (layout, folder) = load_collection(source, split=split), _find(source)
+    if layout is not beir:
+        return loaded
+    options = _find_beside(source, folder)
+    questions, splits = beir.read_queries_of_splits(folder, split, **options)
+    texts = {query_id: str(text) for query_id, text, _ in questions}
+    shared = {}
+    for other, judged in splits.items():
+        if other in (split, beir.SAME_SPLITS.get(split)):
+            continue
+        same = _find_shared(loaded.queries, {q: texts[q] for q in judged if q in texts})
+        if same:
+            shared[other] = len(same)
+            logger.warning(
+                "%d of the %d queries of %s are also in %s: results are too good if the system was"
+                " trained or chosen on these.",
+                *(len(same), len(loaded.queries), split, other),
+            )
+    return replace(loaded, shared=shared)
+
+
+def _find_shared(queries: Mapping[str, str], others: Mapping[str, str]) -> set[str]:
+    """Find the queries whose id or text is among the others."""
+    texts = set(map(plain_text, others.values()))
+    return {q for q, text in queries.items() if q in others or plain_text(text) in texts}
+
+
+def load_dev(
+    source: str | Path, *, judged: str, reported: Collection | None = None
+) -> Collection | None:
     """Load the split `dev` for choosing settings; None if the collection has none.
 
-    The result is also None if the reported split, `judged`, may share queries with it (dev.small).
+    The queries of `reported`, a collection of the reported split `judged`, are left out. The result
+    is also None if that split is one of dev (dev.small).
     """
     if judged.startswith(("dev", "validation")):
         return None
     try:
-        return load_collection(source, split="dev")
+        dev = load_collection(source, split="dev")
     except (ValueError, FileNotFoundError) as error:
         logger.info("No dev queries: %s", error)
         return None
+    if not reported or not (shared := _find_shared(dev.queries, reported.queries)):
+        return dev
+    logger.info("Settings are not chosen on %d dev queries that %s has too", len(shared), judged)
+    if len(shared) == len(dev.queries):
+        return None
+    kept = {q: text for q, text in dev.queries.items() if q not in shared}
+    qrels = {query: dev.qrels[query] for query in kept if query in dev.qrels}
+    answers = {query: dev.answers[query] for query in kept if query in dev.answers}
+    return replace(dev, queries=kept, qrels=qrels, answers=answers)
 
 
 def load_passages(source: str | Path) -> Dataset:
@@ -83,6 +124,15 @@ def resolve_collection_name(name: str | Path) -> str:
         return str(name)
     refuse_ambiguous(HEALTH, "the collection")
     return str(Path(__file__).parent.parent / HEALTH)
+
+
+def _find_beside(source: str | Path, folder: Path) -> dict[str, Path]:
+    """Find the judgements beside a data set on the Hub, as an argument of `beir.read_split`."""
+    if _is_on_hub(source) and not beir.find_judgements(folder):
+        with suppress(FileNotFoundError):
+            name = f"{split_revision(str(source))[0]}-qrels"
+            return {"beside": fetch(name, repo_type="dataset")}
+    return {}
 
 
 def _is_on_hub(source: str | Path) -> bool:

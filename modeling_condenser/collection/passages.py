@@ -107,14 +107,27 @@ def check_id(name: str, what: str) -> None:
         )
 
 
-def find_rows(passages: Dataset, ids: Iterable[str]) -> dict[str, int]:
-    """Return the row of each id, in the order of the rows, with one scan of the column `_id`."""
+def plain_text(text: str) -> str:
+    """Return a text in lower case, with single blanks, to compare it with near-copies."""
+    return " ".join(text.split()).casefold()
+
+
+def hash_text(text: str) -> int:
+    """Return the hash of a text's `plain_text`, in this process."""
+    return hash(plain_text(text))
+
+
+def find_rows(passages: Dataset, ids: Iterable[str], *, strict: bool = True) -> dict[str, int]:
+    """Return the row of each id, in the order of the rows, with one scan of the column `_id`.
+
+    An unknown id is a ValueError, or has no row if not `strict`.
+    """
     wanted = sorted(set(ids))
     column = passages.select_columns(["_id"]).with_format("arrow")[:]["_id"]
     is_wanted = pc.is_in(column, value_set=pa.array(wanted, type=column.type))
     found = column.filter(is_wanted).to_pylist()
     rows: dict[str, int] = dict(zip(found, np.flatnonzero(is_wanted).tolist(), strict=True))
-    if missing := [name for name in wanted if name not in rows]:
+    if strict and (missing := [name for name in wanted if name not in rows]):
         raise ValueError(
             f"{len(missing)} of {len(wanted)} passage ids are not in the collection, such as"
             f" {', '.join(map(repr, missing[:3]))}. Take ids and passages from the same release."
@@ -144,7 +157,7 @@ class PassageIndex:
     Memory holds only 64-bit hashes of ids and texts.
 
     Attributes:
-        content: hashes of the texts (of the titles, where the text is empty), (N,) int64.
+        content: `hash_text` of the texts (of the titles, where the text is empty), (N,) int64.
     """
 
     def __init__(self, passages: Dataset):
@@ -152,7 +165,7 @@ class PassageIndex:
         ids, content = array("q"), array("q")
         for row in iterate_rows(passages.select_columns(list(COLUMNS))):
             ids.append(hash(row["_id"]))
-            content.append(hash(row["text"] or f"\0{row['title']}"))
+            content.append(hash_text(row["text"] or f"\0{row['title']}"))
         self.content = np.asarray(content)
         self._ids = pd.Index(np.asarray(ids))
 

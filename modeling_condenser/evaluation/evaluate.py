@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_collection, load_dev
+from modeling_condenser.collection.load import load_dev, load_reported
 from modeling_condenser.hub.card import PLACEHOLDER
 from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import (
@@ -121,11 +121,13 @@ def evaluate(
     parsed, out, loaded = parse_systems(words, search), Path(recipe.output_dir), None
     with show_bars(progress):
         if recipe.task == "retrieval":
-            loaded = load_collection(recipe.collection, split=recipe.split)
+            loaded = load_reported(recipe.collection, split=recipe.split)
             root = out / as_folder(loaded.name)
             folder = root / as_folder(recipe.split)
             has_hybrid = any(system.kind == "hybrid" for system in parsed)
-            dev = load_dev(recipe.collection, judged=recipe.split) if has_hybrid else None
+            dev = None
+            if has_hybrid:
+                dev = load_dev(recipe.collection, judged=recipe.split, reported=loaded)
             results = [
                 evaluate_system(
                     system,

@@ -9,9 +9,10 @@
     Hit@k              whether one of the first k contains an answer string (Karpukhin et al. 2020)
 
 A grade of 1 or more is relevant; `(rel=2)` raises the threshold, as in MRR(rel=2)@10. Ties are
-broken by passage id, ascending. The mean is over all queries that have a relevant passage; a query
-without results counts as 0. All but Hit@k are computed by ir-measures, whose other measures can be
-named as it names them.
+broken by passage id, ascending. A passage with the id of its query is not counted, unless it is
+judged relevant to it (`find_own`). The mean is over all queries that have a relevant
+passage; a query without results counts as 0. All but Hit@k are computed by ir-measures, whose other
+measures can be named as it names them.
 """
 
 import logging
@@ -28,7 +29,7 @@ from datasets import Dataset
 
 from modeling_condenser.collection.dpr import AnswerMatcher
 from modeling_condenser.collection.passages import find_texts
-from modeling_condenser.retrieval.runs import Run, rank_passages
+from modeling_condenser.retrieval.runs import Run, drop_own_passages, rank_passages
 
 from .significance import Comparison, Interval, bootstrap_interval, compare
 
@@ -135,14 +136,20 @@ def evaluate_run(
             f"none of the {len(run)} queries of the run is judged: the run has {next(iter(run))!r},"
             f" the judgements have {next(iter(judged))!r}. Take both from one collection and split"
         )
+    counted = drop_own_passages(run, qrels)
+    if n_own := sum(len(run[query]) > len(scores) for query, scores in counted.items()):
+        logger.info("The passage with the id of its query is not counted for %d queries", n_own)
     rankings = {
-        query: list(dict(rank_passages(run.get(query, {}))))
+        query: list(dict(rank_passages(counted.get(query, {}))))
         for query in judged
         if (not graded or max(qrels[query].values(), default=0) > 0)
         and (not hits or answers.get(query))
     }
     if not rankings:
         raise ValueError(f"none of the {len(judged)} judged queries has anything relevant")
+    if n_empty := sum(not ranking for ranking in rankings.values()):
+        count = "%d of the %d measured queries have no passages in the run, and count as 0"
+        logger.warning(count, n_empty, len(rankings))
     values = _measure(graded, qrels, rankings)
     if hits:
         assert passages is not None

@@ -118,6 +118,7 @@ def write_report(
         f" {counted(first.evaluation.n_items, *noun)}",
         "collection": first.collection,
         "split": first.split,
+        "shared_queries": dict(collection.shared) if collection else {},
         "unanswerable": first.evaluation.unanswerable,
         "baseline": first.system,
         "systems": {result.system: _describe(result) for result in results},

@@ -10,6 +10,7 @@ judgements may change.
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,12 +23,20 @@ from modeling_condenser.collection.collection import (
     fingerprint_passages,
 )
 from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.passages import find_rows
 from modeling_condenser.hub.card import write_card
 from modeling_condenser.hub.model_folder import split_revision
 from modeling_condenser.hub.provenance import EvaluationResult, add_result, hub_name
 from modeling_condenser.retrieval.dense import EXACT, DenseSearcher, SearchSettings
 from modeling_condenser.retrieval.fusion import HybridSearcher
-from modeling_condenser.retrieval.runs import Run, read_run, write_run
+from modeling_condenser.retrieval.runs import (
+    Run,
+    cut_run,
+    drop_own_passages,
+    find_own,
+    read_run,
+    write_run,
+)
 from modeling_condenser.retrieval.systems import (
     StoredRun,
     SystemLike,
@@ -39,6 +48,8 @@ from modeling_condenser.runs.whole_files import write_json
 
 from .measures import Evaluation, evaluate_run
 from .significance import correct
+
+logger = logging.getLogger(__name__)
 
 # Fields of `SearchSettings` that an approximate search's result depends on.
 INDEX_SETTINGS = ("index", "search_parameters", "rescore", "index_seed")
@@ -119,8 +130,9 @@ def evaluate_system(
                 f"{system.model} has none of the {len(collection.queries)} queries: use a run of"
                 " their split."
             )
+        n_own = _count_own_passages(collection)
         started = time.perf_counter()
-        run = searcher.search(collection.queries, depth=depth)
+        found = searcher.search(collection.queries, depth=depth + (n_own > 0))
         seconds = time.perf_counter() - started
         record: dict[str, Any] = {
             "identity": identity,
@@ -131,9 +143,10 @@ def evaluate_system(
             record["fusion"] = str(searcher.fusion)
             record["bytes_per_vector"] = searcher.dense.bytes_per_vector
         if isinstance(searcher, DenseSearcher):
-            record |= searcher.measure_recall(collection.queries, run, depth=depth)
+            record |= searcher.measure_recall(collection.queries, found, depth=depth)
             record["encoding"] = searcher.embeddings.record
             record["bytes_per_vector"] = searcher.bytes_per_vector
+        run = cut_run(drop_own_passages(found, collection.qrels), depth)
         out.mkdir(parents=True, exist_ok=True)
         write_run(run, run_file, tag="_".join(system.name.split()))
         write_json(record_file, record)  # last, so that there is a run beside every record
@@ -150,6 +163,19 @@ def evaluate_system(
     return SystemResult(
         **facts, evaluation=evaluation, run_file=run_file, record=record, settings=system.settings
     )
+
+
+def _count_own_passages(collection: Collection) -> int:
+    """Count the queries that are passages themselves (`find_own`)."""
+    own = find_own(collection.qrels)
+    n_own = len(find_rows(collection.passages, own, strict=False)) if own else 0
+    if n_own:
+        logger.info(
+            "%d queries have the id of a passage, which is left out of their rankings, as in BEIR."
+            " If these passages are other texts, give them other ids.",
+            n_own,
+        )
+    return n_own
 
 
 def report_on_card(
@@ -204,6 +230,7 @@ def report_on_card(
             }
             for (name, measure), c in compared.items()
         ],
+        shared_queries=dict(collection.shared),
         qrels_sha256=checksum_qrels(collection.qrels) if collection.qrels else None,
         fingerprint_passages=identity["passages"],
         command=command,

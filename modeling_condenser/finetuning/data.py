@@ -30,6 +30,7 @@ from modeling_condenser.collection.passages import (
     PassageIndex,
     file_states,
     iterate_rows,
+    plain_text,
     store_rows,
     titles_and_texts,
 )
@@ -37,6 +38,7 @@ from modeling_condenser.collection.text_files import match_paths, read_rows
 from modeling_condenser.hub.contract import EncodingContract
 from modeling_condenser.mining.hard_negatives import (
     HardNegatives,
+    KnownPassages,
     judged_positives,
     read_hard_negatives,
 )
@@ -227,14 +229,14 @@ def make_text_example(recipe: FinetuningRecipe, contract: EncodingContract, row:
     scores = _scores(row) if recipe.format == "scored" else None
     if scores is not None and len(scores) != len(texts):
         raise ValueError(f"{len(scores)} scores for {len(texts)} passages.")
-    own, *rest = map(str.strip, texts)
-    if not query.strip() or not own:
+    asked, own, *rest = map(plain_text, (query, *texts))
+    if not asked or not own:
         return {LEFT_OUT: "rows with a blank text"}
     passages = list(map(contract.passage, titles, texts))
     example = {"query": contract.query(query), "passages": passages[:1]}
     if recipe.format == "pairs" or recipe.n_negatives == 0:
         return example
-    return example | _choose(passages, [text not in ("", own) for text in rest], scores)
+    return example | _choose(passages, [text not in ("", own, asked) for text in rest], scores)
 
 
 def _make_graded_pair(recipe: FinetuningRecipe, contract: EncodingContract, row: Fields) -> Example:
@@ -314,19 +316,19 @@ def make_collection_examples(
     """Make an example of each query and positive; passages are given by their rows.
 
     Texts are looked up when a batch needs them, so that a passage which is a negative of a thousand
-    queries is stored once. Negatives that are relevant or copies of the positive are dropped.
+    queries is stored once. Negatives that are known to be none (`KnownPassages`) are dropped.
 
     A line without positives has those of the judgements; without lines, examples are judged pairs.
     """
     index, relevant = PassageIndex(collection.passages), judged_positives(collection)
+    known = KnownPassages(collection, index)
     left = set(() if lines is None else collection.queries)
     for line in map(HardNegatives, relevant) if lines is None else lines:
         if line.query_id not in collection.queries:
             yield {LEFT_OUT: "lines of queries that are not in the split"}
             continue
         left.discard(line.query_id)
-        judged = relevant.get(line.query_id, ())
-        positives = line.positive_ids or judged
+        positives = line.positive_ids or relevant.get(line.query_id, ())
         own, others = line.positive_teacher_scores, line.negative_teacher_scores
         if not positives or (with_scores and (own is None or others is None)):
             lacks = "cross-encoder scores" if positives else "positives"
@@ -335,14 +337,14 @@ def make_collection_examples(
                 " use objective contrastive; without judgements, mine with --positives answers."
             )
         query = contract.query(collection.queries[line.query_id])
-        n_known = len(positives) + len(judged)
-        rows = index.rows([*positives, *judged, *line.negative_ids]).tolist()
-        known, negatives = rows[:n_known], rows[n_known:]
-        for place, positive in enumerate(known[: len(positives)]):
+        rows = index.rows([*positives, *line.negative_ids])
+        negatives = rows[len(positives) :].tolist()
+        ids, contents = known.find(line.query_id, positives)
+        found = zip(line.negative_ids, index.content[negatives].tolist(), strict=True)
+        useful = [own_id not in ids and content not in contents for own_id, content in found]
+        for place, positive in enumerate(rows[: len(positives)].tolist()):
             example = {"query": query, "passages": [positive]}
             if lines is not None:
-                text = index.content[positive]
-                useful = [row not in known and index.content[row] != text for row in negatives]
                 scores = [own[place], *(others or ())] if with_scores and own else None
                 example |= _choose([positive, *negatives], useful, scores)
             yield example

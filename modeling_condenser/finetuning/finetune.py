@@ -1,12 +1,13 @@
 """Runs a fine-tuning recipe with the trainer and the losses of sentence-transformers."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from sentence_transformers import (
@@ -14,13 +15,13 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
+from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from sentence_transformers.util import SimilarityFunction
 from torch import nn
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from transformers import PreTrainedTokenizerBase
 
 from modeling_condenser.encoder_parts import settle_pooler
@@ -32,6 +33,7 @@ from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_
 from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.runs.training import run_training
 
+from .contrast import MaskedContrast
 from .data import LABEL, TrainingData, load_training_data
 from .recipe import FinetuningRecipe
 
@@ -101,7 +103,8 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
     s is the similarity, t the temperature, q a query, p its positive and n a negative:
 
     contrastive   -log( exp(s(q,p)/t) / sum over d of exp(s(q,d)/t) ), d all positives and negatives
-                  of the batch (Condenser eq. 12; DPR's loss for dot and t = 1)
+                  of the batch but false ones, see `find_false_negatives` (Condenser eq. 12; DPR's
+                  loss for dot and t = 1)
     mse_cosine    (cos(u,v) - score)^2, the score from 0 to 1 (Reimers & Gurevych 2019, section 3)
     triplet       max( dist(q,p) - dist(q,n) + margin, 0 ), dist Euclidean (the same section) or
                   1 - cos (the thesis, eq. 3.1)
@@ -115,17 +118,17 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
     """
     similarity, temperature = recipe.trained_similarity, recipe.temperature
     pairwise = SimilarityFunction.to_similarity_pairwise_fn(similarity)
+    contrast = None
     match recipe.objective:
         case "contrastive":
             loss: Any = losses.MultipleNegativesRankingLoss
             if (size := recipe.mini_batch_size) is not None:  # gradient cache, Gao et al. 2021
                 loss = partial(losses.CachedMultipleNegativesRankingLoss, mini_batch_size=size)
-            loss = loss(
-                model,
-                scale=1.0 / temperature,
-                similarity_fct=SimilarityFunction.to_similarity_fn(similarity),
-                gather_across_devices=recipe.gather_across_devices,
-            )
+            is_gathered = recipe.gather_across_devices
+            score: Any = SimilarityFunction.to_similarity_fn(similarity)
+            contrast = MaskedContrast(score, is_gathered=is_gathered)
+            how: Any = {"scale": 1.0 / temperature, "gather_across_devices": is_gathered}
+            loss = loss(model, similarity_fct=contrast.score, **how)
         case "mse_cosine":
             loss = losses.CosineSimilarityLoss(model)
         case "triplet":
@@ -136,15 +139,18 @@ def make_loss(recipe: FinetuningRecipe, model: SentenceTransformer) -> nn.Module
             loss = losses.MarginMSELoss(model, similarity_fct=pairwise)
         case "kl":
             loss = losses.DistillKLDivLoss(model, pairwise, temperature=temperature)
-    if (stated := recipe.matryoshka_dims) is None:
+    if (stated := recipe.matryoshka_dims) is not None:
+        whole: Any = model.get_embedding_dimension()
+        if not stated or not all(0 < dim < whole for dim in stated):
+            raise ValueError(
+                f"matryoshka_dims is {stated}, but vectors have {whole} numbers: list dimensions "
+                f"from 1 to {whole - 1}; the whole vector is always trained."
+            )
+        loss = losses.MatryoshkaLoss(model, loss, sorted({whole, *stated}, reverse=True))
+    if contrast is None:
         return loss
-    whole: Any = model.get_embedding_dimension()
-    if not stated or not all(0 < dim < whole for dim in stated):
-        raise ValueError(
-            f"matryoshka_dims is {stated}, but vectors have {whole} numbers: list dimensions from 1"
-            f" to {whole - 1}; the whole vector is always trained."
-        )
-    return losses.MatryoshkaLoss(model, loss, sorted({whole, *stated}, reverse=True))
+    contrast.loss = loss
+    return contrast
 
 
 def euclidean_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -196,16 +202,25 @@ class LengthCollator:
 def sample_batches(
     recipe: FinetuningRecipe, run_seed: int, dataset: Dataset, **options: Any
 ) -> DefaultBatchSampler:
-    """Sample batches in the recipe's order; the options are those of `DefaultBatchSampler`.
-
-    A contrastive batch contains no text twice, because the text would be its own negative.
-    """
+    """Sample batches in the recipe's order; the options are those of `DefaultBatchSampler`."""
     if recipe.objective == "contrastive":
         # sentence-transformers 6.0 passes 0 instead of its seed.
-        return NoDuplicatesBatchSampler(dataset, **{**options, "seed": run_seed})
+        return SeededBatches(dataset, **{**options, "seed": run_seed})
     shuffled = RandomSampler(dataset, generator=options["generator"])
     sampler = SequentialSampler(dataset) if recipe.order == "sequential" else shuffled
     return DefaultBatchSampler(sampler, **options)
+
+
+class SeededBatches(DefaultBatchSampler):
+    """Batches of all rows in a random order, which depends only on seed and epoch.
+
+    accelerate would replace a `RandomSampler` by one of its own.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(len(self.sampler), generator=generator).tolist()  # type: ignore[arg-type]
+        return iter(BatchSampler(order, self.batch_size, self.drop_last))
 
 
 class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
@@ -220,6 +235,7 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
     ):
         self.encoder = encoder
         self.facts = {"objective": recipe.objective, **data.facts}
+        _check_batches(recipe, data, arguments)
         arguments.batch_sampler = partial(sample_batches, recipe, arguments.seed)
         super().__init__(
             model=encoder.model,
@@ -253,3 +269,28 @@ class RetrieverTrainer(WholeTrainer, SentenceTransformerTrainer):
         if self.args.should_save:
             folder = output_dir or self.args.output_dir
             self.model.save_pretrained(str(folder), create_model_card=False)
+
+
+def _check_batches(
+    recipe: FinetuningRecipe, data: TrainingData, arguments: SentenceTransformerTrainingArguments
+) -> None:
+    """Raise a ValueError if nothing would be trained."""
+    batch, n_examples = arguments.train_batch_size, len(data.examples)
+    whole = batch * arguments.world_size
+    if arguments.dataloader_drop_last and n_examples < whole:
+        raise ValueError(
+            f"There are {n_examples} examples, but a batch over all processes has {whole}, and"
+            " dataloader_drop_last drops a smaller one: lower per_device_train_batch_size."
+        )
+    if recipe.objective != "contrastive" or data.facts["n_negatives"]:
+        return
+    if (whole if recipe.gather_across_devices else batch) < 2:
+        raise ValueError(
+            "A batch is one pair, without negatives: set per_device_train_batch_size to 2 or more."
+        )
+    passages = data.examples.with_format("arrow")[:]["passages"]
+    if len(pc.list_element(passages, 0).unique()) < 2:
+        raise ValueError(
+            f"The {n_examples} examples have the same positive, so there is nothing to contrast it"
+            " with: add negatives, or examples with other positives."
+        )

@@ -8,8 +8,10 @@ layout, or one with the configurations corpus, queries and qrels (or default), a
 judgements may also be in COLLECTION-qrels. The encoding is read from encoding_contract.json, and
 the card's figures from evaluation_results.json.
 
-The exit status is 1 if a figure differs from the card in 4 decimals, 2 if something cannot be
-evaluated. Search is exact. Needs sentence-transformers, datasets and ir-measures; no remote code.
+A passage with the id of its query is left out of the ranking, as in BEIR, unless it is judged
+relevant to that query. Search is exact. The exit status is 1 if a figure differs from the card in 4
+decimals, 2 if something cannot be evaluated. Needs sentence-transformers, datasets and ir-measures;
+no remote code.
 """
 
 import argparse
@@ -62,7 +64,9 @@ def read_collection(name: str, split: str) -> tuple[Texts, dict[str, str], Qrels
     folder = find_folder(name, COLLECTION_FILES, repo_type="dataset")
     qrels: Qrels = {}
     for query, passage, grade in read_qrels(name, folder, split):
-        qrels.setdefault(str(query), {})[str(passage)] = int(float(grade))
+        first = qrels.setdefault(str(query), {}).setdefault(str(passage), int(float(grade)))
+        if first != int(float(grade)):
+            raise ValueError(f"passage {passage!r} has two grades for query {query!r}")
     qrels = {query: grades for query, grades in qrels.items() if max(grades.values()) > 0}
     questions = read_texts(name, folder, ["queries", "query"], split)
     queries = {query: text for query, _, text in questions if query in qrels}
@@ -120,8 +124,17 @@ def read_qrels(name: str, folder: Path, split: str) -> Iterator[Sequence[Any]]:
     raise ValueError(f"{held} has no judgements of the split {split!r}, but {there}")
 
 
-def search(encoder: Encoder, passages: Texts, queries: dict[str, str], depth: int) -> Run:
-    """The best `depth` passages of each query, ties by id; one chunk of passages at a time."""
+def search(
+    encoder: Encoder,
+    passages: Texts,
+    queries: dict[str, str],
+    depth: int,
+    own: frozenset[str] = frozenset(),
+) -> Run:
+    """The best `depth` passages of each query, ties by id; one chunk of passages at a time.
+
+    `own` are queries whose passage of the same id is left out.
+    """
     model, separator = encoder
     asked = model.encode_query([*queries.values()], show_progress_bar=False)  # (Q, H)
     best: Run = {query: [] for query in queries}
@@ -133,8 +146,9 @@ def search(encoder: Encoder, passages: Texts, queries: dict[str, str], depth: in
         # Rounded to float32, so that equal vectors have equal scores.
         scores = model.similarity(asked.astype(float), vectors.astype(float)).float()  # (Q, P)
         top, rows = scores.topk(min(depth + MARGIN, len(ids)))  # (Q, k) both
-        for query, own, found in zip(queries, (-top).tolist(), rows.tolist(), strict=True):
-            costs = zip(own, (ids[row] for row in found), strict=True)
+        for query, minus, found in zip(queries, (-top).tolist(), rows.tolist(), strict=True):
+            pairs = zip(minus, (ids[row] for row in found), strict=True)
+            costs = (pair for pair in pairs if pair[1] != query or query not in own)
             best[query] = heapq.nsmallest(depth, [*best[query], *costs])
     return best
 
@@ -179,7 +193,8 @@ def evaluate(encoder: Encoder, card: dict[str, Any], wanted: argparse.Namespace)
     source, split, depth, known = (card[key] for key in ("source", "split", "depth", "values"))
     names = wanted.measures or [m for m in known if is_measure(m)] or MEASURES
     passages, queries, qrels = read_collection(source, split)
-    run = search(encoder, passages, queries, depth)
+    own = frozenset(query for query, grades in qrels.items() if grades.get(query, 0) <= 0)
+    run = search(encoder, passages, queries, depth, own)
     here = measure_run(qrels, run, names)
     differing = [m for m in here if m in known and round(here[m], 4) != round(known[m], 4)]
     print(f"\n{source} ({split}): {len(queries)} queries, depth {depth}")

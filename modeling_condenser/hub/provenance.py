@@ -173,6 +173,7 @@ class EvaluationResult:
             `value`, the `difference` of this model's value from it, and the `p_value` of a
             two-sided paired randomisation test, with Holm's correction over the result.
         run: `file` (within the repository) and `sha256` (of the uncompressed run).
+        shared_queries: other split of the collection -> number of these queries that it has too.
         qrels_sha256: of the judgements as sorted lines in TREC format.
         benchmark: the task's benchmark, such as "MTEB"; None for a collection.
         command: reproduces the result of the model `OWNER/NAME`.
@@ -190,6 +191,7 @@ class EvaluationResult:
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = field(default_factory=list)
     run: Mapping[str, str] | None = None
+    shared_queries: Mapping[str, int] = field(default_factory=dict)
     qrels_sha256: str | None = None
     fingerprint_passages: str | None = None
     benchmark: str | None = None

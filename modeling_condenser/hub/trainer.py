@@ -219,6 +219,14 @@ class _Events(TrainerCallback):
         for drawn in self.trainer.drawn_anew:
             drawn.set_epoch(int(state.epoch or 0))
 
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        if state.global_step == 0:
+            raise ValueError(
+                "The training ended after 0 steps, so the model was not trained: check"
+                " num_train_epochs, and that the data have at least one batch of"
+                f" {args.train_batch_size * args.world_size} (dataloader_drop_last drops others)."
+            )
+
     def on_save(self, *_: Any, **__: Any) -> None:
         self.trainer.finish_checkpoint()
 

@@ -1,12 +1,14 @@
 """Files of hard negatives: one line a query, as mining writes and fine-tuning reads them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from modeling_condenser.collection.collection import Collection
+from modeling_condenser.collection.passages import PassageIndex, hash_text
 from modeling_condenser.collection.text_files import plain_name, read_lines
 
 
@@ -32,12 +34,37 @@ _LISTS = {field.name for field in fields(HardNegatives)} - {"query_id"}
 
 
 def judged_positives(collection: Collection) -> dict[str, tuple[str, ...]]:
-    """Return query id -> passages with a grade above 0, without queries that have none."""
+    """Return query id -> passages with a grade above 0, without queries that have none.
+
+    Passages that the corpus lacks are left out.
+    """
+    absent = collection.absent
     positives = {
-        query_id: tuple(passage_id for passage_id, grade in grades.items() if grade > 0)
+        query_id: tuple(p for p, grade in grades.items() if grade > 0 and p not in absent)
         for query_id, grades in collection.qrels.items()
     }
     return {query_id: ids for query_id, ids in positives.items() if ids}
+
+
+class KnownPassages:
+    """The passages of a collection that are no negatives of a query.
+
+    These are the positives of all queries with its text, the query itself as a passage (by id or by
+    text), and near-copies of these passages: texts that differ in blanks or case.
+    """
+
+    def __init__(self, collection: Collection, index: PassageIndex):
+        self._queries, self._index = collection.queries, index
+        self._positives: dict[int, list[str]] = defaultdict(list)  # hash of a query's text -> ids
+        for query_id, positives in judged_positives(collection).items():
+            self._positives[hash_text(collection.queries[query_id])] += positives
+
+    def find(self, query_id: str, positives: Sequence[str]) -> tuple[set[str], set[int]]:
+        """Return ids and text hashes (`PassageIndex.content`) of a query's known passages."""
+        own = hash_text(self._queries[query_id])
+        known = {*positives, *self._positives.get(own, ())}
+        contents = self._index.content[self._index.rows(list(known))].tolist()
+        return {query_id, *known}, {own, *contents}
 
 
 def _make(record: Mapping[str, Any]) -> HardNegatives:

@@ -127,13 +127,15 @@ def mine(
         with whole_file(folder / EXAMPLES_FILE) as examples:
             examples.writelines(map(str.encode, miner.examples(read_hard_negatives(negatives))))
     sizes = [len(mined.negative_ids) for mined in read_hard_negatives(negatives)]
+    if n_empty := sizes.count(0):
+        logger.warning("%d of %d queries have no negatives.", n_empty, len(sizes))
     facts = {
         "seed": recipe.seed,
         "system": parsed.name,
         "identity": identity,
         "queries": len(sizes),
         "queries_without_positive": len(loaded.queries) - len(sizes),
-        "queries_without_negatives": sizes.count(0),
+        "queries_without_negatives": n_empty,
         "queries_with_fewer": sum(0 < size < (recipe.n_negatives or 0) for size in sizes),
         "negatives": sum(sizes),
         "mean_negatives": round(sum(sizes) / max(len(sizes), 1), 3),

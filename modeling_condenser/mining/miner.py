@@ -29,7 +29,7 @@ from modeling_condenser.pretraining.counter_random import random_keys, uniforms
 from modeling_condenser.retrieval.runs import rank_passages
 from modeling_condenser.retrieval.systems import Searcher
 
-from .hard_negatives import HardNegatives
+from .hard_negatives import HardNegatives, KnownPassages
 from .recipe import MiningRecipe
 
 
@@ -126,7 +126,9 @@ class Miner:
         for query_id, own in labelled.items():
             found = run.get(query_id, {})
             if own := own or self._first_with_answer(query_id, found):
-                candidates = find_candidates(self.recipe, found, own, self.index, dropped)
+                excluded = self._known.find(query_id, own)
+                given = (self.recipe, found, own, self.index, dropped)
+                candidates = find_candidates(*given, excluded=excluded)
                 mined.append(Mined(query_id, own, draw_order(self.recipe, query_id, candidates)))
         self._judge(mined, dropped)
         pairs = [(entry.query_id, positive) for entry in mined for positive in entry.positive_ids]
@@ -146,6 +148,10 @@ class Miner:
                 line["negative_teacher_scores"] = [own.teacher_score for own in negatives]
             lines.append(line)
         return lines, dropped
+
+    @cached_property
+    def _known(self) -> KnownPassages:
+        return KnownPassages(self.collection, self.index)
 
     @cached_property
     def _matchers(self) -> dict[str, AnswerMatcher]:
@@ -237,24 +243,26 @@ def find_candidates(
     positives: Sequence[str],
     index: PassageIndex,
     dropped: Counter[str],
+    *,
+    excluded: tuple[set[str], set[int]],
 ) -> list[Candidate]:
     """Find the candidates of a query; `dropped` counts the passages that each filter drops.
 
-    Margins refer to the lowest score of the positives. If a positive was not found, a margin leaves
-    no candidate, because the score is unknown.
+    `excluded` is from `KnownPassages`. Margins refer to the lowest score of the positives. If a
+    positive was not found, a margin leaves no candidate, because the score is unknown.
     """
     lowest = min(scores.get(passage_id, -math.inf) for passage_id in positives)
     ranked = rank_passages(scores)[recipe.first_rank - 1 : recipe.last_rank]
     contents = index.content[index.rows([passage_id for passage_id, _ in ranked])].tolist()
-    own_contents = set(index.content[index.rows(positives)].tolist())
+    excluded_ids, excluded_contents = excluded
     absolute, relative = recipe.absolute_margin, recipe.relative_margin
     candidates = []
     passages = zip(ranked, contents, strict=True)
     for rank, ((passage_id, score), content) in enumerate(passages, start=recipe.first_rank):
-        if passage_id in positives:
-            dropped["positive"] += 1
-        elif content in own_contents:
-            dropped["same_text_as_positive"] += 1
+        if passage_id in excluded_ids:
+            dropped["positive_or_query"] += 1
+        elif content in excluded_contents:
+            dropped["same_text_as_these"] += 1
         elif recipe.min_score is not None and score < recipe.min_score:
             dropped["min_score"] += 1
         elif recipe.max_score is not None and score > recipe.max_score:

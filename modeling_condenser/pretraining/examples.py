@@ -1,10 +1,12 @@
 """Make examples and batches from text, and prepare the model for the objective."""
 
 import logging
+from array import array
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
@@ -144,16 +146,22 @@ def make_examples(
     with arguments.main_process_first(desc="preparing the text"):
         blocks = rows
         if "text" in rows.column_names:
+            if objective in CONTRASTIVE:
+                rows = drop_copies(rows, "text")
             blocks = build_blocks(rows, builder, num_proc=arguments.preprocessing_workers)
         elif objective in CONTRASTIVE:
             raise ValueError(
                 f"objective {objective} makes pairs from text, but the data have only input_ids: "
                 "give a column `text` instead."
             )
-        sha256, n_documents = fingerprint_blocks(blocks), len(rows)
+        n_documents = n_read = len(rows)
+        if objective in CONTRASTIVE:
+            n_read = len(blocks.unique("document"))
+            blocks = drop_copies(blocks, "input_ids")
+        sha256 = fingerprint_blocks(blocks)
     facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
     if objective in CONTRASTIVE:
-        facts["n_documents_left_out"] = n_left_out = n_documents - len(blocks.unique("document"))
+        facts["n_documents_left_out"] = n_left_out = n_documents - n_read
         if n_left_out:
             logger.warning(
                 "%d of %d documents cannot be cut in two and are left out.", n_left_out, n_documents
@@ -167,6 +175,24 @@ def make_examples(
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
     return kind(blocks, seed=seed, draw=_choose_draw(tokenizer, arguments)), batches, facts
+
+
+def drop_copies(rows: Dataset, column: str) -> Dataset:
+    """Keep the first of equal texts or blocks, because a contrast would part a text from its copy.
+
+    Blanks around a text do not count. Blank texts are kept, and give no blocks.
+    """
+    hashes = array("q")
+    for batch in rows.select_columns(column).with_format("arrow").iter(batch_size=1000):
+        for number, value in enumerate(batch[column].to_pylist(), start=len(hashes)):
+            content = (value or "").strip() if column == "text" else tuple(value)
+            hashes.append(hash(content or number))
+    is_copy = pd.Series(hashes).duplicated()
+    if not is_copy.any():
+        return rows
+    what = "documents" if column == "text" else "passages"
+    logger.warning("%d of %d %s are copies and are left out.", is_copy.sum(), len(rows), what)
+    return rows.select((~is_copy).to_numpy().nonzero()[0])
 
 
 def _choose_draw(

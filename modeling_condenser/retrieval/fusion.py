@@ -14,7 +14,7 @@ from modeling_condenser.collection.collection import Collection, Qrels
 
 from .bm25 import Bm25
 from .dense import DenseSearcher
-from .runs import Run, cut_run, rank_passages
+from .runs import Run, cut_run, drop_own_passages, rank_passages
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def choose_fusion(bm25_run: Run, dense_run: Run, qrels: Qrels) -> Fusion:
     """Choose the fusion with the highest MRR@10 on judged queries; the first if several tie."""
     figures = {}
     for fusion in FUSIONS.values():
-        run = fusion.fuse(bm25_run, dense_run)
+        run = drop_own_passages(fusion.fuse(bm25_run, dense_run), qrels)
         figures[fusion] = ir_measures.calc_aggregate([RR @ 10], qrels, run)[RR @ 10]
     best = max(figures, key=lambda fusion: figures[fusion])
     logger.info("Chosen on %d dev queries: %s, MRR@10 %.3f", len(qrels), best, figures[best])

@@ -25,6 +25,24 @@ def cut_run(run: Run, depth: int) -> Run:
     return {query_id: dict(rank_passages(scores)[:depth]) for query_id, scores in run.items()}
 
 
+def find_own(qrels: Mapping[str, Mapping[str, int]]) -> set[str]:
+    """Return the judged queries for which a passage of the same id is the query itself.
+
+    This is BEIR's convention (ArguAna, Quora). A passage that is judged relevant to the query of
+    its id is another text.
+    """
+    return {query for query, grades in qrels.items() if grades.get(query, 0) <= 0}
+
+
+def drop_own_passages(run: Run, qrels: Mapping[str, Mapping[str, int]]) -> Run:
+    """Remove the query itself from each ranking; see `find_own`."""
+    own = find_own(qrels)
+    return {
+        query: {p: s for p, s in scores.items() if p != query} if query in own else scores
+        for query, scores in run.items()
+    }
+
+
 def write_run(run: Run, path: str | Path, *, tag: str) -> Path:
     """Write a run as a TREC file, atomically; the tag is the system's name, in one word.
 

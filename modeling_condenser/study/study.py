@@ -22,7 +22,11 @@ from modeling_condenser.analysis.recipe import Measuring
 from modeling_condenser.analysis.sample import Sample
 from modeling_condenser.collection.beir import CORPUS_FILE
 from modeling_condenser.collection.builtin import build_builtin_collection
-from modeling_condenser.collection.load import load_collection, resolve_collection_name
+from modeling_condenser.collection.load import (
+    load_dev,
+    load_reported,
+    resolve_collection_name,
+)
 from modeling_condenser.collection.text_files import need_file
 from modeling_condenser.encoding.embeddings import Embeddings
 from modeling_condenser.evaluation.measures import evaluate_run
@@ -100,7 +104,7 @@ class _Study:
             refuse_ambiguous(BUILTIN, "the collection")
             self.place = str(build_builtin_collection(self.out / "collection"))
         self.folder = Path(self.place)
-        self.collection = load_collection(self.place, split=recipe.split)
+        self.collection = load_reported(self.place, split=recipe.split)
         (self.search,) = fill(recipe.search, SearchSettings)
         self.evaluate = partial(
             evaluate_system,
@@ -230,7 +234,12 @@ class _Study:
         return [result, SystemResult(*facts, evaluation, record={"fusion": str(fusion)})]
 
     def choose_fusion(self, system: System, folder: Path) -> Fusion:
-        dev = load_collection(self.place, split="dev")
+        dev = load_dev(self.place, judged=self.recipe.split, reported=self.collection)
+        if dev is None:
+            raise ValueError(
+                f"{self.place} has no dev queries of its own to choose the fusion on: set fusion"
+                " to rrf or to a weight."
+            )
         own: Any = {"collection": dev, "split": "dev"}
         bm25 = self.evaluate(BM25, out=self.out / BM25 / "dev", work_folder=self.out / BM25, **own)
         result = self.evaluate(system, out=folder / "dev", work_folder=folder, **own)
@@ -260,6 +269,7 @@ class _Study:
             "n_passages": len(self.collection.passages),
             "n_queries": self.bm25.evaluation.n_items,
             "split": self.recipe.split,
+            "shared_queries": dict(self.collection.shared),
             "finetuning_seeds": seeds,
             "tokens_seen": tokens,
             "minutes": minutes,

@@ -36,15 +36,16 @@ def test_passages_are_stored_once_for_the_same_files(write_text):
 
 def test_passages_are_found_by_id_and_equal_texts_have_equal_content():
     ids = list("abcdefg")
-    texts = ["same", "other", "same", "same ", "", "", ""]
+    texts = ["same text", "other", "same text", "Same  text ", "", "", ""]
     titles = ["", "", "title", "", "x", "y", "x"]
     index = PassageIndex(Dataset.from_dict({"_id": ids, "title": titles, "text": texts}))
     assert index.rows(["g", "a", "d", "g"]).tolist() == [6, 0, 3, 6]
-    assert index.read(["c", "a", "c"]) == {"c": ("title", "same"), "a": ("", "same")}
+    assert index.read(["c", "a", "c"]) == {"c": ("title", "same text"), "a": ("", "same text")}
     assert index.read([]) == {}
     contents = dict(zip(ids, index.content.tolist(), strict=True))
     equal = {(x, y) for x in ids for y in ids if x < y and contents[x] == contents[y]}
-    assert equal == {("a", "c"), ("e", "g")}  # without a text, the title counts
+    # Blanks and case do not count; without a text, the title does.
+    assert equal == {("a", "c"), ("a", "d"), ("c", "d"), ("e", "g")}
     with pytest.raises(ValueError, match="no passage 'z'"):
         index.rows(["a", "z"])
 

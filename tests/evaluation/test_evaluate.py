@@ -16,7 +16,7 @@ from scipy import stats
 from torch.nn.functional import cosine_similarity
 
 from modeling_condenser.collection.collection import Collection
-from modeling_condenser.collection.load import load_collection
+from modeling_condenser.collection.load import load_collection, load_dev, load_reported
 from modeling_condenser.evaluation import evaluate as evaluate_module
 from modeling_condenser.evaluation import system_results
 from modeling_condenser.evaluation.evaluate import evaluate
@@ -31,7 +31,7 @@ from modeling_condenser.hub.provenance import read_results
 from modeling_condenser.retrieval.bm25 import Bm25
 from modeling_condenser.retrieval.dense import recall_against_exact
 from modeling_condenser.retrieval.runs import read_run, write_run
-from tests.hub.making import plain_vectors
+from tests.hub.making import plain_vectors, write_collection
 
 
 def test_systems_of_every_kind_stand_in_one_report(retriever, bert_folder, collection, tmp_path):
@@ -207,7 +207,7 @@ def test_results_have_corrected_p_values_and_say_what_they_were_made_from(folder
 
 def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_path, monkeypatch):
     loaded = load_collection(collection)
-    monkeypatch.setattr(evaluate_module, "load_collection", lambda name, split: loaded)
+    monkeypatch.setattr(evaluate_module, "load_reported", lambda name, split: loaded)
     monkeypatch.chdir(tmp_path)
     settings = {"measures": ["P@5"], "depth": 20}
     report = evaluate(folder, "owner/small", **settings)
@@ -219,3 +219,48 @@ def test_the_command_names_a_collection_as_the_hub_does(folder, collection, tmp_
     # With another similarity than its contract's, it is another system.
     evaluate(f"{folder},similarity=cosine", "owner/small", **settings)
     assert read_results(folder) == [found]
+
+
+def test_queries_that_are_passages_are_searched_one_passage_deeper(tmp_path):
+    claims = ["uniforms save money", "uniforms do not save money", "uniforms waste money"]
+    passages = [{"_id": f"a{i}", "text": text} for i, text in enumerate(claims)]
+    judged = [("a0", "a1", 1), ("a1", "a0", 1), ("a2", "a2", 1)]
+    folder = write_collection(tmp_path / "claims", passages, passages, test=judged)
+    result = evaluate_system("bm25", folder, tmp_path / "out", depth=2, measures=["R@2"])
+    found = read_run(result.run_file)
+    # a2 is judged relevant to the query of its id, so it is another text.
+    assert [len(found[query]) for query in ("a0", "a1", "a2")] == [2, 2, 2]
+    assert "a0" not in found["a0"] and "a1" not in found["a1"] and next(iter(found["a2"])) == "a2"
+    assert result.evaluation.means["R@2"] == 1.0
+
+
+def test_judged_passages_that_the_corpus_lacks_are_never_found(tmp_path, caplog):
+    passages = [{"_id": "p1", "text": "penguins eat krill"}, {"_id": "p2", "text": "bees fly"}]
+    queries = [{"_id": "q1", "text": "penguins"}, {"_id": "q2", "text": "bees"}]
+    judged = [("q1", "p1", 1), ("q2", "p2", 1), ("q2", "p9", 1)]
+    folder = write_collection(tmp_path / "small", passages, queries, test=judged)
+    result = evaluate_system("bm25", folder, tmp_path / "out", measures=["R@100"])
+    assert result.evaluation.per_query == {"R@100": {"q1": 1.0, "q2": 0.5}}
+    assert "1 of 3 judged passages are not in the corpus, such as 'p9'" in caplog.text
+
+
+def test_queries_of_another_split_are_reported_and_choose_no_fusion(retriever, tmp_path, caplog):
+    """q1 has its id in train and in dev, and q2 its text in dev."""
+    passages = [{"_id": f"p{i}", "text": f"the river {word}"} for i, word in enumerate("abcde")]
+    texts = ["river a", "river b", "river  B", "river c", "river d"]
+    queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(texts, start=1)]
+    test, train = [("q1", "p0", 1), ("q2", "p1", 1)], [("q1", "p0", 1)]
+    dev = [("q1", "p0", 1), ("q3", "p1", 1), ("q4", "p2", 1)]
+    splits = {"test": test, "train": train, "dev": dev}
+    folder = write_collection(tmp_path / "small", passages, queries, **splits)
+    systems = [str(retriever), f"hybrid:{retriever}"]
+    caplog.set_level("INFO")
+    report = evaluate(systems, folder, output_dir=tmp_path / "out")
+    assert report.content["shared_queries"] == {"dev": 2, "train": 1}
+    assert "2 of the 2 queries of test are also in dev" in caplog.text
+    for text in (report.file.read_text(), (retriever / "README.md").read_text()):
+        assert "2 queries are also in the split dev" in text
+        assert "1 query is also in the split train" in text
+    dev = load_dev(folder, judged="test", reported=load_reported(folder, split="test"))
+    assert dev is not None and list(dev.queries) == ["q4"]
+    assert "Chosen on 1 dev queries" in caplog.text

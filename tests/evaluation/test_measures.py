@@ -144,3 +144,20 @@ def test_queries_have_numbers_as_names_because_a_provider_needs_them(monkeypatch
     run = {"q/2": {"p1": 2.0, "p2": 1.0}, "what is": {"p1": 1.0}}
     found = evaluate_run(qrels, run, measures=["F1@3"]).per_query
     assert found == {"F1@3": {"what is": 0.0, "q/2": 0.25, "empty": 0.0}}
+
+
+def test_the_query_itself_is_not_counted_unless_it_is_judged_relevant(caplog):
+    """As in BEIR: "a" is its own passage; "b" is another text that has the id of its query."""
+    qrels = {"a": {"a2": 1}, "b": {"b": 1}}
+    run = {"a": {"a": 3.0, "a2": 2.0, "a3": 1.0}, "b": {"x": 2.0, "b": 1.0}}
+    caplog.set_level(logging.INFO)
+    found = evaluate_run(qrels, run, measures=["MRR@10", "P@1"]).per_query
+    assert found == {"MRR@10": {"a": 1.0, "b": 0.5}, "P@1": {"a": 1.0, "b": 0.0}}
+    assert "id of its query is not counted for 1 queries" in caplog.text
+
+
+def test_a_run_without_most_queries_is_reported(caplog):
+    qrels = {f"q{i}": {"p": 1} for i in range(5)}
+    found = evaluate_run(qrels, {"q0": {"p": 1.0}, "q1": {}}, measures=["P@1"])
+    assert found.means == {"P@1": 0.2}
+    assert "4 of the 5 measured queries have no passages in the run" in caplog.text

@@ -178,7 +178,6 @@ def test_each_column_is_cut_where_encoding_cuts_it(wordpiece_tokenizer):
 EXAMPLES = Dataset.from_dict(
     {
         "query": [f"q{i}" for i in range(200)],
-        # Each text is in several rows, now as a query's positive, now as a negative.
         "positive": [f"text {i % 70}" for i in range(200)],
         "negative_1": [f"text {(3 * i + 5) % 70}" for i in range(200)],
     }
@@ -196,12 +195,8 @@ def batches(format: Any, *, seed: int = 3, epoch: int = 0, **changes: Any) -> li
 
 def test_objective_order_seed_and_epoch_decide_the_batches():
     found = batches("pairs")
-    assert len(found) > 30
-    for batch in found:  # of contrast, which contains no text twice
-        rows = EXAMPLES[batch]
-        pairs = zip(rows["positive"], rows["negative_1"], strict=True)
-        texts = [text for pair in pairs for text in set(pair)]
-        assert len(batch) == 5 and len(texts) == len(set(texts))
+    assert [len(batch) for batch in found] == [5] * 40  # although positives repeat
+    assert sorted(row for batch in found for row in batch) == list(range(200))
     assert found == batches("pairs")
     assert batches("pairs", seed=4) != found != batches("pairs", epoch=1)
     in_order, shuffled = (
@@ -258,7 +253,8 @@ def test_every_way_of_training_resumes_bit_equal(train, write_jsonl, texts, monk
 def test_two_devices_take_the_step_of_one_with_the_whole_batch(
     encoder, train, write_jsonl, texts, tmp_path
 ):
-    rows = [{"query": texts[i][:30], "positive": texts[i + 30]} for i in range(24)]
+    # Positives repeat, so that copies of a query's positive are on the other device, too.
+    rows = [{"query": texts[i][:30], "positive": texts[i % 6 + 30]} for i in range(24)]
     settings = {"encoder": str(encoder), "data": str(write_jsonl(rows)), "format": "pairs"}
     settings |= {"optim": "sgd", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
     settings |= {"max_grad_norm": 0.0, "max_steps": 3, "dataloader_drop_last": True}
@@ -275,3 +271,28 @@ def test_two_devices_take_the_step_of_one_with_the_whole_batch(
     assert max((first[name] - start[name]).abs().max().item() for name in first) > 1e-3
     for name, weights in first.items():
         assert (second[name] - weights).abs().max().item() < 1e-5, name
+
+
+def test_all_rows_are_trained_where_positives_repeat(train, write_jsonl):
+    rows = [{"query": f"question {i}", "positive": f"answer {i % 4}"} for i in range(64)]
+    settings = {"data": str(write_jsonl(rows)), "format": "pairs", "max_steps": -1}
+    settings |= {"num_train_epochs": 2, "per_device_train_batch_size": 16}
+    for name, changes in (("all", {}), ("drop", {"dataloader_drop_last": True})):
+        record = json.loads((train(name, **settings, **changes).parent / "run.json").read_text())
+        assert (record["steps"], record["n_examples"]) == (8, 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataloader_drop_last": True}, "There are 3 examples, but a batch .* has 4"),
+        ({"per_device_train_batch_size": 1}, "A batch is one pair, without negatives"),
+        ({"first_rows": 2}, "The 2 examples have the same positive"),
+        ({"max_steps": -1, "num_train_epochs": 0}, "ended after 0 steps, so the model was not"),
+    ],
+)
+def test_a_training_of_nothing_is_an_error(train, write_jsonl, tmp_path, changes, message):
+    rows = [{"query": f"question {i}", "positive": f"answer {i // 2}"} for i in range(3)]
+    with pytest.raises(ValueError, match=message):
+        train(data=str(write_jsonl(rows)), format="pairs", **changes)
+    assert not (tmp_path / "run" / "model").exists()

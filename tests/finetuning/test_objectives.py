@@ -134,3 +134,35 @@ def test_equal_vectors_have_a_gradient_of_zero_and_not_nan():
     a = torch.ones(2, 3, requires_grad=True)
     euclidean_distance(a, torch.ones(2, 3)).sum().backward()
     assert a.grad is not None and a.grad.eq(0).all()
+
+
+MASKED: list[dict[str, Any]] = [{}, {"mini_batch_size": 2}, {"matryoshka_dims": [2]}]
+
+
+@pytest.mark.parametrize("settings", MASKED)
+def test_copies_of_a_positive_other_positives_and_the_query_are_no_negatives(settings):
+    """A text is a token id, as in the columns of queries, positives and negatives."""
+    ids = [[11, 12, 11, 13, 14], [21, 21, 22, 23, 24], [23, 25, 13, 26, 21]]
+    # Query -> the passages of the batch that are its negatives.
+    negatives = {0: [23, 23, 24, 25, 13, 26], 1: [22, 23, 23, 24, 25, 13, 26]}
+    negatives[2] = negatives[0]  # of the same query, so that 21 and 22 are positives of both
+    negatives |= {3: [21, 21, 22, 24, 25, 26, 21], 4: [21, 21, 22, 23, 23, 25, 13, 26, 21]}
+    _, _, lookup, model, _ = make_batch("contrastive", 6)
+    batch = []
+    for column in ids:
+        columns = {"input_ids": [[i, 0, 0] for i in column], "attention_mask": [[1, 0, 0]] * 5}
+        batch.append({name: torch.tensor(rows) for name, rows in columns.items()})
+    recipe = FinetuningRecipe("e", data="d", format="negatives", **COSINE, **settings)
+    loss = make_loss(recipe, model)(batch, None)
+    loss.backward()
+    expected = torch.zeros((), dtype=torch.float64)
+    table = lookup.table.detach().clone().requires_grad_()
+    for dim in (H, *settings.get("matryoshka_dims", ())):
+        for row, (query, positive) in enumerate(zip(*ids[:2], strict=True)):
+            passages = table[[positive, *negatives[row]], :dim]
+            scores = similarity(table[query, :dim], passages, "cosine")
+            expected = expected - scores.log_softmax(0)[0] / 5
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-9)
+    assert table.grad is not None
+    assert torch.allclose(lookup.table.grad, table.grad, rtol=0, atol=1e-9)

@@ -207,3 +207,19 @@ def test_what_cannot_be_evaluated_is_an_error(exported, collection, tmp_path, st
     ):
         assert start(exported, *words) == (2, [])
         assert message in capsys.readouterr().err
+
+
+def test_a_query_that_is_a_passage_is_left_out_as_by_the_package(exported, texts, tmp_path, start):
+    passages = [{"_id": f"p{i}", "text": text} for i, text in enumerate(texts[:20])]
+    judged = [(f"p{i}", f"p{i + 5}", 1) for i in range(4)] + [("p4", "p4", 1)]
+    folder = write_collection(tmp_path / "own", passages, passages[:5], test=judged)
+    how = {"depth": 3, "measures": ["MRR@3", "R@3"]}
+    result = evaluate_system(exported, folder, tmp_path / "run", **how)
+    words = ("--depth", 3, "--measures", *how["measures"])
+    assert start(exported, folder, *words) == (0, [result.evaluation.means])
+    found = read_run(result.run_file)
+    assert "p4" in found["p4"] and not any(f"p{i}" in found[f"p{i}"] for i in range(4))
+    with (folder / "qrels" / "test.tsv").open("a") as file:
+        file.write("p0\tp5\t0\n")
+    with pytest.raises(ValueError, match="'p5' has two grades for query 'p0'"):
+        open_script(exported).read_collection(str(folder), "test")

@@ -100,3 +100,14 @@ def test_the_readmes_example_gives_what_it_says(capsys):
     code = code.replace('load("retrieval_measures")', f"load({str(FOLDER)!r})")
     exec(code.replace("module.compute(", "print(module.compute(") + ")", {})
     assert capsys.readouterr().out.strip() == said
+
+
+def test_the_query_itself_is_not_counted_and_a_passage_counts_once():
+    qrels = {"a": {"b": 1}, "c": {"c": 1}}
+    run = {"a": {"a": 3.0, "b": 2.0}, "c": {"x": 2.0, "c": 1.0}}
+    rows = {"predictions": as_rows(run, "scores"), "references": as_rows(qrels, "grades")}
+    found = compute(**rows, measures=["MRR@10"])
+    assert found == evaluate_run(qrels, run, measures=["MRR@10"]).means == {"MRR@10": 0.75}
+    twice = {"query_id": "a", "passage_ids": ["b", "b"], "grades": [1, 0]}
+    with pytest.raises(ValueError, match="references has a passage twice for query 'a'"):
+        compute(predictions=rows["predictions"], references=[twice, rows["references"][1]])

@@ -368,3 +368,26 @@ def test_other_dev_queries_choose_the_fusion_of_a_hybrid_system_again(
         dev.write_text("".join(judged[:1] + judged[9:]))
     mine_into(**settings)
     assert (windows[3] == windows[0]) == is_changed  # whether the first window is mined again
+
+
+def test_the_query_itself_near_copies_and_positives_of_its_twin_are_no_negatives(tmp_path):
+    """q1 is a passage by its id and by its text; q2 asks the same in other letters."""
+    texts = {
+        "q1": "Is tea healthy",
+        "own": "is  tea healthy ",
+        "yes": "tea is healthy for most",
+        "copy": "Tea is healthy for most ",
+        "twin": "tea is healthy, says q2",
+        "other": "coffee is healthy too",
+    }
+    passages = [{"_id": name, "text": text} for name, text in texts.items()]
+    queries = [{"_id": "q1", "text": "Is tea healthy"}, {"_id": "q2", "text": "is tea  healthy"}]
+    judged = [("q1", "yes", 1), ("q1", "absent", 1), ("q2", "twin", 1)]
+    folder = write_collection(tmp_path / "tea", passages, queries, train=judged)
+    file = mine("bm25", folder, tmp_path / "out", n_negatives=3, sampling="top", progress=False)
+    lines = {line["query_id"]: line for line in read_lines(file)}
+    assert lines["q1"]["positive_ids"] == ["yes"]
+    assert lines["q1"]["negative_ids"] == lines["q2"]["negative_ids"] == ["other"]
+    dropped = record_of(file)["dropped"]
+    # Of q1: q1, yes, twin; and own, copy. Of q2: yes, twin; and q1, own, copy.
+    assert dropped == {"positive_or_query": 5, "same_text_as_these": 5}

@@ -58,7 +58,8 @@ def test_margins_and_bounds_keep_what_sentence_transformers_keeps(settings):
     for i, query in enumerate(queries):
         scores = {str(j): float(similarity[i, j]) for j in range(40)}
         positives = [str(j) for k, j in pairs if k == i]
-        found = find_candidates(recipe(**settings), scores, positives, index, Counter())
+        given = (recipe(**settings), scores, positives, index, Counter())
+        found = find_candidates(*given, excluded=(set(positives), set()))
         assert {corpus[int(candidate.passage_id)] for candidate in found} == kept[query]
         n_kept += len(found)
     assert 40 < n_kept < 400

@@ -16,6 +16,7 @@ from modeling_condenser import (
     condenser_from_encoder,
 )
 from modeling_condenser.pretraining.contrastive_trainer import contrast, put_back, split_batch
+from modeling_condenser.pretraining.examples import as_rows, make_examples
 from modeling_condenser.pretraining.pretrain import pretrain
 from modeling_condenser.runs.run_folder import read_log
 from tests.models import assert_same, gradients
@@ -192,3 +193,28 @@ def test_a_run_logs_all_losses_and_records_what_was_left_out(settings, tmp_path,
     n_left_out = record["n_documents"] - record["n_blocks"]
     assert record["n_documents_left_out"] == n_left_out > 0
     assert f"{n_left_out} of 51 documents cannot be cut in two and are left out" in caplog.text
+
+
+@pytest.mark.parametrize("objective", ["ict", "cocondenser"])
+def test_copies_of_documents_and_passages_are_left_out(
+    wordpiece_tokenizer, texts, tmp_path, objective, caplog
+):
+    """In a batch, a copy would be a negative of the same text."""
+    arguments = CondenserTrainingArguments(tmp_path, objective=objective, max_length=32)
+
+    def prepare(documents: list[str]) -> tuple[list[list[int]], dict[str, Any]]:
+        rows = as_rows(documents, name="train_dataset")
+        examples, _, facts = make_examples(rows, wordpiece_tokenizer, arguments)
+        return [ids.tolist() for ids in examples.blocks["input_ids"][:]], facts
+
+    short, long = "The river is old. The market is near.", " ".join(texts[:6])
+    others = [long, short, *texts[10:15], ""]
+    blocks, facts = prepare([*others, f" {short}\n", long, ""])
+    alone, expected = prepare(others)
+    assert blocks == alone and facts["n_blocks"] == len(blocks)
+    assert facts["n_documents"] == len(others) + 1  # with both blank ones
+    assert facts["n_documents_left_out"] == expected["n_documents_left_out"] + 1
+    assert "2 of 11 documents are copies and are left out" in caplog.text
+    same, facts = prepare([long, long.upper(), short])  # for a tokenizer without case
+    assert len(same) == len({tuple(ids) for ids in same}) == facts["n_blocks"]
+    assert "passages are copies and are left out" in caplog.text

@@ -120,3 +120,10 @@ def test_hybrid_search_fuses_the_runs_of_its_parts(bert_folder, collection, tmp_
     (collection / "qrels/dev.tsv").unlink()
     with pytest.raises(ValueError, match="another run, with a different dev"):
         evaluate(systems[2], collection, output_dir=out)
+
+
+def test_a_dev_query_that_is_a_passage_chooses_as_if_it_were_not():
+    bm25 = {"q": {"r": 9.0, "q": 3.0, "a": 1.0}}
+    dense = {"q": {"q": 9.0, "r": 3.0, "a": 1.0}}
+    # By reciprocal ranks, the first fusion, q ties with r and comes first.
+    assert choose_fusion(bm25, dense, {"q": {"r": 1}}) == FUSIONS["rrf"]

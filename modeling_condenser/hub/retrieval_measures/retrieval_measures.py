@@ -96,17 +96,23 @@ class RetrievalMeasures(evaluate.Metric):
 
 def retrieval(predictions: Rows, references: Rows, measures: Sequence[str]) -> Values:
     """Measures of a run by judgements."""
+    for name, rows in (("predictions", predictions), ("references", references)):
+        for row in rows:
+            if len(set(row["passage_ids"])) < len(row["passage_ids"]):
+                raise ValueError(f"{name} has a passage twice for query {row['query_id']!r}")
     judged = {
         row["query_id"]: dict(zip(row["passage_ids"], row["grades"], strict=True))
         for row in references
     }
     qrels = {q: grades for q, grades in judged.items() if max(grades.values(), default=0) > 0}
-    # ir-measures breaks ties in other ways, so it sees ranks.
-    run = {
-        query: {passage: -float(rank) for rank, passage in enumerate(ranking)}
-        for query, ranking in _rankings(predictions, "passage_ids").items()
-        if query in qrels and ranking
-    }
+    run = {}
+    for query, ranking in _rankings(predictions, "passage_ids").items():
+        if query in qrels:
+            # A passage with the id of its query is the query itself, unless it is relevant.
+            kept = [p for p in ranking if p != query or qrels[query].get(p, 0) > 0]
+            # ir-measures breaks ties in other ways, so it sees ranks.
+            run[query] = {passage: -float(rank) for rank, passage in enumerate(kept)}
+    run = {query: ranks for query, ranks in run.items() if ranks}
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     for name in measures:
         for metric in ir_measures.iter_calc([_parse(name)], qrels, run):
