@@ -30,7 +30,7 @@ from modeling_condenser.retrieval.dense import SearchSettings
 from modeling_condenser.retrieval.systems import StoredRun, open_searcher, parse_systems
 from modeling_condenser.runs.progress import bar, show_bars
 from modeling_condenser.runs.recipe import fill
-from modeling_condenser.runs.run_folder import RUN_FILE, claim_run_folder, record_run
+from modeling_condenser.runs.run_folder import RUN_FILE, RunIdentity, claim_run_folder, record_run
 from modeling_condenser.runs.whole_files import whole_file, write_json
 
 from .hard_negatives import judged_positives, read_hard_negatives
@@ -77,7 +77,7 @@ def mine(
     recipe, search = fill(settings, MiningRecipe, SearchSettings)
     folder = Path(recipe.output_dir)
     if (folder / RUN_FILE).is_file():
-        claim_run_folder(folder, settings)
+        claim_run_folder(folder, RunIdentity(settings))
         logger.info("%s is finished.", folder)
         return folder / NEGATIVES_FILE
     started = time.perf_counter()
@@ -102,7 +102,7 @@ def mine(
     # The fusion of a hybrid system is chosen on the dev queries.
     dev = load_dev(recipe.collection, judged=recipe.split) if parsed.kind == "hybrid" else None
     identity |= {"dev": fingerprint_judgements(dev)} if dev else {}
-    claim_run_folder(folder, settings)
+    claim_run_folder(folder, RunIdentity(settings))
 
     work_folder = Path(recipe.work_folder or folder / "search")
     # Windows of another system or collection are in another folder.

@@ -150,8 +150,8 @@ def make_examples(
                 f"objective {objective} makes pairs from text, but the data have only input_ids: "
                 "give a column `text` instead."
             )
-        sha256, n_documents = fingerprint_blocks(blocks), len(rows)
-    facts = {"blocks_sha256": sha256, "n_documents": n_documents, "n_blocks": len(blocks)}
+    n_documents = len(rows)
+    facts = {"n_documents": n_documents, "n_blocks": len(blocks)}
     if objective in CONTRASTIVE:
         facts["n_documents_left_out"] = n_left_out = n_documents - len(blocks.unique("document"))
         if n_left_out:
@@ -167,6 +167,19 @@ def make_examples(
         batches = TokenBudgetBatches(lengths, budget, seed=seed, n_processes=n_processes)
     kind = EvaluationBlocks if for_evaluation else KeyedBlocks
     return kind(blocks, seed=seed, draw=_choose_draw(tokenizer, arguments)), batches, facts
+
+
+def fingerprint_examples(examples: Any) -> dict[str, str]:
+    """Fingerprints of training data, for the run's record.
+
+    A stream is known by its first documents only, and a data set of torch not at all.
+    """
+    if isinstance(examples, StreamedBlocks):
+        return {"first_documents_sha256": examples.fingerprint()}
+    blocks = examples.blocks if isinstance(examples, KeyedBlocks) else examples
+    if isinstance(blocks, Dataset) and "input_ids" in blocks.column_names:
+        return {"blocks_sha256": fingerprint_blocks(blocks)}
+    return {}
 
 
 def _choose_draw(
