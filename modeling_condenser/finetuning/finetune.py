@@ -29,7 +29,8 @@ from modeling_condenser.hub.contract import EncodingContract, Pooling
 from modeling_condenser.hub.export import write_repository
 from modeling_condenser.hub.model_folder import find_model_folder, is_checkpoint
 from modeling_condenser.hub.provenance import FINETUNING, read_provenance, read_stage
-from modeling_condenser.hub.trainer import START, WholeTrainer
+from modeling_condenser.hub.trainer import WholeTrainer
+from modeling_condenser.runs.run_folder import START
 from modeling_condenser.runs.training import run_training
 
 from .data import LABEL, TrainingData, load_training_data

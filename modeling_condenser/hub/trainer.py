@@ -21,23 +21,24 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
 from modeling_condenser.runs.run_folder import (
-    MANIFEST,
     RUN_FILE,
     RunIdentity,
     all_checkpoints,
+    check_checkpoint,
+    check_run_folder,
     describe_machine,
     drop_old_checkpoints,
     fingerprints_of,
     is_complete,
     last_whole_checkpoint,
-    read_identity,
+    read_manifest,
     seal_checkpoint,
     whole_checkpoints,
     write_settings,
 )
 from modeling_condenser.runs.whole_files import link_or_copy
 
-from .model_folder import fetch, read_json
+from .model_folder import fetch
 from .provenance import Stage, publishable
 from .push import STALE_WEIGHTS, commit_folder
 from .training_log import readiness_entries, thin_log
@@ -45,7 +46,6 @@ from .training_log import readiness_entries, thin_log
 logger = logging.getLogger(__name__)
 
 LAST_CHECKPOINT = "last-checkpoint"  # as the Trainer calls it
-START = "start_fingerprint"  # of the weights and the configuration that a training starts from
 
 # Arguments that transformers or a trainer computes if they are not given.
 _DERIVED = (
@@ -167,7 +167,7 @@ class WholeTrainer(Trainer):
         arguments = self.args
         with arguments.main_process_first(desc="finding the checkpoint"):
             resume = self._enter_folder(resume_from_checkpoint)
-        self._before = read_json(Path(resume) / MANIFEST, {}) if resume else {}
+        self._before = read_manifest(Path(resume)) if resume else {}
         self.train_seconds, self._started = self._before.get("train_seconds", 0.0), None
         self._loss_sum.fill_(self._before.get("loss_sum", 0.0))
         self._is_pushing, self._keep = arguments.push_to_hub, arguments.save_total_limit
@@ -192,14 +192,17 @@ class WholeTrainer(Trainer):
             raise ValueError(f"{folder} holds the run of a recipe: choose another output_dir.")
         if asked is False:
             self._remove_checkpoints(folder)
-        elif resume is not None and asked is None:
-            self._check_run(folder, identity)
         elif resume is not None:
-            self._check_checkpoint(Path(resume), identity)
-        if resume is not None:
-            compared = fingerprints_of(read_json(Path(resume) / MANIFEST, {})).keys()
-            extent = _extent(compared & identity.fingerprints.keys())
-            logger.warning("Resuming from %s, step %d%s.", resume, _step(Path(resume)), extent)
+            if asked is None:
+                check_run_folder(folder, identity)
+            compared, step = check_checkpoint(Path(resume), identity), _step(Path(resume))
+            newest = whole_checkpoints(folder)[-1:]
+            if newest and _step(newest[0]) > step:
+                raise ValueError(
+                    f"{newest[0]} is newer than {resume}, and a later resume would take it: choose "
+                    "another output_dir, or remove the newer checkpoints."
+                )
+            logger.warning("Resuming from %s, step %d%s.", resume, step, _extent(compared))
         if self.settings is None and self.is_world_process_zero():
             write_settings(folder, identity.settings)
         return resume
@@ -208,31 +211,6 @@ class WholeTrainer(Trainer):
         for checkpoint in all_checkpoints(folder) if self.is_world_process_zero() else ():
             logger.warning("Starting again: removing %s.", checkpoint)
             shutil.rmtree(checkpoint)
-
-    def _check_run(self, folder: Path, identity: RunIdentity) -> None:
-        earlier = read_identity(folder)
-        changed = identity.differences(earlier) if earlier else ["its settings are not recorded"]
-        if changed:
-            raise ValueError(
-                f"{folder} holds checkpoints of another run ({', '.join(changed)}). Choose another "
-                "output_dir, or train(resume_from_checkpoint=False) to remove them and start again."
-            )
-
-    def _check_checkpoint(self, checkpoint: Path, identity: RunIdentity) -> None:
-        """Check a checkpoint that was named, whose settings and start may be others."""
-        facts = read_json(checkpoint / MANIFEST, {})
-        then = {n: value for n, value in fingerprints_of(facts).items() if n != START}
-        if changed := RunIdentity({}, identity.fingerprints).differences(RunIdentity({}, then)):
-            raise ValueError(
-                f"{checkpoint} was trained on other data ({', '.join(changed)}). To train it on "
-                "these, open it as the model of a new run, in another output_dir."
-            )
-        others = whole_checkpoints(Path(str(self.args.output_dir)))
-        if others and _step(others[-1]) > _step(checkpoint):
-            raise ValueError(
-                f"{others[-1]} is newer than {checkpoint}, and a later resume would take it: "
-                "choose another output_dir, or remove the newer checkpoints."
-            )
 
     def start_clock(self) -> None:
         """Count the seconds of the training from now on."""
@@ -383,7 +361,7 @@ def _extent(compared: Set[str]) -> str:
     """What to say of data that were compared in part or not at all."""
     if "first_documents_sha256" in compared:
         return "; of the streamed text, only the first documents were compared"
-    return "" if compared - {START} else "; its data have no fingerprint and were not compared"
+    return "" if compared else "; its data have no fingerprint and were not compared"
 
 
 def _warn_of_failure(upload: Future) -> None:

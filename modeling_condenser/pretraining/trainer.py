@@ -15,10 +15,10 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from modeling_condenser.hub import provenance
 from modeling_condenser.hub.card import write_card
-from modeling_condenser.hub.trainer import START, WholeTrainer
+from modeling_condenser.hub.trainer import WholeTrainer
 from modeling_condenser.losses import IGNORE_INDEX
 from modeling_condenser.packing import is_packing, pack
-from modeling_condenser.runs.run_folder import TRAINING_STATE
+from modeling_condenser.runs.run_folder import START, TRAINING_STATE
 from modeling_condenser.runs.training import check_precision
 from modeling_condenser.runs.whole_files import link_or_copy
 
@@ -80,7 +80,6 @@ class CondenserTrainer(WholeTrainer):
         _check_arguments(args)
         _refuse_unsupported(model, kwargs)
         self.facts: dict[str, Any] = {}  # for the model card
-        start = fingerprint_start(model)
         self.batches: TokenBudgetBatches | None = None
         self.args, self._has_own_collator = args, data_collator is not None
         rows = self._read_rows(train_dataset, "train_dataset")
@@ -94,7 +93,7 @@ class CondenserTrainer(WholeTrainer):
                 examples = make_examples(rows, processing_class, args)
                 train_dataset, self.batches, self.facts = examples
                 self.facts["objective"] = args.objective
-        self.facts |= {START: start, **fingerprint_examples(train_dataset)}
+        self.facts |= {START: fingerprint_start(model), **fingerprint_examples(train_dataset)}
         args.remove_unused_columns = False  # `mask_key` is no argument of the model
         args.include_num_input_tokens_seen = "non_padding"
         super().__init__(

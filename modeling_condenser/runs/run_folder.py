@@ -36,6 +36,8 @@ MANIFEST = "checkpoint_manifest.json"
 TRAINING_STATE = "optimizer.pt scheduler.pt scaler.pt rng_state*.pth trainer_state.json".split()
 TRAINING_STATE += ["training_args.bin", MANIFEST]
 
+START = "start_fingerprint"  # of the weights and the configuration that a training starts from
+
 # Settings that may change when a run is resumed, because its result does not depend on them.
 _FREE = set(
     "dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers "
@@ -92,10 +94,11 @@ def read_identity(folder: Path) -> RunIdentity | None:
     if not (folder / RECIPE_FILE).is_file():
         return None
     settings = yaml.safe_load((folder / RECIPE_FILE).read_text()) or {}
-    trained, checkpoints = folder / RUN_FILE, whole_checkpoints(folder)
-    if checkpoints and not trained.is_file():
-        trained = checkpoints[-1] / MANIFEST
-    facts = json.loads(trained.read_text()) if trained.is_file() else {}
+    facts: dict[str, Any] = {}
+    if (folder / RUN_FILE).is_file():
+        facts = json.loads((folder / RUN_FILE).read_text())
+    elif checkpoints := whole_checkpoints(folder):
+        facts = read_manifest(checkpoints[-1])
     return RunIdentity(settings, fingerprints_of(facts))
 
 
@@ -116,8 +119,28 @@ def check_run_folder(folder: Path, identity: RunIdentity) -> None:
     elif changed := identity.differences(earlier):
         raise ValueError(
             f"{folder} holds a run of another recipe ({', '.join(changed)}). Choose another "
-            "output_dir, or resume the run with its own settings and data."
+            "output_dir, or resume the run with its own settings and data. In a script, "
+            "train(resume_from_checkpoint=False) removes its checkpoints and starts again."
         )
+
+
+def check_checkpoint(checkpoint: Path, identity: RunIdentity) -> set[str]:
+    """Check that a run can continue a checkpoint, whose settings and start may be others.
+
+    Returns:
+        The names of the fingerprints of data that were compared.
+
+    Raises:
+        ValueError: it was trained on other data.
+    """
+    earlier = fingerprints_of(read_manifest(checkpoint))
+    now = {name: value for name, value in identity.fingerprints.items() if name != START}
+    if changed := RunIdentity({}, now).differences(RunIdentity({}, earlier)):
+        raise ValueError(
+            f"{checkpoint} was trained on other data ({', '.join(changed)}). To train it on "
+            "these, open it as the model of a new run, in another output_dir."
+        )
+    return earlier.keys() & now.keys()
 
 
 def claim_run_folder(folder: Path, identity: RunIdentity) -> None:
@@ -169,6 +192,11 @@ def read_log(run_folder: Path, *, measure: str = "loss") -> list[dict[str, float
 def seal_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> None:
     """Mark a checkpoint as complete, after all of its other files are written."""
     write_json(folder / MANIFEST, {**(facts or {}), "complete": True})
+
+
+def read_manifest(checkpoint: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint; empty if there is none, as in those of other trainers."""
+    return json.loads((checkpoint / MANIFEST).read_text()) if is_complete(checkpoint) else {}
 
 
 def is_complete(folder: Path) -> bool:

@@ -57,9 +57,7 @@ def test_a_corpus_with_other_contents_is_refused(settings, tmp_path, small_corpu
         shutil.rmtree(model)
         (run / "run.json").unlink()
     corpus.write_bytes(text + b'{"text": "A volcano erupts when magma rises."}\n')
-    with pytest.raises(
-        ValueError, match="recipe .blocks_sha256: '.{12}' then, '.{12}' now"
-    ):
+    with pytest.raises(ValueError, match="recipe .blocks_sha256: '.{12}' then, '.{12}' now"):
         pretrain(settings)
     assert model.exists() == is_finished and (run / "run.json").exists() == is_finished
     corpus.unlink()

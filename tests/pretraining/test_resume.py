@@ -82,7 +82,7 @@ def test_another_run_in_the_folder_is_refused_and_named(make, start, tmp_path, t
             trainer.train()
     assert contents(tmp_path) == before
     (tmp_path / "run/recipe.yaml").unlink()
-    with pytest.raises(ValueError, match="its settings are not recorded"):
+    with pytest.raises(ValueError, match="holds no run .recipe.yaml is missing"):
         make().train()
 
 
