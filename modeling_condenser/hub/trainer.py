@@ -246,12 +246,13 @@ class WholeTrainer(Trainer):
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse a checkpoint that does not fit the model; it stores shared weights once."""
-        weights, missing = self.model.state_dict(), set(load_result.missing_keys)
-        loaded = {own.data_ptr() for name, own in weights.items() if name not in missing}
-        missing = {name for name in missing if weights[name].data_ptr() not in loaded}
+        model: Any = self.model
+        weights, lacks = model.state_dict(), set(load_result.missing_keys)
+        loaded = {own.data_ptr() for name, own in weights.items() if name not in lacks}
+        missing = sorted(name for name in lacks if weights[name].data_ptr() not in loaded)
         if missing or load_result.unexpected_keys:
             raise ValueError(
-                f"The checkpoint does not fit the model: weights are missing ({sorted(missing)[:3]}) or "
+                f"The checkpoint does not fit the model: weights are missing ({missing[:3]}) or "
                 f"unknown ({load_result.unexpected_keys[:3]}). Build the model as for its run."
             )
 
